@@ -1,0 +1,544 @@
+"""One asynchronous core, driven two ways.
+
+Everything between the fluent client and the network is written once, as coroutines. A `Runtime`
+travels with each request and is the only thing that knows how they are driven:
+
+**On an event loop** (`acall`, `astream`) they are awaited as usual.
+
+**Blocking** (`call`, `stream`) there is no loop. `drive` sends `None` into the outermost coroutine
+on the caller's own thread. Nothing in it ever suspends, because every leaf blocks instead: HTTP
+goes through a blocking client, a plain tool is called in place, a pause is `time.sleep`. So the
+first `send` runs the request to its end and the answer arrives as `StopIteration.value`. Tracebacks
+stay whole, thread-locals and Ctrl-C work, and it does not matter whether the caller's thread
+happens to run a loop (a notebook) or is itself inside a tool of another request.
+
+The one thing that does suspend is `emit`, in a blocking stream: it leaves the event in the channel
+and yields a token through all the `await`s above it up to `drive_stream`, which hands the event to
+the `for` loop and then resumes. On a loop, a stream runs in a task of its own and hands its events
+over through a short queue: a time-out or a span that an advisor keeps open can therefore never
+spill into the consumer's code between two events.
+
+A coroutine that awaits anything else under `drive` wants an event loop that is not there. It gets a
+`BlockingCallError` thrown in at that very `await`, so its `finally` blocks run and the traceback
+shows the place. Code that is asynchronous by nature (an `async def` tool, say) goes through
+`Runtime.invoke`, which runs it on a private loop in a thread kept for that purpose.
+"""
+
+import asyncio
+import functools
+import inspect
+import os
+import queue
+import threading
+import time
+import types
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextvars import copy_context
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar, cast
+
+import anyio
+import anyio.to_thread
+
+from chatclient.errors import BlockingCallError
+
+T = TypeVar("T")
+E = TypeVar("E")
+
+Emitter = Callable[[Any], Awaitable[None]]
+"""Takes one event of a stream towards the consumer."""
+
+_QUEUE_LENGTH = 64  # events an asynchronous stream may run ahead of its consumer
+
+
+async def _discard(_event: Any) -> None:
+    """Take an event nobody asked for."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Runtime:
+    """How one request runs: blocking or on a loop, streamed or not, and until when.
+
+    Attributes:
+        blocking: Whether the request is driven on the caller's thread without an event loop.
+            Application code has no reason to ask; use the methods, which do the right thing.
+        streaming: Whether somebody consumes events. Models stream only then.
+        deadline: When the whole call must be over, on the clock of `time.monotonic`, or None.
+    """
+
+    blocking: bool
+    streaming: bool = False
+    deadline: float | None = None
+    emitter: Emitter = _discard
+
+    async def emit(self, event: Any) -> None:
+        """Hand *event* to whoever consumes the stream; without a stream this does nothing."""
+        if self.streaming:
+            await self.emitter(event)
+
+    def with_emitter(self, emitter: Emitter) -> "Runtime":
+        """Return this runtime with events going to *emitter* instead.
+
+        An advisor that rewrites, holds back or swallows what is streamed passes the request on
+        with such a runtime, and calls the original's `emit` for what may go out.
+        """
+        return replace(self, emitter=emitter)
+
+    def silent(self) -> "Runtime":
+        """Return this runtime with nothing streamed: for model calls the user must not see."""
+        return replace(self, streaming=False, emitter=_discard)
+
+    def with_deadline(self, seconds: float) -> "Runtime":
+        """Return this runtime with at most *seconds* left; an earlier deadline stays."""
+        deadline = time.monotonic() + seconds
+        return self if self.remaining() < seconds else replace(self, deadline=deadline)
+
+    def remaining(self) -> float:
+        """Return the seconds left until the deadline (0.0 when passed), infinite without one."""
+        if self.deadline is None:
+            return float("inf")
+        return max(0.0, self.deadline - time.monotonic())
+
+    async def sleep(self, seconds: float) -> None:
+        """Pause this request only."""
+        if self.blocking:
+            time.sleep(seconds)  # noqa: ASYNC251 - blocking is what this runtime is for
+        else:
+            await anyio.sleep(seconds)
+
+    async def invoke(
+        self, function: Callable[..., Any], /, *args: Any, timeout: float | None = None
+    ) -> Any:
+        """Call user code, plain or asynchronous, without blocking anyone else.
+
+        Blocking: a plain function is called right here, an asynchronous one on a private loop
+        thread. On an event loop: a plain function runs in a worker thread, an asynchronous one
+        is awaited. Context variables are visible in all four cases.
+
+        Args:
+            function: What to call; whatever awaitable it returns is awaited.
+            *args: Its positional arguments.
+            timeout: Seconds it may take. A plain function cannot be stopped: past its time it is
+                abandoned to its thread and its result dropped.
+
+        Raises:
+            TimeoutError: *timeout* has passed.
+        """
+        if self.blocking:
+            return _invoke_blocking(function, args, timeout)
+        if timeout is None:
+            return await _invoke_on_loop(function, args, abandon=False)
+        async with asyncio.timeout(timeout):
+            return await _invoke_on_loop(function, args, abandon=True)
+
+    async def gather(
+        self, jobs: list[Callable[["Runtime"], Coroutine[Any, Any, T]]], *, limit: int
+    ) -> list[T]:
+        """Run *jobs*, at most *limit* at a time, and return their results in order.
+
+        Each job is called with the runtime it is to use. With a limit of 1 they run one after
+        another right here. Otherwise a loop runs them as tasks; a blocking request runs them in a
+        pool of threads while the caller's thread passes their events on. When one raises, the
+        others are cancelled (those in threads are awaited, for a thread cannot be stopped) and
+        the first error is raised.
+        """
+        if limit <= 1 or len(jobs) <= 1:
+            return [await job(self) for job in jobs]
+        if self.blocking:
+            return await _gather_in_threads(self, jobs, limit)
+        return await _gather_in_tasks(self, jobs, limit)
+
+
+# --- driving without a loop -----------------------------------------------------------------
+
+_EVENT = object()  # what a suspended `emit` yields to `drive_stream`
+
+
+@types.coroutine
+def _suspend() -> Generator[object, None, None]:
+    yield _EVENT
+
+
+def drive(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run *coroutine* to its end on this thread, without an event loop.
+
+    Raises:
+        BlockingCallError: It awaited something that only an event loop can provide.
+    """
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        return cast("T", stop.value)
+    return _refuse_to_wait(coroutine)
+
+
+def _refuse_to_wait(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Throw a `BlockingCallError` into *coroutine* where it waits for a loop."""
+    error = BlockingCallError(
+        "a blocking call reached an `await` that needs an event loop; call user code through "
+        "`await request.runtime.invoke(function, ...)`, or use `acall()` / `astream()`"
+    )
+    try:
+        coroutine.throw(error)
+    except StopIteration as stop:
+        return cast("T", stop.value)
+    coroutine.close()
+    raise error
+
+
+class _Channel(Generic[E]):
+    """Carries one event at a time from a suspended `emit` to `drive_stream`."""
+
+    __slots__ = ("closed", "event")
+
+    event: E
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    async def emit(self, event: E) -> None:
+        # Once the consumer has left, `finally` blocks still run, and may still emit.
+        if not self.closed:
+            self.event = event
+            await _suspend()
+
+
+def drive_stream(
+    start: Callable[[Runtime], Coroutine[Any, Any, T]], runtime: Runtime
+) -> Generator[Any, None, T]:
+    """Run a request on this thread, yielding its events; the generator's value is its result.
+
+    The request runs in a copy of the caller's context, so that a context variable set inside is
+    never visible to the code between two events. Closing the generator closes the request where
+    it stands.
+    """
+    channel: _Channel[Any] = _Channel()
+    coroutine = start(replace(runtime, streaming=True, emitter=channel.emit))
+    context = copy_context()
+    try:
+        while True:
+            try:
+                token = context.run(coroutine.send, None)
+            except StopIteration as stop:
+                return cast("T", stop.value)
+            if token is not _EVENT:
+                return context.run(_refuse_to_wait, coroutine)
+            yield channel.event
+    finally:
+        channel.closed = True
+        context.run(coroutine.close)
+
+
+# --- driving on a loop ----------------------------------------------------------------------
+
+
+class _Queue:
+    """A short queue between the task that runs a request and the one that consumes its events."""
+
+    __slots__ = ("arrived", "closed", "drained", "events")
+
+    def __init__(self) -> None:
+        self.events: deque[Any] = deque()
+        self.arrived: asyncio.Future[None] | None = None
+        self.drained: asyncio.Future[None] | None = None
+        self.closed = False
+
+    async def emit(self, event: Any) -> None:
+        if self.closed:
+            return
+        self.events.append(event)
+        _wake(self.arrived)
+        if len(self.events) >= _QUEUE_LENGTH:
+            if self.drained is None or self.drained.done():
+                self.drained = asyncio.get_running_loop().create_future()
+            # Shielded: several tools may wait for room, and one of them may be cancelled.
+            await asyncio.shield(self.drained)
+
+    def take(self) -> Any:
+        event = self.events.popleft()
+        if not self.events:
+            _wake(self.drained)
+        return event
+
+    def close(self) -> None:
+        self.closed = True
+        self.events.clear()
+        _wake(self.drained)
+
+
+def _wake(future: "asyncio.Future[None] | None") -> None:
+    if future is not None and not future.done():
+        future.set_result(None)
+
+
+class AsyncEvents(AsyncIterator[Any], Generic[T]):
+    """The events of a request that runs in a task of its own.
+
+    The task starts with the first `__anext__` and is gone, with everything it holds, once the
+    iterator is exhausted, closed, cancelled or dropped.
+    """
+
+    def __init__(
+        self, start: Callable[[Runtime], Coroutine[Any, Any, T]], runtime: Runtime
+    ) -> None:
+        self._start = start
+        self._runtime = runtime
+        # The task knows the queue and not this object, so that dropping this object ends it.
+        self._queue = _Queue()
+        self._task: asyncio.Task[T] | None = None
+
+    async def __anext__(self) -> Any:
+        queue = self._queue
+        if self._task is None:
+            if queue.closed:
+                raise StopAsyncIteration
+            runtime = replace(self._runtime, streaming=True, emitter=queue.emit)
+            self._task = asyncio.get_running_loop().create_task(self._start(runtime))
+        while not queue.events:
+            if queue.closed:
+                raise StopAsyncIteration
+            if self._task.done():
+                queue.closed = True
+                self._task.result()
+                raise StopAsyncIteration
+            await self._wait_for_event(self._task)
+        return queue.take()
+
+    def result(self) -> T:
+        """Return what the request came to; valid once the iterator is exhausted."""
+        if self._task is None:
+            msg = "the stream has not been started"
+            raise RuntimeError(msg)
+        return self._task.result()
+
+    async def aclose(self) -> None:
+        """Cancel the request and wait until it has cleaned up."""
+        self._queue.close()
+        task = self._task
+        if task is not None and not task.done():
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def _wait_for_event(self, task: "asyncio.Task[T]") -> None:
+        queue = self._queue
+        queue.arrived = asyncio.get_running_loop().create_future()
+
+        def wake(_task: "asyncio.Task[T]") -> None:
+            _wake(queue.arrived)
+
+        task.add_done_callback(wake)
+        try:
+            await queue.arrived
+        except BaseException:
+            # The consumer was cancelled: nobody will come back for the rest.
+            await self.aclose()
+            raise
+        finally:
+            queue.arrived = None
+            task.remove_done_callback(wake)
+
+    def __del__(self) -> None:
+        task = self._task
+        if task is not None and not task.done() and not task.get_loop().is_closed():
+            self._queue.close()
+            task.get_loop().call_soon_threadsafe(task.cancel)
+
+
+async def _invoke_on_loop(
+    function: Callable[..., Any], args: tuple[Any, ...], *, abandon: bool
+) -> Any:
+    if is_async(function):
+        return await function(*args)
+    call = functools.partial(function, *args)
+    result = await anyio.to_thread.run_sync(call, abandon_on_cancel=abandon)
+    return await result if inspect.isawaitable(result) else result
+
+
+async def _gather_in_tasks(
+    runtime: Runtime, jobs: list[Callable[[Runtime], Coroutine[Any, Any, T]]], limit: int
+) -> list[T]:
+    room = asyncio.Semaphore(limit)
+
+    async def run(job: Callable[[Runtime], Coroutine[Any, Any, T]]) -> T:
+        async with room:
+            return await job(runtime)
+
+    tasks = [asyncio.create_task(run(job)) for job in jobs]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        for task in tasks:
+            if task.done():
+                task.result()
+        return [task.result() for task in tasks]
+    finally:
+        unfinished = [task for task in tasks if not task.done()]
+        for task in unfinished:
+            task.cancel()
+        if unfinished:
+            await asyncio.wait(unfinished)
+
+
+# --- what a blocking request needs threads for ----------------------------------------------
+
+_GRACE = 5.0  # seconds a cancelled coroutine on the private loop gets to clean up
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Return whether calling *function* gives a coroutine, also for partials and callables."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(function, "__call__", None)  # noqa: B004 - the method is wanted, not the fact
+    )
+
+
+def _invoke_blocking(
+    function: Callable[..., Any], args: tuple[Any, ...], timeout: float | None
+) -> Any:
+    if timeout is not None and not is_async(function):
+        result = _call_in_thread(function, args, timeout)
+    else:
+        result = function(*args)
+    return _private_loop().run(result, timeout) if inspect.isawaitable(result) else result
+
+
+def _call_in_thread(function: Callable[..., Any], args: tuple[Any, ...], timeout: float) -> Any:
+    """Call *function* in a thread that is abandoned when *timeout* has passed."""
+    future: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(function(*args))
+        except BaseException as error:  # noqa: BLE001 - it belongs to the caller
+            future.set_exception(error)
+
+    threading.Thread(target=copy_context().run, args=(run,), daemon=True).start()
+    try:
+        return future.result(timeout)
+    except FutureTimeoutError:
+        if future.done():  # the function's own TimeoutError
+            raise
+        msg = f"no result within {timeout:g} s"
+        raise TimeoutError(msg) from None
+
+
+async def _gather_in_threads(
+    runtime: Runtime, jobs: list[Callable[[Runtime], Coroutine[Any, Any, T]]], limit: int
+) -> list[T]:
+    inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    finished = object()
+
+    async def post(event: Any) -> None:
+        inbox.put((event,))
+
+    def run(job: Callable[[Runtime], Coroutine[Any, Any, T]]) -> T:
+        try:
+            return drive(job(runtime.with_emitter(post)))
+        finally:
+            inbox.put(finished)
+
+    with ThreadPoolExecutor(min(limit, len(jobs)), "chatclient-tool") as pool:
+        futures = [pool.submit(copy_context().run, run, job) for job in jobs]
+        try:
+            running = len(futures)
+            while running:
+                item = inbox.get()
+                if item is finished:
+                    running -= 1
+                    _raise_first_error(futures)
+                else:
+                    await runtime.emit(item[0])
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+        return [future.result() for future in futures]
+
+
+def _raise_first_error(futures: "list[Future[T]]") -> None:
+    for future in futures:
+        if future.done():
+            future.result()
+
+
+class _PrivateLoop:
+    """An event loop in a daemon thread, for the asynchronous parts of blocking requests.
+
+    It lives as long as the process: connection pools that a user's tools open on it stay usable
+    from one call to the next.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self._run, name="chatclient-loop", daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+        self._loop.close()
+
+    def run(self, awaitable: Awaitable[T], timeout: float | None) -> T:
+        """Wait for *awaitable* on this loop; being interrupted here cancels it there."""
+        task: asyncio.Task[T] | None = None
+        done = threading.Event()
+
+        async def main() -> T:
+            return await awaitable
+
+        def start() -> None:
+            nonlocal task
+            task = self._loop.create_task(main())
+            task.add_done_callback(lambda _: done.set())
+
+        def cancel() -> None:
+            if task is not None:
+                task.cancel()
+
+        self._loop.call_soon_threadsafe(start, context=copy_context())
+        try:
+            in_time = done.wait(timeout)
+        except BaseException:
+            self._loop.call_soon_threadsafe(cancel)
+            done.wait(_GRACE)
+            raise
+        if not in_time:
+            self._loop.call_soon_threadsafe(cancel)
+            done.wait(_GRACE)
+            msg = f"no result within {timeout:g} s"
+            raise TimeoutError(msg)
+        return cast("asyncio.Task[T]", task).result()
+
+    def stop(self) -> None:
+        """End the thread once what runs on it now has been handed its turn."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+
+
+_lock = threading.Lock()
+_loops: list[_PrivateLoop] = []
+
+
+def _private_loop() -> _PrivateLoop:
+    """Return the private loop, or one more when called from within it.
+
+    An asynchronous tool may make a blocking call whose tools are asynchronous again: waiting for
+    them on the loop that waits would never end, so each such level has a loop of its own.
+    """
+    here = threading.current_thread()
+    with _lock:
+        depth = next((i + 1 for i, loop in enumerate(_loops) if loop.thread is here), 0)
+        if depth == len(_loops):
+            _loops.append(_PrivateLoop())
+        return _loops[depth]
+
+
+def _forget_loops() -> None:
+    """Start anew in a forked child, whose copy of the threads does not run."""
+    global _lock  # noqa: PLW0603 - the parent may have held it while forking
+    _lock = threading.Lock()
+    _loops.clear()
+
+
+os.register_at_fork(after_in_child=_forget_loops)

@@ -1,0 +1,54 @@
+"""What every immutable value shares: frozen mappings and copies with changes."""
+
+from collections.abc import Mapping
+from typing import Any, NoReturn, Self, TypeVar
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class FrozenDict(dict[K, V]):
+    """A dict that cannot change.
+
+    A `dict` subclass rather than a `MappingProxyType`, so that it pickles, compares with plain
+    dicts and serialises as JSON.
+    """
+
+    __slots__ = ()
+
+    def _refuse(self, *_args: object, **_kwargs: object) -> NoReturn:
+        msg = "this mapping belongs to an immutable value; build a changed copy instead"
+        raise TypeError(msg)
+
+    __setitem__ = __delitem__ = clear = pop = popitem = setdefault = update = _refuse 
+    __ior__ = _refuse 
+
+    def __reduce__(self) -> tuple[type[Self], tuple[dict[K, V]]]:
+        return type(self), (dict(self),)
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, _memo: dict[int, Any]) -> Self:
+        return self
+
+
+EMPTY: FrozenDict[str, Any] = FrozenDict()
+
+
+def frozen(mapping: Mapping[str, Any] | None) -> FrozenDict[str, Any]:
+    """Return *mapping* as an immutable one; nothing is copied when it already is."""
+    if not mapping:
+        return EMPTY
+    if type(mapping) is FrozenDict:
+        return mapping
+    return FrozenDict(mapping)
+
+
+def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> FrozenDict[str, Any]:
+    """Return *base* with the entries of *over* on top."""
+    if not over:
+        return frozen(base)
+    if not base:
+        return frozen(over)
+    return FrozenDict({**base, **over})
