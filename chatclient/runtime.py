@@ -110,7 +110,11 @@ class Runtime:
             await anyio.sleep(seconds)
 
     async def invoke(
-        self, function: Callable[..., Any], /, *args: Any, timeout: float | None = None
+        self,
+        function: Callable[..., Any],
+        /,
+        *args: Any,
+        timeout: float | None = None,  # noqa: ASYNC109 - blocking requests need it as a number
     ) -> Any:
         """Call user code, plain or asynchronous, without blocking anyone else.
 

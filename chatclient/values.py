@@ -20,8 +20,8 @@ class FrozenDict(dict[K, V]):
         msg = "this mapping belongs to an immutable value; build a changed copy instead"
         raise TypeError(msg)
 
-    __setitem__ = __delitem__ = clear = pop = popitem = setdefault = update = _refuse 
-    __ior__ = _refuse 
+    __setitem__ = __delitem__ = clear = pop = popitem = setdefault = update = _refuse
+    __ior__ = _refuse
 
     def __reduce__(self) -> tuple[type[Self], tuple[dict[K, V]]]:
         return type(self), (dict(self),)

@@ -1,0 +1,129 @@
+"""What a request may ask of a model beside its messages."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from chatclient.errors import UsageError
+from chatclient.tool import ToolCallback
+from chatclient.values import EMPTY, frozen, merged
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatOptions:
+    """Options that every provider knows; each provider's own subclass adds its own.
+
+    None means "not set": the model's default applies, then the provider's. When two are merged,
+    what is set on the one nearer to the request wins; `tool_context` and `extra` merge key by key.
+
+    Attributes:
+        model: Which model.
+        temperature: Randomness, 0 to 2 with most providers.
+        top_p: Nucleus sampling.
+        top_k: Sampling among the k likeliest tokens, where the provider has it.
+        max_tokens: At most so many tokens of output.
+        stop: Texts at which to stop.
+        presence_penalty: Against repeating topics.
+        frequency_penalty: Against repeating words.
+        seed: For repeatable sampling, as far as the provider goes.
+        tool_choice: `auto`, `none`, `required`, or the name of the tool that must be called.
+        parallel_tool_calls: Whether the model may ask for several tools at once.
+        output_schema: A JSON Schema that the answer must satisfy.
+        tool_callbacks: The tools to offer.
+        tool_names: Tools to offer by name; the client's resolver knows them.
+        tool_context: What the application tells its tools.
+        internal_tool_execution_enabled: False hands tool calls back unexecuted.
+        extra: Fields for the provider's request that this library does not model.
+    """
+
+    model: str | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    max_tokens: int | None = None
+    stop: tuple[str, ...] | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    seed: int | None = None
+    tool_choice: str | None = None
+    parallel_tool_calls: bool | None = None
+    output_schema: Mapping[str, Any] | None = None
+    tool_callbacks: tuple[ToolCallback, ...] | None = None
+    tool_names: tuple[str, ...] | None = None
+    tool_context: Mapping[str, Any] = EMPTY
+    internal_tool_execution_enabled: bool | None = None
+    extra: Mapping[str, Any] = EMPTY
+
+    def mutate(self, **changes: Any) -> Self:
+        """Return a copy with the given options changed.
+
+        Raises:
+            UsageError: This provider has no such option.
+        """
+        return replace(self, **checked(type(self), changes))
+
+    def merge(self, over: "ChatOptions | None") -> "ChatOptions":
+        """Return these options with those set in *over* on top.
+
+        The result is of the more specific of the two types. What only a foreign provider knows is
+        dropped.
+        """
+        if over is None or over is NO_OPTIONS:
+            return self
+        kind = type(over) if isinstance(over, type(self)) else type(self)
+        changes = over.set_values()
+        if kind is not type(self):
+            return kind(**_merged_values(self.set_values(), changes))
+        known = _names(kind)
+        changes = {name: value for name, value in changes.items() if name in known}
+        if not changes:
+            return self
+        return kind(**_merged_values(self.set_values(), changes))
+
+    def set_values(self) -> dict[str, Any]:
+        """Return the options that are set, by name."""
+        return {
+            name: value
+            for name in _names(type(self))
+            if (value := getattr(self, name)) is not None and value is not EMPTY
+        }
+
+
+def _merged_values(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    values = {**below, **above}
+    for name in ("tool_context", "extra"):
+        if name in below and name in above:
+            values[name] = merged(below[name], above[name])
+    return values
+
+
+def _names(kind: type[ChatOptions]) -> Collection[str]:
+    return kind.__dataclass_fields__
+
+
+def checked(kind: type[ChatOptions], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return *values*, ready to construct or change a *kind*.
+
+    Raises:
+        UsageError: One of them is no option of *kind*.
+    """
+    unknown = sorted(set(values) - set(_names(kind)))
+    if unknown:
+        msg = (
+            f"{kind.__name__} has no option {', '.join(map(repr, unknown))}; "
+            "send fields it does not model with extra={...}"
+        )
+        raise UsageError(msg)
+    ready = dict(values)
+    for name in ("stop", "tool_callbacks", "tool_names"):
+        if isinstance(ready.get(name), str):
+            ready[name] = (ready[name],)
+        elif ready.get(name) is not None:
+            ready[name] = tuple(ready[name])
+    for name in ("tool_context", "extra"):
+        if name in ready:
+            ready[name] = frozen(ready[name])
+    return ready
+
+
+NO_OPTIONS = ChatOptions()

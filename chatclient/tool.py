@@ -1,0 +1,191 @@
+"""What the rest of the library knows of a tool: its definition, its context, how to call it.
+
+Everything that makes tools out of Python code lives in `chatclient.tools`.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeVar, overload, runtime_checkable
+
+from chatclient.errors import UsageError
+from chatclient.messages import Media
+from chatclient.runtime import Runtime
+from chatclient.values import EMPTY
+
+T = TypeVar("T")
+
+Effect = Literal["read", "idempotent", "write"]
+"""What running a tool twice does: nothing, the same as once, or something more each time."""
+
+CONVERSATION_ID = "chat_memory_conversation_id"
+"""The key of the conversation's id in a request's context and in a `ToolContext`."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ToolDefinition:
+    """What a model is told about a tool.
+
+    Attributes:
+        name: What the model calls it.
+        description: What it is for.
+        input_schema: The JSON Schema (2020-12) of its arguments, an object.
+        strict: Whether the provider is to enforce the schema, or None to leave it to the model's
+            options.
+    """
+
+    name: str
+    description: str
+    input_schema: Mapping[str, Any]
+    strict: bool | None = None
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ToolDefinition):
+            return NotImplemented
+        return self is other or (
+            self.name == other.name
+            and self.description == other.description
+            and self.input_schema == other.input_schema
+            and self.strict == other.strict
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.description))
+
+
+@dataclass(frozen=True, slots=True)
+class ToolMetadata:
+    """How a tool is to be run.
+
+    Attributes:
+        return_direct: Whether its result is the final answer, not shown to the model again.
+        timeout: Seconds one run may take, or None for no limit of its own.
+        sequential: Whether it must not run beside other calls of the same round.
+        effect: What running it twice does; retries, de-duplication and approval read this.
+    """
+
+    return_direct: bool = False
+    timeout: float | None = None
+    sequential: bool = False
+    effect: Effect = "write"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What a tool hands to the model.
+
+    Attributes:
+        text: The result as text, usually JSON.
+        media: Images and other content for models that take them in tool results.
+        is_error: Whether the tool failed and the text says why.
+    """
+
+    text: str
+    media: tuple[Media, ...] = ()
+    is_error: bool = False
+
+
+class ToolContext(Mapping[str, Any]):
+    """What the application tells its tools behind the model's back; read only.
+
+    A mapping of the `tool_context` values, with what is known about the call beside it. Nothing
+    of it is ever sent to a model.
+    """
+
+    __slots__ = ("_values", "runtime", "tool_call_id", "tool_name")
+
+    def __init__(
+        self,
+        values: Mapping[str, Any] = EMPTY,
+        *,
+        runtime: Runtime | None = None,
+        tool_call_id: str = "",
+        tool_name: str = "",
+    ) -> None:
+        self._values = values
+        self.runtime = runtime or Runtime(blocking=True)
+        self.tool_call_id = tool_call_id
+        self.tool_name = tool_name
+
+    def __getitem__(self, key: str) -> Any:
+        return self._values[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"ToolContext({sorted(self._values)}, tool_call_id={self.tool_call_id!r})"
+
+    @property
+    def conversation_id(self) -> str | None:
+        """The conversation this call belongs to, or None outside of one."""
+        return self._values.get(CONVERSATION_ID)
+
+    @property
+    def remaining_seconds(self) -> float:
+        """What is left of the whole call's deadline; infinite without one."""
+        return self.runtime.remaining()
+
+    @overload
+    def require(self, key: str) -> Any: ...
+
+    @overload
+    def require(self, key: str, kind: type[T]) -> T: ...
+
+    def require(self, key: str, kind: type[Any] = object) -> Any:
+        """Return the value of *key*, known to be a *kind*.
+
+        Raises:
+            UsageError: It is missing or of another type; the application forgot to pass it.
+        """
+        if key not in self._values:
+            msg = f"the tool context has no {key!r}; pass it with .tool_context({{{key!r}: ...}})"
+            raise UsageError(msg)
+        value = self._values[key]
+        if not isinstance(value, kind):
+            msg = f"tool context {key!r} is a {type(value).__name__}, not a {kind.__name__}"
+            raise UsageError(msg)
+        return value
+
+    async def emit(self, event: Any) -> None:
+        """Hand *event* to whoever consumes the stream of the request."""
+        await self.runtime.emit(event)
+
+
+@runtime_checkable
+class ToolCallback(Protocol):
+    """A tool as the library runs it; `chatclient.tools` makes them from functions."""
+
+    @property
+    def definition(self) -> ToolDefinition:
+        """What the model is told."""
+        ...
+
+    @property
+    def metadata(self) -> ToolMetadata:
+        """How it is to be run."""
+        ...
+
+    async def invoke(self, arguments: str, context: ToolContext) -> ToolResult:
+        """Run the tool.
+
+        Args:
+            arguments: A JSON object, as the model wrote it.
+            context: What the application tells its tools.
+
+        Raises:
+            ToolArgumentError: The arguments do not fit.
+            Exception: Whatever the tool raises.
+        """
+        ...
+
+
+@runtime_checkable
+class ToolCallbackProvider(Protocol):
+    """A source of tools that is asked once per request."""
+
+    def tool_callbacks(self) -> "list[ToolCallback] | tuple[ToolCallback, ...]":
+        """Return the tools to offer; may be asynchronous."""
+        ...
