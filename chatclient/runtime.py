@@ -156,6 +156,12 @@ class Runtime:
         return await _gather_in_tasks(self, jobs, limit)
 
 
+BLOCKING = Runtime(blocking=True)
+"""How a blocking request without a stream and without a deadline runs."""
+ON_LOOP = Runtime(blocking=False)
+"""How an asynchronous request without a stream and without a deadline runs."""
+
+
 # --- driving without a loop -----------------------------------------------------------------
 
 _EVENT = object()  # what a suspended `emit` yields to `drive_stream`

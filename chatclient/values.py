@@ -1,3 +1,4 @@
+# pyright: reportAssignmentType=false, reportIncompatibleMethodOverride=false
 """What every immutable value shares: frozen mappings and copies with changes."""
 
 from collections.abc import Mapping

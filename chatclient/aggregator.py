@@ -1,0 +1,181 @@
+"""Joins the chunks of a stream into the response they spell."""
+
+import uuid
+from dataclasses import replace
+from typing import Any
+
+from chatclient.messages import AssistantMessage, Part, Reasoning, ToolCall, ToolCallChunk
+from chatclient.response import (
+    NO_METADATA,
+    ChatResponse,
+    ChatResponseMetadata,
+    Generation,
+    Usage,
+)
+from chatclient.values import EMPTY, merged
+
+
+class MessageAggregator:
+    """Takes chunks one by one and gives the whole response at any time.
+
+    Text joins text and reasoning joins reasoning for as long as nothing comes between them, so
+    the parts keep the order in which they began. Tool call fragments are told apart by index and
+    id. Of figures that providers repeat (usage, ids), the last that says something holds.
+    """
+
+    __slots__ = ("_generations", "_metadata")
+
+    def __init__(self) -> None:
+        self._generations: dict[int, _GenerationBuilder] = {}
+        self._metadata = NO_METADATA
+
+    def add(self, chunk: ChatResponse) -> None:
+        """Take the next chunk."""
+        for generation in chunk.generations:
+            builder = self._generations.get(generation.index)
+            if builder is None:
+                builder = self._generations[generation.index] = _GenerationBuilder()
+            builder.add(generation)
+        if chunk.metadata is not NO_METADATA:
+            self._metadata = _joined(self._metadata, chunk.metadata)
+
+    def response(self) -> ChatResponse:
+        """Return everything so far as one response."""
+        generations = sorted(self._generations.items())
+        return ChatResponse(
+            tuple(builder.build(index) for index, builder in generations), self._metadata
+        )
+
+
+def _joined(old: ChatResponseMetadata, new: ChatResponseMetadata) -> ChatResponseMetadata:
+    return ChatResponseMetadata(
+        id=new.id or old.id,
+        model=new.model or old.model,
+        usage=_latest(old.usage, new.usage),
+        rate_limit=new.rate_limit or old.rate_limit,
+        request_id=new.request_id or old.request_id,
+        values=merged(old.values, new.values),
+    )
+
+
+def _latest(old: Usage, new: Usage) -> Usage:
+    """Return *new* where it says something: providers send running totals, never differences."""
+    if not old:
+        return new
+    return Usage(
+        new.input_tokens or old.input_tokens,
+        new.output_tokens or old.output_tokens,
+        old.cache_read_tokens if new.cache_read_tokens is None else new.cache_read_tokens,
+        old.cache_write_tokens if new.cache_write_tokens is None else new.cache_write_tokens,
+        old.reasoning_tokens if new.reasoning_tokens is None else new.reasoning_tokens,
+        merged(old.native, new.native),
+    )
+
+
+class _CallBuilder:
+    """A tool call in the making."""
+
+    __slots__ = ("arguments", "id", "index", "metadata", "name")
+
+    def __init__(self, chunk: ToolCallChunk) -> None:
+        self.index = chunk.index
+        self.id = chunk.id
+        self.name = chunk.name
+        self.arguments = [chunk.arguments]
+        self.metadata = chunk.metadata
+
+    def takes(self, chunk: ToolCallChunk) -> bool:
+        """Return whether *chunk* goes on with this call."""
+        if chunk.id and self.id and chunk.id != self.id:
+            return False  # some servers give every call the same index
+        if chunk.index is not None and self.index is not None:
+            return chunk.index == self.index
+        return not chunk.id or chunk.id == self.id
+
+    def add(self, chunk: ToolCallChunk) -> None:
+        # Id and name are never fragmented, but some servers repeat them in every chunk.
+        self.id = self.id or chunk.id
+        self.name = self.name or chunk.name
+        self.arguments.append(chunk.arguments)
+        self.metadata = merged(self.metadata, chunk.metadata)
+
+    def build(self) -> ToolCall:
+        if not self.id:  # without one, no response could be tied to the call
+            self.id = f"call_{uuid.uuid4().hex[:24]}"
+        return ToolCall(self.id, self.name, "".join(self.arguments), self.metadata)
+
+
+class _GenerationBuilder:
+    """One generation in the making: a list of text runs (lists), calls and finished parts."""
+
+    __slots__ = ("_calls", "_last", "_metadata", "_parts")
+
+    def __init__(self) -> None:
+        self._parts: list[Any] = []
+        self._calls: list[_CallBuilder] = []
+        self._last = Generation(AssistantMessage())
+        self._metadata = EMPTY
+
+    def add(self, generation: Generation) -> None:
+        for part in generation.output.parts:
+            if type(part) is str:
+                self._add_text(part)
+            elif isinstance(part, ToolCallChunk):
+                self._add_call(part)
+            elif isinstance(part, Reasoning):
+                self._add_reasoning(part)
+            else:
+                self._parts.append(part)
+        if generation.output.metadata:
+            self._metadata = merged(self._metadata, generation.output.metadata)
+        if generation.finish_reason is not None or generation.metadata:
+            self._last = _later(self._last, generation)
+
+    def build(self, index: int) -> Generation:
+        parts: list[Part] = []
+        for part in self._parts:
+            if type(part) is list:
+                parts.append("".join(part))
+            elif isinstance(part, _CallBuilder):
+                parts.append(part.build())
+            else:
+                parts.append(part)
+        message = AssistantMessage(parts, metadata=self._metadata)
+        return replace(self._last, output=message, index=index)
+
+    def _add_text(self, text: str) -> None:
+        if self._parts and type(self._parts[-1]) is list:
+            self._parts[-1].append(text)
+        elif text:
+            self._parts.append([text])
+
+    def _add_call(self, chunk: ToolCallChunk) -> None:
+        # The newest call is asked first: fragments without index and id belong to it.
+        for call in reversed(self._calls):
+            if call.takes(chunk):
+                call.add(chunk)
+                return
+        call = _CallBuilder(chunk)
+        self._calls.append(call)
+        self._parts.append(call)
+
+    def _add_reasoning(self, part: Reasoning) -> None:
+        last = self._parts[-1] if self._parts else None
+        # A signature closes its block of thought; what follows is another one.
+        if (
+            isinstance(last, Reasoning)
+            and last.signature is None
+            and last.data is part.data is None
+        ):
+            self._parts[-1] = replace(last, text=last.text + part.text, signature=part.signature)
+            return
+        self._parts.append(part)
+
+
+def _later(old: Generation, new: Generation) -> Generation:
+    return Generation(
+        old.output,
+        new.finish_reason or old.finish_reason,
+        new.native_finish_reason or old.native_finish_reason,
+        metadata=merged(old.metadata, new.metadata),
+    )

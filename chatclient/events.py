@@ -1,0 +1,108 @@
+"""What a stream tells while a request runs."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from chatclient.messages import (
+    AssistantMessage,
+    ProviderPart,
+    Reasoning,
+    ToolCall,
+    ToolCallChunk,
+    ToolResponse,
+)
+from chatclient.response import ChatResponse
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """The next piece of the answer."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningDelta:
+    """The next piece of what the model thinks."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallStarted:
+    """The model has begun to ask for a tool; its arguments follow."""
+
+    id: str
+    name: str
+    index: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallDelta:
+    """The next piece of a tool call's arguments; `id` may be empty, then `index` says which."""
+
+    id: str
+    arguments: str
+    index: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallFinished:
+    """A tool has run (or was refused): the model will see this response."""
+
+    tool_call: ToolCall
+    response: ToolResponse
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RoundEnded:
+    """The model has finished one response; after tool calls another round follows."""
+
+    response: ChatResponse
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The request is over; nothing follows."""
+
+    response: ChatResponse | None = field(default=None)
+
+
+StreamEvent: TypeAlias = (
+    TextDelta
+    | ReasoningDelta
+    | ToolCallStarted
+    | ToolCallDelta
+    | ToolCallFinished
+    | RoundEnded
+    | Done
+)
+"""The events of this library; an application's own tools and advisors may emit others beside."""
+
+
+def events_of(message: AssistantMessage) -> Iterator[StreamEvent]:
+    """Yield the events that tell *message*, a whole one or a chunk."""
+    for part in message.parts:
+        match part:
+            case ToolCall(id=id, name=name, arguments=arguments):
+                yield from _tool_call_events(id, name, arguments, None)
+            case ToolCallChunk(index=index, id=id, name=name, arguments=arguments):
+                yield from _tool_call_events(id, name, arguments, index)
+            case Reasoning(text=text) if text:
+                yield ReasoningDelta(text)
+            case str() | ProviderPart():
+                if text := part if isinstance(part, str) else part.text:
+                    yield TextDelta(text)
+            case _:
+                pass  # media and silent reasoning are in the response, there is nothing to show
+
+
+def _tool_call_events(
+    id: str, name: str, arguments: str, index: int | None
+) -> Iterator[StreamEvent]:
+    if name:
+        yield ToolCallStarted(id, name, index)
+    if arguments:
+        yield ToolCallDelta(id, arguments, index)

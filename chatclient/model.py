@@ -1,0 +1,106 @@
+"""The contract of a chat model."""
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Generator, Iterable
+from contextlib import aclosing
+from typing import Any, Self
+
+from chatclient.messages import Message
+from chatclient.options import NO_OPTIONS, ChatOptions
+from chatclient.prompt import Prompt, as_prompt, with_default_options
+from chatclient.response import ChatResponse
+from chatclient.runtime import (
+    BLOCKING,
+    ON_LOOP,
+    AsyncEvents,
+    Runtime,
+    drive,
+    drive_stream,
+)
+
+PromptLike = str | Message | Iterable[Message] | Prompt
+
+
+class ChatModel(ABC):
+    """A model that continues conversations.
+
+    An implementor writes `generate`, and `generate_stream` if the model streams; both serve
+    blocking and asynchronous callers alike. They do all waiting through the runtime they are
+    given (or through `chatclient.providers.http`, which does).
+
+    Called directly, a model hands tool calls back unexecuted: running them is the business of
+    `ChatClient`, or of `ToolCallingManager` in a loop of the application's own.
+    """
+
+    @property
+    def options(self) -> ChatOptions:
+        """The options that hold where a prompt sets none."""
+        return NO_OPTIONS
+
+    @property
+    def name(self) -> str:
+        """What to call this model in logs, spans and `print(client)`."""
+        return self.options.model or type(self).__name__
+
+    @abstractmethod
+    async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
+        """Return the model's response to *prompt*, whose options are complete."""
+
+    async def generate_stream(
+        self, prompt: Prompt, runtime: Runtime
+    ) -> AsyncGenerator[ChatResponse, None]:
+        """Yield the response to *prompt* in chunks; a model that cannot stream has only one."""
+        yield await self.generate(prompt, runtime)
+
+    def call(self, prompt: PromptLike) -> ChatResponse:
+        """Return the model's response.
+
+        Raises:
+            UsageError: There is nothing to send.
+            ProviderError: The model's side failed.
+        """
+        return drive(self.generate(self._complete(prompt), BLOCKING))
+
+    async def acall(self, prompt: PromptLike) -> ChatResponse:
+        """Return the model's response; see `call`."""
+        return await self.generate(self._complete(prompt), ON_LOOP)
+
+    def stream(self, prompt: PromptLike) -> Generator[ChatResponse, None, None]:
+        """Yield the model's response in chunks; close the generator to leave early."""
+        return drive_stream(self._emitter_of(prompt), BLOCKING)
+
+    def astream(self, prompt: PromptLike) -> AsyncEvents[None]:
+        """Yield the model's response in chunks; `aclose()` the iterator to leave early."""
+        return AsyncEvents(self._emitter_of(prompt), ON_LOOP)
+
+    def close(self) -> None:  # noqa: B027 - a model that opens nothing has nothing to close
+        """Give back what blocking calls have opened, such as connections."""
+
+    async def aclose(self) -> None:
+        """Give back what calls on this event loop have opened, and what blocking calls have."""
+        self.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self.aclose()
+
+    def _complete(self, prompt: PromptLike) -> Prompt:
+        return with_default_options(as_prompt(prompt), self.options)
+
+    def _emitter_of(self, prompt: PromptLike) -> Any:
+        complete = self._complete(prompt)
+
+        async def emit_chunks(runtime: Runtime) -> None:
+            async with aclosing(self.generate_stream(complete, runtime)) as chunks:
+                async for chunk in chunks:
+                    await runtime.emit(chunk)
+
+        return emit_chunks

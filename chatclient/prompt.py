@@ -1,0 +1,143 @@
+"""What is sent to a model: a conversation and options."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Self
+
+from chatclient.errors import UsageError
+from chatclient.messages import (
+    Message,
+    SystemMessage,
+    ToolResponseMessage,
+    UserMessage,
+    as_messages,
+)
+from chatclient.options import NO_OPTIONS, ChatOptions
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Prompt:
+    """A conversation and the options to continue it with.
+
+    Args:
+        messages: The conversation; a text stands for one user message.
+        options: What is asked of the model.
+
+    Raises:
+        TypeError: Something in *messages* is no message.
+    """
+
+    messages: tuple[Message, ...]
+    options: ChatOptions
+
+    def __init__(
+        self, messages: str | Message | Iterable[Message], options: ChatOptions = NO_OPTIONS
+    ) -> None:
+        if isinstance(messages, str):
+            messages = (UserMessage(messages),)
+        elif isinstance(messages, Message):
+            messages = (messages,)
+        object.__setattr__(self, "messages", as_messages(messages))
+        object.__setattr__(self, "options", options)
+
+    @classmethod
+    def of(cls, messages: tuple[Message, ...], options: ChatOptions) -> Self:
+        """Return the prompt of messages known to be ones: nothing is looked at or copied."""
+        prompt = object.__new__(cls)
+        object.__setattr__(prompt, "messages", messages)
+        object.__setattr__(prompt, "options", options)
+        return prompt
+
+    def append(self, *messages: Message) -> Self:
+        """Return this prompt with *messages* at its end."""
+        return self.of((*self.messages, *as_messages(messages)), self.options)
+
+    def with_messages(self, messages: Iterable[Message]) -> Self:
+        """Return this prompt with other messages."""
+        return self.of(as_messages(tuple(messages)), self.options)
+
+    def with_options(self, options: ChatOptions) -> Self:
+        """Return this prompt with other options."""
+        return self.of(self.messages, options)
+
+    @property
+    def contents(self) -> str:
+        """The text of all messages, one after another."""
+        return "\n".join(message.text for message in self.messages if message.text)
+
+    @property
+    def system_message(self) -> SystemMessage | None:
+        """The first system message, or None."""
+        return next((m for m in self.messages if isinstance(m, SystemMessage)), None)
+
+    @property
+    def user_message(self) -> UserMessage | None:
+        """The last user message, or None."""
+        return next((m for m in reversed(self.messages) if isinstance(m, UserMessage)), None)
+
+    @property
+    def last_user_or_tool_response_message(self) -> UserMessage | ToolResponseMessage | None:
+        """Whichever of the two stands last, or None."""
+        for message in reversed(self.messages):
+            if isinstance(message, UserMessage | ToolResponseMessage):
+                return message
+        return None
+
+    def augment_system_message(self, change: str | Callable[[str], str]) -> Self:
+        """Return this prompt with another system text; one is put first where there was none.
+
+        Args:
+            change: The new text, or a function from the old text (empty if none) to it.
+        """
+        for at, message in enumerate(self.messages):
+            if isinstance(message, SystemMessage):
+                text = change if isinstance(change, str) else change(message.text)
+                return self._with(at, message.mutate(text=text))
+        text = change if isinstance(change, str) else change("")
+        return self.of((SystemMessage(text), *self.messages), self.options)
+
+    def augment_user_message(self, change: str | Callable[[str], str]) -> Self:
+        """Return this prompt with another text in its last user message.
+
+        Args:
+            change: The new text, or a function from the old text to it.
+
+        Raises:
+            UsageError: There is no user message.
+        """
+        for at in reversed(range(len(self.messages))):
+            message = self.messages[at]
+            if isinstance(message, UserMessage):
+                text = change if isinstance(change, str) else change(message.text)
+                return self._with(at, message.mutate(text=text))
+        msg = "the prompt has no user message to change"
+        raise UsageError(msg)
+
+    def _with(self, at: int, message: Message) -> Self:
+        before, after = self.messages[:at], self.messages[at + 1 :]
+        return self.of((*before, message, *after), self.options)
+
+
+def as_prompt(prompt: str | Message | Iterable[Message] | Prompt) -> Prompt:
+    """Return *prompt* as a `Prompt`, whatever form it was given in.
+
+    Raises:
+        UsageError: There is nothing in it to send.
+        TypeError: Something in it is no message.
+    """
+    if not isinstance(prompt, Prompt):
+        prompt = Prompt(prompt)
+    if not prompt.messages or (
+        len(prompt.messages) == 1
+        and isinstance(prompt.messages[0], UserMessage)
+        and not prompt.messages[0].media
+        and not prompt.messages[0].text.strip()
+    ):
+        msg = "the prompt is blank: give it a text or messages"
+        raise UsageError(msg)
+    return prompt
+
+
+def with_default_options(prompt: Prompt, defaults: ChatOptions) -> Prompt:
+    """Return *prompt* with *defaults* under its own options."""
+    return prompt.with_options(defaults.merge(prompt.options))
