@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
 from chatclient.aggregator import MessageAggregator
+from chatclient.errors import StreamInterruptedError
 from chatclient.events import RoundEnded, TextDelta, events_of
 from chatclient.model import ChatModel
 from chatclient.prompt import Prompt
@@ -168,19 +169,23 @@ async def _stream_model(model: ChatModel, prompt: Prompt, runtime: Runtime) -> C
     """Return the model's whole response, having emitted what it consists of as it came."""
     aggregator = MessageAggregator()
     emit = runtime.emitter
-    async with aclosing(model.generate_stream(prompt, runtime)) as chunks:
-        async for chunk in chunks:
-            aggregator.add(chunk)
-            result = chunk.result
-            if result is None or result.index:  # further answers are not streamed
-                continue
-            parts = result.output.parts
-            if len(parts) == 1 and type(parts[0]) is str:  # nearly every chunk there is
-                if parts[0]:
-                    await emit(TextDelta(parts[0]))
-                continue
-            for event in events_of(result.output):
-                await emit(event)
+    try:
+        async with aclosing(model.generate_stream(prompt, runtime)) as chunks:
+            async for chunk in chunks:
+                aggregator.add(chunk)
+                result = chunk.result
+                if result is None or result.index:  # further answers are not streamed
+                    continue
+                parts = result.output.parts
+                if len(parts) == 1 and type(parts[0]) is str:  # nearly every chunk there is
+                    if parts[0]:
+                        await emit(TextDelta(parts[0]))
+                    continue
+                for event in events_of(result.output):
+                    await emit(event)
+    except StreamInterruptedError as error:
+        error.partial = aggregator.response()
+        raise
     response = aggregator.response()
     await emit(RoundEnded(response))
     return response

@@ -1,7 +1,7 @@
 """What a stream tells while a request runs."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from chatclient.messages import (
@@ -67,7 +67,7 @@ class RoundEnded:
 class Done:
     """The request is over; nothing follows."""
 
-    response: ChatResponse | None = field(default=None)
+    response: ChatResponse
 
 
 StreamEvent: TypeAlias = (

@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol, TypeVar, overload, runtime_checkable
 
 from chatclient.errors import UsageError
 from chatclient.messages import Media
-from chatclient.runtime import Runtime
+from chatclient.runtime import BLOCKING, Runtime
 from chatclient.values import EMPTY
 
 T = TypeVar("T")
@@ -59,13 +59,17 @@ class ToolMetadata:
     Attributes:
         return_direct: Whether its result is the final answer, not shown to the model again.
         timeout: Seconds one run may take, or None for no limit of its own.
-        sequential: Whether it must not run beside other calls of the same round.
+        sequential: Whether it never runs beside another call of itself.
+        concurrency_group: Tools of one group never run beside each other.
+        exclusive: Whether it runs alone: the calls before it end first, those after it wait.
         effect: What running it twice does; retries, de-duplication and approval read this.
     """
 
     return_direct: bool = False
     timeout: float | None = None
     sequential: bool = False
+    concurrency_group: str | None = None
+    exclusive: bool = False
     effect: Effect = "write"
 
 
@@ -91,7 +95,7 @@ class ToolContext(Mapping[str, Any]):
     of it is ever sent to a model.
     """
 
-    __slots__ = ("_values", "runtime", "tool_call_id", "tool_name")
+    __slots__ = ("_values", "runtime", "timeout", "tool_call_id", "tool_name")
 
     def __init__(
         self,
@@ -100,9 +104,11 @@ class ToolContext(Mapping[str, Any]):
         runtime: Runtime | None = None,
         tool_call_id: str = "",
         tool_name: str = "",
+        timeout: float | None = None,
     ) -> None:
         self._values = values
-        self.runtime = runtime or Runtime(blocking=True)
+        self.runtime = runtime or BLOCKING
+        self.timeout = timeout
         self.tool_call_id = tool_call_id
         self.tool_name = tool_name
 

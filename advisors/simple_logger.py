@@ -1,0 +1,47 @@
+"""Logs what goes to the model and what comes back."""
+
+from collections.abc import Callable
+
+from chatclient.chain import ChatClientRequest, ChatClientResponse, Next
+from chatclient.logs import get_logger
+from chatclient.response import ChatResponse
+
+log = get_logger("chatclient.advisors.simple_logger")
+
+
+def _request_text(request: ChatClientRequest) -> str:
+    return request.prompt.contents
+
+
+def _response_text(response: ChatResponse) -> str:
+    return repr(response.output)
+
+
+class SimpleLoggerAdvisor:
+    """Logs each request and response at debug level, through structlog and standard logging.
+
+    With the default order it stands inside the tool loop and logs every round.
+
+    Args:
+        order: Where it stands in the chain.
+        request_to_text: Says what of a request is logged; default: the text of its messages.
+        response_to_text: Says what of a response is logged; default: the message.
+    """
+
+    def __init__(
+        self,
+        *,
+        order: int = 0,
+        request_to_text: Callable[[ChatClientRequest], str] = _request_text,
+        response_to_text: Callable[[ChatResponse], str] = _response_text,
+    ) -> None:
+        self.order = order
+        self._request_to_text = request_to_text
+        self._response_to_text = response_to_text
+
+    async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        """Return the response of the rest of the chain, unchanged."""
+        log.debug("request", text=self._request_to_text(request))
+        response = await call_next(request)
+        log.debug("response", text=self._response_to_text(response.chat_response))
+        return response

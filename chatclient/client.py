@@ -1,0 +1,381 @@
+"""The fluent client: `ChatClient`, its builder and its requests."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Self
+
+from chatclient.answers import (
+    AsyncCallResponse,
+    AsyncStreamResponse,
+    CallResponse,
+    StreamResponse,
+)
+from chatclient.assembly import (
+    Engine,
+    build_chain,
+    complete_options,
+    describe_chain,
+    static_options,
+    with_options,
+)
+from chatclient.chain import Advisor, AdvisorChain, ChatClientRequest, ChatClientResponse
+from chatclient.errors import UsageError
+from chatclient.messages import Media, Message
+from chatclient.model import ChatModel
+from chatclient.options import ChatOptions
+from chatclient.prompt import Prompt
+from chatclient.providers.registry import chat_model
+from chatclient.runtime import BLOCKING, ON_LOOP, Runtime
+from chatclient.spec import RequestSpec
+from chatclient.template import TemplateRenderer
+from chatclient.tool import CONVERSATION_ID
+from chatclient.tools import ToolCallbackResolver, ToolCallingManager
+from chatclient.tools.sources import ToolSource
+
+
+class ChatClient:
+    """A model with everything that is the same for all requests to it.
+
+    Immutable and safe to share between threads, tasks and loops. Build one with
+    `ChatClient.builder(model)`, or `ChatClient.create(model)` when there is nothing to set.
+    """
+
+    def __init__(self, engine: Engine, defaults: RequestSpec) -> None:
+        self._engine = engine
+        self._defaults = defaults
+        self._chain = build_chain(engine, defaults)
+        self._options = static_options(engine, defaults)
+
+    @classmethod
+    def create(cls, model: ChatModel | str) -> "ChatClient":
+        """Return a client of *model* with nothing else set; see `builder`."""
+        return cls.builder(model).build()
+
+    @classmethod
+    def builder(cls, model: ChatModel | str) -> "ChatClientBuilder":
+        """Return a builder of clients of *model*.
+
+        Args:
+            model: A chat model, or its name: `"openai:gpt-5-mini"`, `"local"`.
+
+        Raises:
+            UsageError: The name names no provider.
+        """
+        model = chat_model(model) if isinstance(model, str) else model
+        return ChatClientBuilder(Engine(model, ToolCallingManager()), RequestSpec())
+
+    @property
+    def model(self) -> ChatModel:
+        """The model behind this client."""
+        return self._engine.model
+
+    def prompt(
+        self, prompt: str | Message | Iterable[Message] | Prompt | None = None
+    ) -> "ChatClientRequestSpec":
+        """Begin a request.
+
+        Args:
+            prompt: The user's text; or messages, or a `Prompt`, whose options then go over the
+                client's; or nothing, for requests built step by step.
+
+        Raises:
+            UsageError: The text is blank.
+        """
+        request = ChatClientRequestSpec(self, self._defaults)
+        if prompt is None:
+            return request
+        if isinstance(prompt, str):
+            return request.user(prompt)
+        if isinstance(prompt, Prompt):
+            return request.messages(prompt.messages).options(prompt.options)
+        return request.messages(prompt)
+
+    def mutate(self) -> "ChatClientBuilder":
+        """Return a builder that starts from everything this client has."""
+        return ChatClientBuilder(self._engine, self._defaults)
+
+    def close(self) -> None:
+        """Close the model's connections."""
+        self._engine.model.close()
+
+    async def aclose(self) -> None:
+        """Close the model's connections."""
+        await self._engine.model.aclose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self.aclose()
+
+    def __repr__(self) -> str:
+        return f"ChatClient({self._engine.model.name})"
+
+    def __str__(self) -> str:
+        return describe_chain(self._chain)
+
+    # What a request has in common with the client's defaults was computed with the client.
+
+    def _chain_of(self, spec: RequestSpec) -> AdvisorChain:
+        defaults = self._defaults
+        if spec.advisors is defaults.advisors and spec.tool_calling == defaults.tool_calling:
+            return self._chain
+        return build_chain(self._engine, spec)
+
+    async def _run(self, spec: RequestSpec, runtime: Runtime) -> ChatClientResponse:
+        if spec.deadline is not None:
+            runtime = runtime.with_deadline(spec.deadline)
+        messages = spec.build_messages()
+        options = self._options
+        if options is None or not spec.has_same_options(self._defaults):
+            options = await complete_options(self._engine, spec, runtime)
+        request = ChatClientRequest(Prompt.of(messages, options), spec.advisor_params, runtime)
+        return await self._chain_of(spec)(request)
+
+
+class ChatClientBuilder:
+    """Gathers what a client is to have; immutable, so each method returns a new builder."""
+
+    def __init__(self, engine: Engine, spec: RequestSpec) -> None:
+        self._engine = engine
+        self._spec = spec
+
+    def default_system(
+        self,
+        text: str | None = None,
+        *,
+        params: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Set the system text of every request; see `ChatClientRequestSpec.system`."""
+        return self._with(self._spec.with_system(text, params, metadata))
+
+    def default_user(
+        self,
+        text: str | None = None,
+        *,
+        params: Mapping[str, Any] | None = None,
+        media: Media | Iterable[Media] = (),
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Set the user text of requests that have none of their own."""
+        return self._with(self._spec.with_user(text, params, media, metadata))
+
+    def default_messages(self, *messages: Message | Iterable[Message]) -> Self:
+        """Add messages that every conversation begins with."""
+        return self._with(self._spec.with_messages(messages))
+
+    def default_options(self, options: ChatOptions | None = None, /, **values: Any) -> Self:
+        """Set options of every request; see `ChatClientRequestSpec.options`."""
+        return self._with(with_options(self._engine, self._spec, options, values))
+
+    def default_tools(self, *sources: ToolSource) -> Self:
+        """Add tools that every request offers unless it brings its own.
+
+        Raises:
+            ToolDefinitionError: A source holds no tool, or a tool cannot be built.
+        """
+        return self._with(self._spec.with_default_tools(sources))
+
+    def default_tool_context(self, context: Mapping[str, Any] | None = None, **more: Any) -> Self:
+        """Add what tools are told behind the model's back in every request."""
+        return self._with(self._spec.with_tool_context({**(context or {}), **more}))
+
+    def default_advisors(
+        self,
+        *advisors: Advisor | Iterable[Advisor],
+        params: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Add advisors that every request passes."""
+        return self._with(self._spec.with_advisors(advisors, params))
+
+    def default_advisor_params(self, params: Mapping[str, Any] | None = None, **more: Any) -> Self:
+        """Add what advisors find in the context of every request."""
+        return self._with(self._spec.with_advisors((), {**(params or {}), **more}))
+
+    def default_template_renderer(self, renderer: TemplateRenderer) -> Self:
+        """Set what fills the placeholders of system and user texts."""
+        return self._with(replace(self._spec, renderer=renderer))
+
+    def tool_calling(self, enabled: bool) -> Self:  # noqa: FBT001 - reads as a fact
+        """Say whether requests run tools; without, tool calls come back unexecuted."""
+        return self._with(replace(self._spec, tool_calling=enabled))
+
+    def tool_calling_manager(self, manager: ToolCallingManager) -> Self:
+        """Set what runs the tools of every request."""
+        return type(self)(replace(self._engine, manager=manager), self._spec)
+
+    def tool_callback_resolver(self, resolver: ToolCallbackResolver) -> Self:
+        """Set what knows tools by name."""
+        return type(self)(replace(self._engine, resolver=resolver), self._spec)
+
+    def clone(self) -> Self:
+        """Return a builder with the same settings."""
+        return type(self)(self._engine, self._spec)
+
+    def build(self) -> ChatClient:
+        """Return the client; nothing is connected yet.
+
+        Raises:
+            UsageError: Two advisors want to run the tool loop.
+            DuplicateToolError: Two default tools have the same name.
+        """
+        return ChatClient(self._engine, self._spec)
+
+    def _with(self, spec: RequestSpec) -> Self:
+        return type(self)(self._engine, spec)
+
+
+class ChatClientRequestSpec:
+    """A request in the making; immutable, so each method returns a new one."""
+
+    __slots__ = ("_client", "_spec")
+
+    def __init__(self, client: ChatClient, spec: RequestSpec) -> None:
+        self._client = client
+        self._spec = spec
+
+    def system(
+        self,
+        text: str | None = None,
+        *,
+        params: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Tell the model about its task.
+
+        Args:
+            text: Goes first in the conversation, in place of the default text. A template when
+                there are params, otherwise sent as it is.
+            params: Values for the template's placeholders, added to those already set.
+            metadata: For the application, not sent.
+
+        Raises:
+            UsageError: The text is blank.
+        """
+        return self._with(self._spec.with_system(text, params, metadata))
+
+    def user(
+        self,
+        text: str | None = None,
+        *,
+        params: Mapping[str, Any] | None = None,
+        media: Media | Iterable[Media] = (),
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Say what the user says.
+
+        Args:
+            text: Goes last in the conversation, in place of the text set before. A template when
+                there are params, otherwise sent as it is.
+            params: Values for the template's placeholders, added to those already set.
+            media: Images and other content, added to those already set.
+            metadata: For the application, not sent.
+
+        Raises:
+            UsageError: The text is blank.
+        """
+        return self._with(self._spec.with_user(text, params, media, metadata))
+
+    def messages(self, *messages: Message | Iterable[Message]) -> Self:
+        """Add messages between the system text and the user text."""
+        return self._with(self._spec.with_messages(messages))
+
+    def options(self, options: ChatOptions | None = None, /, **values: Any) -> Self:
+        """Set options over those set before.
+
+        Args:
+            options: Options of the model's provider, or common ones.
+            **values: Single options by name, such as `temperature=0.2`.
+
+        Raises:
+            UsageError: The model's provider has no such option.
+        """
+        return self._with(with_options(self._client._engine, self._spec, options, values))
+
+    def tools(self, *sources: ToolSource, keep_defaults: bool = False) -> Self:
+        """Offer tools in this request, in place of the client's default tools.
+
+        Args:
+            *sources: Functions, objects with `@tool` methods, tool callbacks, providers of them,
+                names that the client's resolver knows, and collections of these.
+            keep_defaults: Offer the default tools as well.
+
+        Raises:
+            ToolDefinitionError: A source holds no tool, or a tool cannot be built.
+        """
+        return self._with(self._spec.with_tools(sources, keep_defaults=keep_defaults))
+
+    def tool_context(self, context: Mapping[str, Any] | None = None, **more: Any) -> Self:
+        """Add what tools are told behind the model's back."""
+        return self._with(self._spec.with_tool_context({**(context or {}), **more}))
+
+    def advisors(
+        self,
+        *advisors: Advisor | Iterable[Advisor],
+        params: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Add advisors to the client's own, and params for all of them."""
+        return self._with(self._spec.with_advisors(advisors, params))
+
+    def advisor_params(self, params: Mapping[str, Any] | None = None, **more: Any) -> Self:
+        """Add what advisors find in the request's context."""
+        return self._with(self._spec.with_advisors((), {**(params or {}), **more}))
+
+    def conversation(self, conversation_id: str) -> Self:
+        """Say which conversation this request continues; memory advisors and tools read it.
+
+        Raises:
+            UsageError: The id is blank.
+        """
+        if not conversation_id.strip():
+            msg = "the conversation id is blank"
+            raise UsageError(msg)
+        return self.advisor_params({CONVERSATION_ID: conversation_id})
+
+    def deadline(self, seconds: float) -> Self:
+        """Give the whole call, with all its rounds and tools, at most *seconds*."""
+        if seconds <= 0:
+            msg = f"a deadline lies ahead; {seconds!r} seconds do not"
+            raise UsageError(msg)
+        return self._with(replace(self._spec, deadline=seconds))
+
+    def tool_calling(self, enabled: bool) -> Self:  # noqa: FBT001 - reads as a fact
+        """Say whether tools are run; without, tool calls come back unexecuted."""
+        return self._with(replace(self._spec, tool_calling=enabled))
+
+    def template_renderer(self, renderer: TemplateRenderer) -> Self:
+        """Set what fills the placeholders of this request."""
+        return self._with(replace(self._spec, renderer=renderer))
+
+    def mutate(self) -> ChatClientBuilder:
+        """Return a builder of clients whose defaults are what this request has."""
+        return ChatClientBuilder(self._client._engine, self._spec.as_defaults())
+
+    def call(self) -> CallResponse:
+        """Return the answer, blocking; the request runs when the answer is first asked for."""
+        return CallResponse(self._run, BLOCKING)
+
+    def acall(self) -> AsyncCallResponse:
+        """Return the answer, to be awaited; the request runs when it first is."""
+        return AsyncCallResponse(self._run, ON_LOOP)
+
+    def stream(self) -> StreamResponse:
+        """Return what happens on the way to the answer, blocking."""
+        return StreamResponse(self._run, BLOCKING)
+
+    def astream(self) -> AsyncStreamResponse:
+        """Return what happens on the way to the answer, asynchronously."""
+        return AsyncStreamResponse(self._run, ON_LOOP)
+
+    async def _run(self, runtime: Runtime) -> ChatClientResponse:
+        return await self._client._run(self._spec, runtime)
+
+    def _with(self, spec: RequestSpec) -> Self:
+        return type(self)(self._client, spec)

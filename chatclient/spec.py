@@ -1,0 +1,180 @@
+"""What a client's defaults and a request's own calls add up to, before anything is sent."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from chatclient.chain import Advisor
+from chatclient.errors import UsageError
+from chatclient.messages import Media, Message, SystemMessage, UserMessage, as_messages
+from chatclient.options import ChatOptions
+from chatclient.template import DEFAULT_RENDERER, TemplateRenderer
+from chatclient.tools.sources import Resolved, ToolSource, resolve_sources
+from chatclient.values import EMPTY, merged
+
+
+@dataclass(frozen=True, slots=True)
+class TextSpec:
+    """The text of the system or user message, with what belongs to it."""
+
+    text: str = ""
+    params: Mapping[str, Any] = EMPTY
+    media: tuple[Media, ...] = ()
+    metadata: Mapping[str, Any] = EMPTY
+
+    def updated(
+        self,
+        text: str | None,
+        params: Mapping[str, Any] | None,
+        media: Iterable[Media],
+        metadata: Mapping[str, Any] | None,
+    ) -> Self:
+        """Return this with another text if one is given, and everything else added.
+
+        Raises:
+            UsageError: The text is blank.
+        """
+        if text is not None and not text.strip():
+            msg = "the text is blank; leave it out to keep the default one"
+            raise UsageError(msg)
+        return type(self)(
+            self.text if text is None else text,
+            merged(self.params, params or EMPTY),
+            (*self.media, *media),
+            merged(self.metadata, metadata or EMPTY),
+        )
+
+    def render(self, renderer: TemplateRenderer) -> str:
+        """Return the text; without params it is no template and stays as it is."""
+        return renderer(self.text, self.params) if self.params else self.text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestSpec:
+    """Everything that the fluent methods gather; immutable, so that it can be shared."""
+
+    system: TextSpec = TextSpec()
+    user: TextSpec = TextSpec()
+    messages: tuple[Message, ...] = ()
+    options: ChatOptions | None = None
+    default_tools: tuple[Resolved, ...] = ()
+    tools: tuple[Resolved, ...] | None = None
+    tool_context: Mapping[str, Any] = EMPTY
+    advisors: tuple[Advisor, ...] = ()
+    advisor_params: Mapping[str, Any] = EMPTY
+    renderer: TemplateRenderer = DEFAULT_RENDERER
+    tool_calling: bool = True
+    deadline: float | None = None
+
+    def with_system(
+        self,
+        text: str | None,
+        params: Mapping[str, Any] | None,
+        metadata: Mapping[str, Any] | None,
+    ) -> Self:
+        """Return this with a system text, or more params for the present one."""
+        return replace(self, system=self.system.updated(text, params, (), metadata))
+
+    def with_user(
+        self,
+        text: str | None,
+        params: Mapping[str, Any] | None,
+        media: Media | Iterable[Media],
+        metadata: Mapping[str, Any] | None,
+    ) -> Self:
+        """Return this with a user text, or more params and media for the present one."""
+        media = (media,) if isinstance(media, Media) else tuple(media)
+        return replace(self, user=self.user.updated(text, params, media, metadata))
+
+    def with_messages(self, messages: Iterable[Message | Iterable[Message]]) -> Self:
+        """Return this with more messages, given one by one or as collections."""
+        flat: list[Message] = []
+        for message in messages:
+            if isinstance(message, Message):
+                flat.append(message)
+            else:
+                flat.extend(as_messages(message))
+        return replace(self, messages=(*self.messages, *flat))
+
+    def with_options(self, options: ChatOptions) -> Self:
+        """Return this with *options* over the present ones."""
+        present = self.options
+        return replace(self, options=options if present is None else present.merge(options))
+
+    def with_default_tools(self, sources: Iterable[ToolSource]) -> Self:
+        """Return this with more tools that every request offers."""
+        return replace(self, default_tools=(*self.default_tools, *resolve_sources(sources)))
+
+    def with_tools(self, sources: Iterable[ToolSource], *, keep_defaults: bool) -> Self:
+        """Return this with tools of the request's own, in place of the defaults or beside them."""
+        before = self.tools
+        if before is None:
+            before = self.default_tools if keep_defaults else ()
+        return replace(self, tools=(*before, *resolve_sources(sources)))
+
+    def with_tool_context(self, context: Mapping[str, Any]) -> Self:
+        """Return this with more tool context."""
+        return replace(self, tool_context=merged(self.tool_context, context))
+
+    def with_advisors(
+        self, advisors: Iterable[Advisor | Iterable[Advisor]], params: Mapping[str, Any] | None
+    ) -> Self:
+        """Return this with more advisors, and more params for all of them.
+
+        Raises:
+            TypeError: One of them cannot be called.
+        """
+        flat: list[Advisor] = []
+        for advisor in advisors:
+            if isinstance(advisor, Iterable):
+                flat.extend(advisor)
+            else:
+                flat.append(advisor)
+        for advisor in flat:
+            if isinstance(advisor, type) or not callable(advisor):
+                msg = f"{advisor!r} is no advisor: it cannot be called with (request, call_next)"
+                raise TypeError(msg)
+        return replace(
+            self,
+            advisors=(*self.advisors, *flat),
+            advisor_params=merged(self.advisor_params, params or EMPTY),
+        )
+
+    @property
+    def tool_sources(self) -> tuple[Resolved, ...]:
+        """The tools to offer: the request's own, or the defaults."""
+        return self.default_tools if self.tools is None else self.tools
+
+    def has_same_options(self, other: "RequestSpec") -> bool:
+        """Return whether options and tools are the very ones of *other*."""
+        return (
+            self.options is other.options
+            and self.tool_context is other.tool_context
+            and self.tool_sources is other.tool_sources
+        )
+
+    def as_defaults(self) -> Self:
+        """Return this as the defaults of another client: its tools are default tools there."""
+        if self.tools is None:
+            return self
+        return replace(self, default_tools=self.tools, tools=None)
+
+    def build_messages(self) -> tuple[Message, ...]:
+        """Return the conversation: the system text first, the user text last.
+
+        Raises:
+            UsageError: There is nothing to send.
+            TemplateError: A template lacks values.
+        """
+        messages = self.messages
+        if self.system.text:
+            text = self.system.render(self.renderer)
+            messages = (SystemMessage(text, self.system.metadata), *messages)
+        if self.user.text or self.user.media:
+            user = self.user
+            text = user.render(self.renderer)
+            messages = (*messages, UserMessage(text, user.media, user.metadata))
+        if not messages:
+            msg = "there is nothing to send: give the prompt a text or messages"
+            raise UsageError(msg)
+        return messages

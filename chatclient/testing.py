@@ -1,0 +1,112 @@
+"""A model for tests: answers as it is told, and remembers what it was asked."""
+
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from chatclient.messages import AssistantMessage, ToolCall
+from chatclient.model import ChatModel
+from chatclient.options import NO_OPTIONS, ChatOptions
+from chatclient.prompt import Prompt
+from chatclient.response import (
+    ChatResponse,
+    ChatResponseMetadata,
+    FinishReason,
+    Generation,
+    Usage,
+)
+from chatclient.runtime import Runtime
+
+Answer = str | AssistantMessage | ChatResponse | ToolCall | Sequence[ToolCall | str] | Exception
+"""What a scripted model answers: a text, tool calls, a whole message or response, or an error."""
+
+
+class ScriptedModel(ChatModel):
+    """Answers in the order given, or as a function of the prompt.
+
+    Args:
+        *answers: One for each call, in order; or a single function from a `Prompt` to an answer.
+        chunks: How streamed text is cut: a number of characters, or a function from the text to
+            its pieces.
+        usage: What each answer costs.
+        options: The model's default options.
+
+    Attributes:
+        prompts: Every prompt the model was asked, in order.
+
+    Raises:
+        AssertionError: (when called) there are no answers left.
+    """
+
+    def __init__(
+        self,
+        *answers: Answer | Callable[[Prompt], Answer],
+        chunks: int | Callable[[str], Iterable[str]] = 4,
+        usage: Usage | None = None,
+        options: ChatOptions = NO_OPTIONS,
+    ) -> None:
+        self._function = answers[0] if len(answers) == 1 and callable(answers[0]) else None
+        self._answers: list[Any] = list(answers)
+        self._cut = _every(chunks) if isinstance(chunks, int) else chunks
+        self._usage = usage or Usage(input_tokens=10, output_tokens=5)
+        self._options = options
+        self.prompts: list[Prompt] = []
+
+    @property
+    def options(self) -> ChatOptions:
+        """The options that hold where a prompt sets none."""
+        return self._options
+
+    async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:  # noqa: ARG002
+        """Return the next answer."""
+        return self._next(prompt)
+
+    async def generate_stream(
+        self,
+        prompt: Prompt,
+        runtime: Runtime,  # noqa: ARG002 - a script waits for nothing
+    ) -> AsyncGenerator[ChatResponse, None]:
+        """Yield the next answer in pieces: text as cut, then everything else, then the costs."""
+        response = self._next(prompt)
+        silent: list[Generation] = []
+        for generation in response.generations:
+            for part in generation.output.parts:
+                for piece in self._cut(part) if isinstance(part, str) else (part,):
+                    message = AssistantMessage([piece])
+                    yield ChatResponse((Generation(message, index=generation.index),))
+            metadata = generation.output.metadata
+            silent.append(replace(generation, output=AssistantMessage(metadata=metadata)))
+        yield replace(response, generations=tuple(silent))
+
+    def _next(self, prompt: Prompt) -> ChatResponse:
+        self.prompts.append(prompt)
+        if self._function is not None:
+            answer: Any = self._function(prompt)
+        elif self._answers:
+            answer = self._answers.pop(0)
+        else:
+            msg = f"the script has no answer to call {len(self.prompts)}"
+            raise AssertionError(msg)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer if isinstance(answer, ChatResponse) else self._response(answer)
+
+    def _response(self, answer: Any) -> ChatResponse:
+        if not isinstance(answer, AssistantMessage):
+            answer = AssistantMessage([answer] if isinstance(answer, str | ToolCall) else answer)
+        reason: FinishReason = "tool_call" if answer.tool_calls else "stop"
+        number = len(self.prompts)
+        metadata = ChatResponseMetadata(f"response-{number}", "scripted", self._usage)
+        return ChatResponse((Generation(answer, reason),), metadata)
+
+
+def _every(size: int) -> Callable[[str], Iterable[str]]:
+    def cut(text: str) -> Iterable[str]:
+        return [text[at : at + size] for at in range(0, len(text), size)]
+
+    return cut
+
+
+def call(name: str, arguments: str = "{}", *, id: str | None = None) -> ToolCall:
+    """Return a tool call, for scripts; its id is made from its name unless given."""
+    return ToolCall(id or f"call_{name}", name, arguments)

@@ -1,0 +1,421 @@
+"""HTTP for all providers: connections, time-outs, retries, errors.
+
+The only module that knows an HTTP library: httpx, or its successor httpx2 (same interface, far
+cheaper under concurrency) where that is installed. And, beside the runtime, the only one that
+knows whether a request blocks: it picks the blocking or the asynchronous client.
+"""
+
+import asyncio
+import importlib
+import os
+import ssl
+import threading
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from types import ModuleType
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+import tenacity
+
+from chatclient.errors import (
+    ConnectionFailedError,
+    DeadlineExceededError,
+    InvalidResponseError,
+    ProviderError,
+    RequestTimeoutError,
+    StreamInterruptedError,
+    UsageError,
+)
+from chatclient.logs import get_logger
+from chatclient.providers.failures import error_of
+from chatclient.runtime import Runtime
+
+log = get_logger(__name__)
+
+T = TypeVar("T")
+Headers = Mapping[str, str]
+HeaderSource = Callable[[], Headers]
+"""Gives the headers of a request; asked each time, for tokens that rotate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """How long to wait, in seconds; None waits for ever.
+
+    Attributes:
+        connect: For a connection, and for a free place in the pool.
+        read: For the answer to begin, and between any two of its chunks.
+        write: For the network to take the next piece of the request.
+    """
+
+    connect: float | None = 5.0
+    read: float | None = 600.0
+    write: float | None = 600.0
+
+    def within(self, seconds: float) -> dict[str, float | None]:
+        """Return these as the HTTP library wants them, none longer than *seconds*."""
+        connect, read, write = (
+            min(value, seconds) if value is not None else _finite(seconds)
+            for value in (self.connect, self.read, self.write)
+        )
+        return {"connect": connect, "read": read, "write": write, "pool": connect}
+
+
+def _finite(seconds: float) -> float | None:
+    return None if seconds == float("inf") else seconds
+
+
+def as_timeouts(timeout: float | Timeouts | None) -> Timeouts:
+    """Return *timeout* as `Timeouts`; a number bounds the wait for the answer, None nothing."""
+    if isinstance(timeout, Timeouts):
+        return timeout
+    if timeout is None:
+        return Timeouts(None, None, None)
+    return Timeouts(min(5.0, timeout), timeout, timeout)
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """When to ask again: after connection failures, 408, 409, 429 and 5xx.
+
+    A wait that the provider asks for is kept, up to `longest_wait`; otherwise it doubles from
+    `first_wait` on, with jitter. Once a byte of the answer has arrived, nothing is retried.
+
+    Attributes:
+        max_retries: How often to ask again.
+        first_wait: Seconds before the first retry, at most.
+        longest_wait: Seconds before any retry, at most.
+    """
+
+    max_retries: int = 2
+    first_wait: float = 0.5
+    longest_wait: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class HttpAnswer:
+    """A whole answer: status 2xx, headers with lower-case names, and the body."""
+
+    headers: Headers
+    body: bytes
+
+
+@dataclass(slots=True)
+class _Shard:
+    """One of several smaller pools: searching one big pool costs more than the request."""
+
+    client: Any
+    busy: int = 0
+
+
+_SHARDS = 16
+_PER_SHARD = 16  # requests at once before the next pool is opened
+_CONNECTIONS = 1000
+_HEADERS = {
+    "accept": "*/*",
+    "accept-encoding": "gzip, deflate",
+    "content-type": "application/json",
+    "user-agent": "chatclient",
+}
+
+
+@cache
+def _library(name: str) -> ModuleType:
+    return importlib.import_module(name)
+
+
+def http_library() -> ModuleType:
+    """Return httpx2 where it is installed, else httpx; `CHATCLIENT_HTTP` names one explicitly."""
+    name = os.environ.get("CHATCLIENT_HTTP")
+    if name is not None:
+        if name not in ("httpx", "httpx2"):
+            msg = f"CHATCLIENT_HTTP is {name!r}; it can be httpx or httpx2"
+            raise UsageError(msg)
+        return _library(name)
+    try:
+        return _library("httpx2")
+    except ImportError:
+        return _library("httpx")
+
+
+@cache
+def _tls(library: ModuleType) -> ssl.SSLContext:
+    # One for all clients: loading the certificates takes longer than twenty requests.
+    context: ssl.SSLContext = library.create_ssl_context()
+    return context
+
+
+@dataclass(eq=False)
+class HttpClient:
+    """Sends requests to one provider, blocking or not, and keeps the connections.
+
+    Safe to share between threads and event loops: blocking requests share one pool, each loop
+    has its own. Nothing is opened before the first request.
+
+    Attributes:
+        provider: Whose errors these are.
+        base_url: What paths are appended to.
+        headers: Gives the headers of each request.
+        timeouts: How long to wait.
+        retry: When to ask again.
+        http_client: A client of the application's own, blocking or asynchronous, which is then
+            used as it is, and not closed here.
+    """
+
+    provider: str
+    base_url: str
+    headers: HeaderSource = field(repr=False)
+    timeouts: Timeouts = Timeouts()
+    retry: RetryPolicy = RetryPolicy()
+    http_client: Any = None
+
+    def __post_init__(self) -> None:
+        self.base_url = self.base_url.rstrip("/")
+        if not self.base_url.startswith(("http://", "https://")):
+            msg = f"base_url has to begin with http:// or https://, not {self.base_url!r}"
+            raise UsageError(msg)
+        self._lock = threading.Lock()
+        self._urls: dict[str, Any] = {}
+        self._blocking: Any = None
+        self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, list[_Shard]] = (
+            WeakKeyDictionary()
+        )
+
+    async def post(self, runtime: Runtime, path: str, body: bytes) -> HttpAnswer:
+        """Send JSON and return the whole answer.
+
+        Raises:
+            ProviderError: There was none, or a refusal; retries have been made.
+            DeadlineExceededError: The request's deadline has passed.
+        """
+
+        async def attempt() -> HttpAnswer:
+            response, shard = await self._open(runtime, path, body)
+            try:
+                content = response.read() if runtime.blocking else await response.aread()
+            except self._failures(response) as error:
+                raise self._translated(error) from error
+            finally:
+                await self._hang_up(response, shard, runtime)
+            return HttpAnswer(response.headers, content)
+
+        return await self._with_retries(runtime, attempt)
+
+    async def stream(
+        self, runtime: Runtime, path: str, body: bytes
+    ) -> "AsyncGenerator[HttpAnswer, None]":
+        """Send JSON and yield the answer piece by piece, each with the headers.
+
+        The first piece is empty and comes with the headers. Close the generator (`aclosing`) to
+        hang up.
+
+        Raises:
+            ProviderError: As with `post`; once the headers are there, nothing is retried.
+            StreamInterruptedError: The connection broke, or went silent, in the middle.
+        """
+        response, shard = await self._with_retries(runtime, lambda: self._open(runtime, path, body))
+        headers = response.headers
+        encoded = "content-encoding" in headers
+        try:
+            yield HttpAnswer(headers, b"")
+            if runtime.blocking:
+                for chunk in response.iter_bytes() if encoded else response.iter_raw():
+                    yield HttpAnswer(headers, chunk)
+            else:
+                async for chunk in response.aiter_bytes() if encoded else response.aiter_raw():
+                    yield HttpAnswer(headers, chunk)
+        except self._failures(response) as error:
+            cause = self._translated(error)
+            msg = f"the stream broke before its end: {cause}"
+            raise StreamInterruptedError(msg, provider=self.provider) from error
+        finally:
+            await self._hang_up(response, shard, runtime)
+
+    def close(self) -> None:
+        """Close the connections of blocking requests."""
+        with self._lock:
+            client, self._blocking = self._blocking, None
+        if client is not None:
+            client.close()
+
+    async def aclose(self) -> None:
+        """Close the connections of blocking requests and of this event loop."""
+        with self._lock:
+            shards = self._loops.pop(asyncio.get_running_loop(), [])
+        for shard in shards:
+            await shard.client.aclose()
+        self.close()
+
+    # --- one exchange ---
+
+    async def _open(self, runtime: Runtime, path: str, body: bytes) -> "tuple[Any, _Shard | None]":
+        """Send a request and return its answer, of which only the headers have been read."""
+        if not runtime.remaining():
+            msg = f"the deadline passed before {self.provider} could be asked"
+            raise DeadlineExceededError(msg)
+        client, shard = self._client_for(runtime)
+        if shard is not None:
+            shard.busy += 1
+        response: Any = None
+        try:
+            request = self._request(client, path, body, runtime)
+            sent = client.send(request, stream=True)
+            response = sent if runtime.blocking else await sent
+            if response.is_success:
+                return response, shard
+            content = response.read() if runtime.blocking else await response.aread()
+        except BaseException as error:
+            await self._hang_up(response, shard, runtime)
+            if isinstance(error, self._failures(client)):
+                raise self._translated(error) from error
+            raise
+        await self._hang_up(response, shard, runtime)
+        raise error_of(self.provider, response.status_code, response.headers, content)
+
+    async def _hang_up(self, response: Any, shard: _Shard | None, runtime: Runtime) -> None:
+        if shard is not None:
+            shard.busy -= 1
+        if response is not None:
+            response.close() if runtime.blocking else await response.aclose()
+
+    def _request(self, client: Any, path: str, body: bytes, runtime: Runtime) -> Any:
+        library = _library_of(client)
+        headers = {**_HEADERS, **self.headers()}
+        timeout = self._timeout_within(runtime)
+        if self.http_client is not None:
+            # Through its own builder: it may have headers, cookies and time-outs of its own.
+            address = self.base_url + path
+            return client.build_request("POST", address, content=body, headers=headers)
+        url = self._urls.get(path)
+        if url is None:
+            url = self._urls[path] = library.URL(self.base_url + path)
+        return library.Request(
+            "POST", url, headers=headers, content=body, extensions={"timeout": timeout}
+        )
+
+    def _timeout_within(self, runtime: Runtime) -> dict[str, float | None]:
+        return self.timeouts.within(runtime.remaining())
+
+    # --- clients ---
+
+    def _client_for(self, runtime: Runtime) -> "tuple[Any, _Shard | None]":
+        if self.http_client is not None:
+            return self._own_client(runtime), None
+        if runtime.blocking:
+            return self._blocking or self._open_blocking(), None
+        loop = asyncio.get_running_loop()
+        shards = self._loops.get(loop)
+        if shards is None:
+            shards = self._loops[loop] = []
+        for shard in shards:
+            if shard.busy < _PER_SHARD:
+                return shard.client, shard
+        if len(shards) < _SHARDS:
+            shards.append(_Shard(self._new_client("AsyncClient")))
+            return shards[-1].client, shards[-1]
+        shard = min(shards, key=lambda shard: shard.busy)
+        return shard.client, shard
+
+    def _own_client(self, runtime: Runtime) -> Any:
+        library = _library_of(self.http_client)
+        kind = library.Client if runtime.blocking else library.AsyncClient
+        if not isinstance(self.http_client, kind):
+            wanted = f"{library.__name__}.{kind.__name__}"
+            modes = "call() and stream()" if runtime.blocking else "acall() and astream()"
+            msg = f"{modes} need http_client= to be a {wanted}"
+            raise UsageError(msg)
+        return self.http_client
+
+    def _open_blocking(self) -> Any:
+        with self._lock:
+            if self._blocking is None:
+                self._blocking = self._new_client("Client")
+            return self._blocking
+
+    def _new_client(self, kind: str) -> Any:
+        library = http_library()
+        # As many connections may idle as may exist: httpx's blocking pool loses requests when it
+        # has to close idle ones under load.
+        limits = library.Limits(
+            max_connections=_CONNECTIONS, max_keepalive_connections=_CONNECTIONS
+        )
+        secure = self.base_url.startswith("https://")
+        return getattr(library, kind)(limits=limits, verify=_tls(library) if secure else False)
+
+    # --- failures ---
+
+    def _failures(self, where: Any) -> "tuple[type[Exception], ...]":
+        library = _library_of(where)
+        return (library.HTTPError, library.InvalidURL, library.StreamError)
+
+    def _translated(self, error: BaseException) -> ProviderError:
+        names = {kind.__name__ for kind in type(error).__mro__}
+        text = str(error) or type(error).__name__
+        if "TimeoutException" in names:
+            msg = f"{self.provider} did not answer in time ({type(error).__name__})"
+            return RequestTimeoutError(msg, provider=self.provider)
+        if "TransportError" in names:
+            msg = f"cannot talk to {self.provider} at {self.base_url}: {text}"
+            return ConnectionFailedError(msg, provider=self.provider)
+        msg = f"the answer of {self.provider} cannot be read: {text}"
+        return InvalidResponseError(msg, provider=self.provider)
+
+    async def _with_retries(
+        self, runtime: Runtime, attempt: "Callable[[], Coroutine[Any, Any, T]]"
+    ) -> T:
+        try:
+            return await attempt()
+        except ProviderError as error:
+            if not error.retryable or not self.retry.max_retries:
+                raise
+            first: ProviderError | None = error
+
+        async def again() -> T:
+            # The first failure is replayed into tenacity, which is only called upon when there
+            # is one: asking it beforehand would cost every request.
+            nonlocal first
+            if first is not None:
+                failed, first = first, None
+                raise failed
+            return await attempt()
+
+        return await self._retrying(runtime)(again)
+
+    def _retrying(self, runtime: Runtime) -> tenacity.AsyncRetrying:
+        policy = self.retry
+        backoff = tenacity.wait_random_exponential(policy.first_wait, policy.longest_wait)
+
+        def wait(state: tenacity.RetryCallState) -> float:
+            asked = getattr(_error_in(state), "retry_after", None)
+            return backoff(state) if asked is None else min(asked, policy.longest_wait)
+
+        enough = tenacity.stop_after_attempt(policy.max_retries + 1)
+
+        def log_retry(state: tenacity.RetryCallState) -> None:
+            error = repr(_error_in(state))
+            log.info("retry", provider=self.provider, error=error, wait=state.upcoming_sleep)
+
+        return tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_exception(lambda error: getattr(error, "retryable", False)),
+            stop=lambda state: enough(state) or state.upcoming_sleep >= runtime.remaining(),
+            wait=wait,
+            before_sleep=log_retry,
+            sleep=runtime.sleep,
+            reraise=True,
+        )
+
+
+def _error_in(state: tenacity.RetryCallState) -> BaseException | None:
+    return state.outcome.exception() if state.outcome is not None else None
+
+
+def _library_of(thing: Any) -> ModuleType:
+    """Return the HTTP library that a client or response belongs to, whatever its subclass."""
+    for kind in type(thing).__mro__:
+        root = kind.__module__.partition(".")[0]
+        if root in ("httpx", "httpx2"):
+            return _library(root)
+    msg = f"http_client= takes a client of httpx or httpx2, not {thing!r}"
+    raise UsageError(msg)

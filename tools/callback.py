@@ -1,0 +1,124 @@
+"""A tool made of a Python callable."""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from chatclient.tools.conversion import ResultConverter, to_tool_result
+from chatclient.tools.schema import (
+    ToolSignature,
+    check_tool_name,
+    describe_name,
+    signature_of,
+    signature_of_model,
+    signature_of_schema,
+)
+
+from chatclient.errors import ToolDefinitionError
+from chatclient.runtime import drive
+from chatclient.tool import ToolContext, ToolDefinition, ToolMetadata, ToolResult
+from chatclient.tools.decorator import ToolMark, mark_of
+from chatclient.values import EMPTY
+
+_NO_MARK = ToolMark()
+
+# Signature and schema of a function, computed once however often it is offered. Weak, so that
+# functions made on the fly can go.
+_signatures: "WeakKeyDictionary[Callable[..., Any], tuple[str, ToolSignature]]" = (
+    WeakKeyDictionary()
+)
+
+
+class FunctionToolCallback:
+    """A tool that calls a Python callable.
+
+    Args:
+        function: What to call: a function, a bound method, a static method, a coroutine function,
+            a callable object.
+        name: What the model calls it; default: what `@tool` says, else the callable's name.
+        description: What it is for; default: what `@tool` says, else the docstring's summary, else
+            the name in words.
+        input_type: A pydantic model (or dataclass, or any other type) that the whole input is
+            validated as; the callable gets it as its one argument.
+        input_schema: A JSON Schema for a callable that takes keyword arguments as they come.
+        metadata: How the tool is to be run.
+        result_converter: Makes the result a text for the model.
+        strict: Whether the provider enforces the schema.
+
+    Raises:
+        ToolDefinitionError: The callable cannot be a tool; the error names it and says why.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        input_type: Any = None,
+        input_schema: Mapping[str, Any] | None = None,
+        metadata: ToolMetadata | None = None,
+        result_converter: ResultConverter | None = None,
+        strict: bool | None = None,
+    ) -> None:
+        mark = mark_of(function) or _NO_MARK
+        self.name = name = name or mark.name or _own_name(function)
+        check_tool_name(name)
+        self._signature = signature = _signature(function, name, input_type, input_schema)
+        self.function = function
+        self.metadata = metadata or mark.metadata
+        self._convert = result_converter or mark.result_converter
+        self.definition = ToolDefinition(
+            name,
+            description or mark.description or signature.description or describe_name(name),
+            signature.input_schema,
+            mark.strict if strict is None else strict,
+        )
+
+    async def invoke(self, arguments: str, context: ToolContext) -> ToolResult:
+        """Run the tool; see `ToolCallback.invoke`."""
+        call = functools.partial(self.function, **self._signature.bind(arguments, context))
+        value = await context.runtime.invoke(call, timeout=context.timeout)
+        if self._convert is None:
+            return to_tool_result(value, returns_nothing=self._signature.returns_nothing)
+        converted = self._convert(value)
+        return converted if isinstance(converted, ToolResult) else ToolResult(converted)
+
+    def call(self, arguments: str = "{}", tool_context: Mapping[str, Any] = EMPTY) -> str:
+        """Run the tool outside of any conversation and return what the model would see."""
+        return drive(self.invoke(arguments, ToolContext(tool_context))).text
+
+    def __repr__(self) -> str:
+        return f"FunctionToolCallback({self.definition.name!r})"
+
+
+def _own_name(function: Callable[..., Any]) -> str:
+    while isinstance(function, functools.partial):
+        function = function.func
+    name: str = getattr(function, "__name__", type(function).__name__)
+    if name == "<lambda>":
+        msg = "a lambda has no name a model could call; pass name= to FunctionToolCallback"
+        raise ToolDefinitionError(msg)
+    return name
+
+
+def _signature(
+    function: Callable[..., Any],
+    name: str,
+    input_type: Any,
+    input_schema: Mapping[str, Any] | None,
+) -> ToolSignature:
+    if input_schema is not None:
+        return signature_of_schema(input_schema, name=name)
+    if input_type is not None:
+        return signature_of_model(input_type, function, name=name)
+    # All methods of one function share its signature: `self` is no parameter of the tool.
+    owner = getattr(function, "__func__", function)
+    if not inspect.isfunction(owner):
+        return signature_of(function, name=name)
+    known = _signatures.get(owner)
+    if known is None or known[0] != name:
+        known = _signatures[owner] = (name, signature_of(function, name=name))
+    return known[1]

@@ -1,0 +1,87 @@
+"""`@tool`: marks a function or method as a tool."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast, overload
+
+from chatclient.tools.conversion import ResultConverter
+
+from chatclient.tool import Effect, ToolMetadata
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_MARK = "__chatclient_tool__"
+PLAIN = ToolMetadata()
+
+
+@dataclass(frozen=True, slots=True)
+class ToolMark:
+    """What `@tool` was told; None leaves it to the function."""
+
+    name: str | None = None
+    description: str | None = None
+    metadata: ToolMetadata = PLAIN
+    result_converter: ResultConverter | None = None
+    strict: bool | None = None
+
+
+@overload
+def tool(function: F, /) -> F: ...
+
+
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    return_direct: bool = False,
+    result_converter: ResultConverter | None = None,
+    timeout: float | None = None,
+    sequential: bool = False,
+    concurrency_group: str | None = None,
+    exclusive: bool = False,
+    effect: Effect = "write",
+    strict: bool | None = None,
+) -> Callable[[F], F]: ...
+
+
+def tool(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    result_converter: ResultConverter | None = None,
+    strict: bool | None = None,
+    **metadata: Any,
+) -> Any:
+    """Mark a function or method as a tool; it stays callable as before.
+
+    Works bare or with arguments, on plain and `async` functions, on methods (also private, static
+    and class methods, above or below those decorators), and is inherited: a method that overrides
+    a tool is one.
+
+    Args:
+        function: The function, when used without parentheses.
+        name: What the model calls it; default: the function's name.
+        description: What it is for; default: the docstring's summary, else the name in words.
+        result_converter: Makes the result a text for the model; default: strings as they are,
+            everything else as JSON.
+        strict: Whether the provider enforces the schema; default: as the model's options say.
+        **metadata: How it is to be run: `return_direct`, `timeout`, `sequential`,
+            `concurrency_group`, `exclusive`, `effect`; see `ToolMetadata`.
+    """
+    mark = ToolMark(name, description, ToolMetadata(**metadata), result_converter, strict)
+
+    def decorate(target: F) -> F:
+        # A static or class method carries the mark on the function inside.
+        setattr(getattr(target, "__func__", target), _MARK, mark)
+        return target
+
+    return decorate if function is None else decorate(function)
+
+
+def mark_of(target: object) -> ToolMark | None:
+    """Return what `@tool` was told about a function, method or static method, or None."""
+    function = getattr(target, "__func__", target)
+    return cast("ToolMark | None", getattr(function, _MARK, None))

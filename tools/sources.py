@@ -1,0 +1,155 @@
+"""Finds the tools in whatever an application passes to `.tools(...)`."""
+
+import inspect
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from types import ModuleType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from chatclient.errors import DuplicateToolError, ToolDefinitionError
+from chatclient.tool import ToolCallback, ToolCallbackProvider
+from chatclient.tools.callback import FunctionToolCallback
+from chatclient.tools.decorator import ToolMark, mark_of
+
+ToolSource = Callable[..., Any] | ToolCallback | ToolCallbackProvider | str | Iterable[Any] | object
+"""Functions, decorated or not; objects and modules with decorated functions; tool callbacks and
+providers of them; names that the client's resolver knows; and collections of all these."""
+
+Resolved = ToolCallback | ToolCallbackProvider | str
+
+# Which attributes of a class are tools, found once per class.
+_tools_of_class: "WeakKeyDictionary[type, tuple[tuple[str, ToolMark], ...]]" = WeakKeyDictionary()
+
+
+def tool_callbacks(*sources: ToolSource) -> list[ToolCallback]:
+    """Return the tools found in *sources*, in the order given and, within one, as defined.
+
+    Raises:
+        ToolDefinitionError: A source holds no tool, or a tool cannot be built.
+        DuplicateToolError: Two tools have the same name.
+    """
+    callbacks: list[ToolCallback] = []
+    for found in resolve_sources(sources):
+        if isinstance(found, str):
+            msg = f"{found!r} is a name; only a client with a resolver can find a tool by name"
+            raise ToolDefinitionError(msg)
+        if isinstance(found, ToolCallback):
+            callbacks.append(found)
+        else:
+            callbacks.extend(found.tool_callbacks())
+    check_unique(callbacks)
+    return callbacks
+
+
+def resolve_sources(sources: Iterable[ToolSource]) -> list[Resolved]:
+    """Return *sources* as callbacks, providers (not asked yet) and names."""
+    resolved: list[Resolved] = []
+    for source in sources:
+        resolved.extend(_resolve(source))
+    return resolved
+
+
+def check_unique(callbacks: Sequence[ToolCallback]) -> None:
+    """Make sure that a tool's name says which one is meant.
+
+    Raises:
+        DuplicateToolError: Some names occur more than once.
+    """
+    names = [callback.definition.name for callback in callbacks]
+    if len(set(names)) == len(names):
+        return
+    duplicates = sorted(name for name, count in Counter(names).items() if count > 1)
+    places = "; ".join(
+        f"{name!r} from {' and '.join(_place(c) for c in callbacks if c.definition.name == name)}"
+        for name in duplicates
+    )
+    msg = f"several tools of one name: {places}; give one of them another name"
+    raise DuplicateToolError(msg, tool_names=duplicates)
+
+
+def _resolve(source: Any) -> Sequence[Resolved]:
+    if isinstance(source, str | ToolCallback):
+        return (source,)
+    if isinstance(source, type):
+        return _tools_of_attributes(source, _marked_attributes(source))
+    if isinstance(source, ToolCallbackProvider):
+        return (source,)
+    if inspect.isroutine(source):
+        return (FunctionToolCallback(source),)
+    if isinstance(source, ModuleType):
+        return _tools_of_module(source)
+    if marked := _marked_attributes(type(source)):
+        return _tools_of_attributes(source, marked)
+    if callable(source):
+        return (FunctionToolCallback(source),)
+    if isinstance(source, Iterable):
+        return resolve_sources(source)
+    msg = (
+        f"{source!r} is no source of tools: it is neither a function nor a ToolCallback, and "
+        f"{type(source).__name__} has no method with @tool"
+    )
+    raise ToolDefinitionError(msg)
+
+
+def _marked_attributes(kind: type) -> tuple[tuple[str, ToolMark], ...]:
+    known = _tools_of_class.get(kind)
+    if known is None:
+        found: dict[str, ToolMark] = {}
+        # From the most general class on: an override without the decorator keeps the tool, an
+        # override with it has the last word, and None takes the tool away.
+        for cls in reversed(kind.__mro__):
+            for name, attribute in vars(cls).items():
+                if mark := mark_of(attribute):
+                    found[name] = mark
+                elif attribute is None:
+                    found.pop(name, None)
+        known = _tools_of_class[kind] = tuple(found.items())
+    return known
+
+
+def _tools_of_attributes(
+    source: Any, marked: Iterable[tuple[str, ToolMark]]
+) -> list[FunctionToolCallback]:
+    callbacks: list[FunctionToolCallback] = []
+    for attribute, mark in marked:
+        function = getattr(source, attribute)
+        if isinstance(source, type) and _needs_instance(source, attribute):
+            msg = f"{source.__name__}.{attribute} is a method; pass {source.__name__}() instead"
+            raise ToolDefinitionError(msg)
+        callbacks.append(
+            FunctionToolCallback(
+                function,
+                name=mark.name,
+                description=mark.description,
+                metadata=mark.metadata,
+                result_converter=mark.result_converter,
+                strict=mark.strict,
+            )
+        )
+    if not callbacks:
+        msg = f"{source.__name__} has no method with @tool"
+        raise ToolDefinitionError(msg)
+    return callbacks
+
+
+def _needs_instance(kind: type, attribute: str) -> bool:
+    return inspect.isfunction(inspect.getattr_static(kind, attribute))
+
+
+def _tools_of_module(module: ModuleType) -> list[FunctionToolCallback]:
+    callbacks = [
+        FunctionToolCallback(value)
+        for value in vars(module).values()
+        if inspect.isfunction(value) and mark_of(value)
+    ]
+    if not callbacks:
+        msg = f"module {module.__name__} has no function with @tool"
+        raise ToolDefinitionError(msg)
+    return callbacks
+
+
+def _place(callback: ToolCallback) -> str:
+    function = getattr(callback, "function", callback)
+    name: str = getattr(function, "__qualname__", type(function).__name__)
+    return f"{getattr(function, '__module__', '?')}.{name}"
