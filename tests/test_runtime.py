@@ -1,0 +1,609 @@
+"""The runtime: one core, driven with and without a loop."""
+
+import asyncio
+import contextvars
+import gc
+import os
+import signal
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from chatclient.errors import BlockingCallError
+from chatclient.runtime import BLOCKING, ON_LOOP, AsyncEvents, Runtime, drive, drive_stream
+
+VAR: contextvars.ContextVar[str] = contextvars.ContextVar("VAR", default="outside")
+
+
+def run(mode: str, job: Callable[[Runtime], Any]) -> Any:
+    """Run a coroutine function of a runtime in either mode."""
+    return drive(job(BLOCKING)) if mode == "blocking" else asyncio.run(job(ON_LOOP))
+
+
+both = pytest.mark.parametrize("mode", ["blocking", "on_loop"])
+
+
+def test_drive_returns_what_the_coroutine_returns() -> None:
+    """A coroutine that never suspends runs to its end on the caller's thread."""
+
+    async def inner() -> int:
+        return threading.get_ident()
+
+    async def outer() -> int:
+        return await inner()
+
+    assert drive(outer()) == threading.get_ident()
+
+
+def test_drive_refuses_to_wait_for_a_loop_and_cleans_up() -> None:
+    """What needs an event loop gets an error that names the ways out, at the place it waits."""
+    cleaned: list[str] = []
+
+    async def waits() -> None:
+        try:
+            await asyncio.sleep(1)
+        finally:
+            cleaned.append("yes")
+
+    with pytest.raises(BlockingCallError, match=r"runtime\.invoke"):
+        drive(waits())
+
+    assert cleaned == ["yes"]
+
+
+def test_drive_refuses_a_foreign_future_inside_a_running_loop() -> None:
+    """Inside a notebook the foreign `await` suspends; the error is thrown in right there."""
+    places: list[str] = []
+
+    async def waits() -> None:
+        try:
+            await asyncio.sleep(1)
+        except BlockingCallError:
+            places.append("at the await")
+            raise
+
+    async def notebook() -> None:
+        drive(waits())
+
+    with pytest.raises(BlockingCallError, match="acall"):
+        asyncio.run(notebook())
+
+    assert places == ["at the await"]
+
+
+def test_a_coroutine_may_answer_the_refusal() -> None:
+    """An advisor that catches the refusal may still come to a result."""
+
+    async def falls_back() -> str:
+        try:
+            await asyncio.sleep(0)
+        except BlockingCallError:
+            return "plan B"
+        return "never"
+
+    assert drive(falls_back()) == "plan B"
+
+
+def test_drive_works_inside_a_running_loop() -> None:
+    """A notebook's running loop is no obstacle to a blocking call."""
+
+    async def notebook() -> str:
+        async def request() -> str:
+            return "answered"
+
+        return drive(request())
+
+    assert asyncio.run(notebook()) == "answered"
+
+
+@both
+def test_invoke_calls_plain_and_async_functions(mode: str) -> None:
+    """Both kinds of user code are called in both modes, and see the caller's context."""
+
+    def plain(value: str) -> str:
+        return f"{value} {VAR.get()}"
+
+    async def waits(value: str) -> str:
+        await asyncio.sleep(0)
+        return f"{value} {VAR.get()}"
+
+    async def job(runtime: Runtime) -> list[str]:
+        VAR.set("inside")
+        return [
+            await runtime.invoke(plain, "plain"),
+            await runtime.invoke(waits, "async"),
+            await runtime.invoke(partial(waits, "partial")),
+            await runtime.invoke(lambda: waits("lambda")),
+        ]
+
+    token = VAR.set("test")
+    try:
+        assert run(mode, job) == [
+            "plain inside",
+            "async inside",
+            "partial inside",
+            "lambda inside",
+        ]
+    finally:
+        VAR.reset(token)
+
+
+def test_a_plain_function_runs_on_the_callers_thread_when_blocking() -> None:
+    """Thread-locals of the application work in tools of blocking calls."""
+
+    async def job(runtime: Runtime) -> int:
+        return int(await runtime.invoke(threading.get_ident))
+
+    assert drive(job(BLOCKING)) == threading.get_ident()
+
+
+def test_a_plain_function_does_not_block_the_loop() -> None:
+    """While a plain function runs, the loop goes on with other work."""
+    ticks: list[float] = []
+
+    async def tick() -> None:
+        while True:
+            ticks.append(time.monotonic())
+            await asyncio.sleep(0.01)
+
+    async def main() -> None:
+        ticker = asyncio.create_task(tick())
+        await ON_LOOP.invoke(time.sleep, 0.1)
+        ticker.cancel()
+
+    asyncio.run(main())
+
+    assert len(ticks) >= 4
+
+
+@both
+@pytest.mark.parametrize("kind", ["plain", "async"])
+def test_invoke_gives_up_after_its_timeout(mode: str, kind: str) -> None:
+    """A function that takes too long is abandoned, plain or not."""
+    cancelled: list[bool] = []
+
+    async def waits() -> None:
+        try:
+            await asyncio.sleep(5)
+        except asyncio.CancelledError:
+            cancelled.append(True)
+            raise
+
+    async def job(runtime: Runtime) -> None:
+        function: Any = waits if kind == "async" else partial(time.sleep, 0.3)
+        await runtime.invoke(function, timeout=0.05)
+
+    started = time.monotonic()
+    with pytest.raises(TimeoutError):
+        run(mode, job)
+
+    assert mode == "on_loop" or time.monotonic() - started < 0.25
+    assert cancelled == ([True] if kind == "async" else [])
+
+
+@both
+def test_invoke_within_its_timeout_returns_the_result(mode: str) -> None:
+    """A timeout that is not reached changes nothing, and errors keep their type."""
+
+    async def answer() -> str:
+        return "async"
+
+    def fail() -> None:
+        raise TimeoutError("its own")
+
+    async def job(runtime: Runtime) -> list[str]:
+        plain = await runtime.invoke(str, 1, timeout=5)
+        waited = await runtime.invoke(answer, timeout=5)
+        with pytest.raises(TimeoutError, match="its own"):
+            await runtime.invoke(fail, timeout=5)
+        return [plain, waited]
+
+    assert run(mode, job) == ["1", "async"]
+
+
+def test_async_code_within_async_code_of_blocking_calls_does_not_deadlock() -> None:
+    """An async tool may make a blocking call whose tools are async again."""
+
+    async def innermost() -> str:
+        await asyncio.sleep(0)
+        return "innermost"
+
+    async def outer_tool() -> str:
+        async def nested(runtime: Runtime) -> str:
+            return str(await runtime.invoke(innermost))
+
+        return drive(nested(BLOCKING))
+
+    async def job(runtime: Runtime) -> str:
+        return str(await runtime.invoke(outer_tool))
+
+    assert drive(job(BLOCKING)) == "innermost"
+
+
+def test_interrupting_a_blocking_call_cancels_its_async_part() -> None:
+    """Ctrl-C while an async tool runs on the private loop ends that tool."""
+    ended = threading.Event()
+
+    async def long_tool() -> None:
+        try:
+            await asyncio.sleep(10)
+        finally:
+            ended.set()
+
+    async def job(runtime: Runtime) -> None:
+        await runtime.invoke(long_tool)
+
+    main_thread = threading.main_thread().ident
+    assert main_thread is not None
+    import signal
+
+    timer = threading.Timer(0.1, signal.pthread_kill, (main_thread, signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        drive(job(BLOCKING))
+    timer.join()
+
+    assert ended.wait(1)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_has_a_loop_of_its_own() -> None:
+    """Nothing hangs after a fork, although the parent's private loop thread is gone there."""
+
+    async def answer() -> str:
+        return "answered"
+
+    async def job(runtime: Runtime) -> str:
+        return str(await runtime.invoke(answer))
+
+    assert drive(job(BLOCKING)) == "answered"
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if drive(job(BLOCKING)) == "answered" else 1)
+    _, status = os.waitpid(child, 0)
+
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
+# --- gather ---
+
+
+def job_of(value: int, seconds: float = 0.0, log: list[str] | None = None) -> Any:
+    async def job(runtime: Runtime) -> int:
+        if log is not None:
+            log.append(f"start {value}")
+        if seconds:
+            await runtime.sleep(seconds)
+        await runtime.emit(value)
+        if log is not None:
+            log.append(f"end {value}")
+        return value
+
+    return job
+
+
+@both
+@pytest.mark.parametrize("limit", [1, 2, 10])
+def test_gather_keeps_the_order_and_the_limit(mode: str, limit: int) -> None:
+    """Results come in the order of the jobs; no more than the limit run at once."""
+    running = 0
+    peak = 0
+
+    def counted(value: int) -> Any:
+        async def job(runtime: Runtime) -> int:
+            nonlocal running, peak
+            running += 1
+            peak = max(peak, running)
+            await runtime.sleep(0.02)
+            running -= 1
+            return value
+
+        return job
+
+    async def main(runtime: Runtime) -> list[int]:
+        return await runtime.gather([counted(i) for i in range(6)], limit=limit)
+
+    assert run(mode, main) == list(range(6))
+    assert peak <= limit
+    assert limit == 1 or peak > 1
+
+
+@both
+def test_gather_raises_the_first_error_and_ends_the_rest(mode: str) -> None:
+    """One failing job ends the others; its error keeps its type."""
+    finished: list[int] = []
+
+    async def fails(_runtime: Runtime) -> int:
+        raise LookupError("first")
+
+    def slow(value: int) -> Any:
+        async def job(runtime: Runtime) -> int:
+            await runtime.sleep(0.05)
+            finished.append(value)
+            return value
+
+        return job
+
+    async def main(runtime: Runtime) -> None:
+        await runtime.gather([slow(1), fails, slow(2), slow(3), slow(4)], limit=2)
+
+    with pytest.raises(LookupError, match="first"):
+        run(mode, main)
+
+    assert 4 not in finished
+
+
+def test_events_of_jobs_in_threads_reach_the_consumer() -> None:
+    """A blocking stream whose tools run in threads hands out their events on its own thread."""
+
+    async def main(runtime: Runtime) -> list[int]:
+        return await runtime.gather([job_of(i, 0.01) for i in range(4)], limit=4)
+
+    stream = drive_stream(main, BLOCKING)
+
+    assert sorted(stream) == [0, 1, 2, 3]
+
+
+def test_leaving_a_stream_whose_jobs_run_in_threads_waits_for_them() -> None:
+    """No thread is left behind when the consumer leaves in the middle."""
+
+    async def main(runtime: Runtime) -> list[int]:
+        return await runtime.gather([job_of(i, 0.01 * i) for i in range(8)], limit=3)
+
+    stream = drive_stream(main, BLOCKING)
+    next(stream)
+    stream.close()
+
+    assert not [t for t in threading.enumerate() if t.name.startswith("chatclient-tool")]
+
+
+# --- streams ---
+
+
+async def three_events(runtime: Runtime) -> str:
+    for number in range(3):
+        await runtime.emit(number)
+    return "end"
+
+
+def test_a_blocking_stream_yields_events_and_returns_the_result() -> None:
+    """Each event reaches the consumer before the request goes on."""
+    stream = drive_stream(three_events, BLOCKING)
+    seen = [next(stream), next(stream), next(stream)]
+
+    with pytest.raises(StopIteration) as stop:
+        next(stream)
+    assert (seen, stop.value.value) == ([0, 1, 2], "end")
+
+
+def test_an_async_stream_yields_events_and_keeps_the_result() -> None:
+    """The events come in order, then the result can be asked for."""
+
+    async def main() -> tuple[list[int], str]:
+        events = AsyncEvents(three_events, ON_LOOP)
+        return [event async for event in events], events.result()
+
+    assert asyncio.run(main()) == ([0, 1, 2], "end")
+
+
+def test_without_a_consumer_events_are_dropped() -> None:
+    """Emitting costs nothing and goes nowhere in a plain call."""
+    assert drive(three_events(BLOCKING)) == "end"
+
+
+def test_nothing_leaks_into_the_consumer_of_a_blocking_stream() -> None:
+    """A context variable set by the request is invisible between two events."""
+
+    async def request(runtime: Runtime) -> str:
+        VAR.set("inside")
+        await runtime.emit(1)
+        await runtime.emit(2)
+        return VAR.get()
+
+    stream = drive_stream(request, BLOCKING)
+    between = [(event, VAR.get()) for event in stream]
+
+    assert between == [(1, "outside"), (2, "outside")]
+
+
+def test_a_timeout_around_the_request_never_hits_the_consumer() -> None:
+    """A time limit kept open across events ends the request, not the consumer's own waiting."""
+
+    async def request(runtime: Runtime) -> None:
+        async with asyncio.timeout(0.05):
+            await runtime.emit(1)
+            await asyncio.sleep(5)
+
+    async def main() -> str:
+        events = AsyncEvents(request, ON_LOOP)
+        assert await anext(events) == 1
+        await asyncio.sleep(0.1)  # the consumer is slow and must not be cancelled
+        with pytest.raises(TimeoutError):
+            await anext(events)
+        return "unharmed"
+
+    assert asyncio.run(main()) == "unharmed"
+
+
+def endless(log: list[str]) -> Callable[[Runtime], Any]:
+    async def request(runtime: Runtime) -> None:
+        try:
+            while True:
+                await runtime.emit("tick")
+        finally:
+            await runtime.emit("after the end")
+            log.append("cleaned")
+
+    return request
+
+
+def test_leaving_a_blocking_stream_runs_every_finally() -> None:
+    """Breaking out of the loop ends the request at once."""
+    log: list[str] = []
+    for _event in drive_stream(endless(log), BLOCKING):
+        break
+    gc.collect()
+
+    assert log == ["cleaned"]
+
+
+@pytest.mark.parametrize("way", ["close", "drop", "cancel"])
+def test_leaving_an_async_stream_ends_its_task(way: str) -> None:
+    """Closing, dropping or cancelling the consumer leaves no task behind."""
+    log: list[str] = []
+
+    async def consume(events: AsyncIterator[Any]) -> None:
+        async for _event in events:
+            await asyncio.sleep(0.001)
+
+    async def main() -> int:
+        events: AsyncEvents[None] | None = AsyncEvents(endless(log), ON_LOOP)
+        assert events is not None
+        await anext(events)
+        if way == "close":
+            await events.aclose()
+            assert log == ["cleaned"]
+        elif way == "cancel":
+            task = asyncio.create_task(consume(events))
+            await asyncio.sleep(0.01)
+            task.cancel()
+            await asyncio.wait([task])
+            del task  # its traceback would keep the iterator alive
+        events = None
+        await asyncio.sleep(0.01)
+        gc.collect()
+        await asyncio.sleep(0.01)
+        return len(asyncio.all_tasks())
+
+    assert asyncio.run(main()) == 1
+    assert log == ["cleaned"]
+
+
+def test_a_cancelled_consumer_that_waits_ends_the_request_first() -> None:
+    """When the consumer is cancelled, the request has cleaned up before the error goes on."""
+    log: list[str] = []
+
+    async def request(runtime: Runtime) -> None:
+        try:
+            await asyncio.sleep(10)
+        finally:
+            log.append("cleaned")
+
+    async def main() -> list[str]:
+        events = AsyncEvents(request, ON_LOOP)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await anext(events)
+        at_once = list(log)
+        with pytest.raises(StopAsyncIteration):
+            await anext(events)
+        return at_once
+
+    assert asyncio.run(main()) == ["cleaned"]
+
+
+def test_a_fast_request_waits_for_a_slow_consumer() -> None:
+    """An async stream runs ahead of its consumer by a bounded number of events only."""
+    emitted = 0
+
+    async def request(runtime: Runtime) -> None:
+        nonlocal emitted
+        for number in range(1000):
+            await runtime.emit(number)
+            emitted += 1
+
+    async def main() -> tuple[int, int]:
+        events = AsyncEvents(request, ON_LOOP)
+        await anext(events)
+        await asyncio.sleep(0.01)
+        ahead = emitted
+        rest = [event async for event in events]
+        return ahead, len(rest)
+
+    ahead, rest = asyncio.run(main())
+    assert ahead < 100
+    assert rest == 999
+
+
+def test_an_error_reaches_the_consumer_after_the_events_before_it() -> None:
+    """What was said before a failure is not lost."""
+
+    async def request(runtime: Runtime) -> None:
+        await runtime.emit(1)
+        raise LookupError("broken")
+
+    async def main() -> list[int]:
+        seen: list[int] = []
+        with pytest.raises(LookupError, match="broken"):
+            async for event in AsyncEvents(request, ON_LOOP):
+                seen.append(event)
+        return seen
+
+    assert asyncio.run(main()) == [1]
+
+
+def test_a_closed_stream_gives_nothing_more() -> None:
+    """Closing before the first event means that the request never runs."""
+
+    async def main() -> list[Any]:
+        events = AsyncEvents(three_events, ON_LOOP)
+        await events.aclose()
+        return [event async for event in events]
+
+    assert asyncio.run(main()) == []
+
+
+def test_the_result_of_a_stream_that_never_began_is_an_error() -> None:
+    """There is no result before the request ran."""
+    with pytest.raises(RuntimeError, match="not been started"):
+        AsyncEvents(three_events, ON_LOOP).result()
+
+
+# --- runtimes derived from others ---
+
+
+def test_a_mapped_emitter_changes_what_is_streamed() -> None:
+    """An advisor may rewrite events on their way out."""
+
+    async def request(runtime: Runtime) -> None:
+        async def doubled(event: Any) -> None:
+            await runtime.emit(event * 2)
+
+        await three_events(runtime.with_emitter(doubled))
+
+    assert list(drive_stream(request, BLOCKING)) == [0, 2, 4]
+
+
+def test_a_silent_runtime_streams_nothing() -> None:
+    """Inner calls can be kept out of the user's stream."""
+
+    async def request(runtime: Runtime) -> str:
+        return await three_events(runtime.silent())
+
+    assert list(drive_stream(request, BLOCKING)) == []
+
+
+def test_the_earlier_deadline_holds() -> None:
+    """A nested deadline can shorten the time left, never lengthen it."""
+    short = BLOCKING.with_deadline(0.5)
+
+    assert BLOCKING.remaining() == float("inf")
+    assert short.with_deadline(10).remaining() <= 0.5
+    assert short.with_deadline(0.1).remaining() <= 0.1
+
+
+@both
+def test_sleep_pauses_this_request(mode: str) -> None:
+    """A pause lasts as long as it says in both modes."""
+
+    async def job(runtime: Runtime) -> float:
+        started = time.monotonic()
+        await runtime.sleep(0.03)
+        return time.monotonic() - started
+
+    assert run(mode, job) >= 0.03

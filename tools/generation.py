@@ -1,0 +1,222 @@
+"""JSON Schema of Python types, as models and their providers want to see it.
+
+pydantic's own schemas describe what it accepts a little too generously, and carry titles that cost
+tokens and say nothing. `schema_of` promises instead: whatever satisfies the schema, formats
+included, is accepted. The promise ends where JSON Schema does: validators written in Python, bounds
+of dates and durations, files that must exist, and numbers or years beyond what Python represents.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias
+
+from pydantic import TypeAdapter
+from pydantic.errors import PydanticInvalidForJsonSchema
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
+
+from chatclient.tools.docstring import parse_docstring
+from chatclient.values import FrozenDict
+
+JsonSchema: TypeAlias = dict[str, Any]
+
+# --- walking --------------------------------------------------------------------------------
+
+_SCHEMAS_BY_NAME = frozenset({"$defs", "properties", "patternProperties", "dependentSchemas"})
+_SCHEMAS_IN_LIST = frozenset({"anyOf", "oneOf", "allOf", "prefixItems"})
+_SCHEMA = frozenset({"items", "additionalProperties", "propertyNames", "contains", "not"})
+
+
+def changed_within(
+    schema: Mapping[str, Any], change: Callable[[JsonSchema], JsonSchema]
+) -> JsonSchema:
+    """Return *schema* with every schema directly inside it changed; defaults and enums are data."""
+    return {key: _changed(key, value, change) for key, value in schema.items()}
+
+
+def _changed(key: str, value: Any, change: Callable[[JsonSchema], JsonSchema]) -> Any:
+    if key in _SCHEMAS_BY_NAME:
+        return {name: change(schema) for name, schema in value.items()}
+    if key in _SCHEMAS_IN_LIST:
+        return [change(schema) for schema in value]
+    return change(value) if key in _SCHEMA and isinstance(value, Mapping) else value
+
+
+def deep_frozen(value: Any) -> Any:
+    """Return *value* with every mapping in it immutable; lists stay what JSON takes them for."""
+    if isinstance(value, Mapping):
+        return FrozenDict({key: deep_frozen(item) for key, item in value.items()})
+    if isinstance(value, list | tuple):
+        return [deep_frozen(item) for item in value]
+    return value
+
+
+# --- generating -----------------------------------------------------------------------------
+
+
+def schema_of(adapter: TypeAdapter[Any]) -> JsonSchema:
+    """Return the schema of what *adapter* accepts, its definitions in `$defs` at the root.
+
+    Raises:
+        pydantic.errors.PydanticInvalidForJsonSchema: Some of it cannot come from JSON.
+    """
+    schema = adapter.json_schema(schema_generator=_Generator)
+    definitions = schema.get("$defs", {})
+    _require_tags(schema, definitions)
+    return _tidied(_at_root(schema, definitions))
+
+
+def _at_root(schema: JsonSchema, definitions: JsonSchema) -> JsonSchema:
+    """Return *schema* with what its root refers to spelled out there; providers want an object."""
+    if "$ref" not in schema:
+        return schema
+    target = definitions[schema["$ref"].removeprefix("#/$defs/")]
+    return {**target, **{key: value for key, value in schema.items() if key != "$ref"}}
+
+
+_SCALARS = (str, int, float, type(None))  # and so bool
+_UNHASHABLE = frozenset({"dict", "list", "set", "typed-dict"})
+_DAY = (
+    r"(\d{4}-((0[13578]|1[02])-(0[1-9]|[12]\d|3[01])|(0[469]|11)-(0[1-9]|[12]\d|30)"
+    r"|02-(0[1-9]|1\d|2[0-8]))"
+    r"|(\d\d(0[48]|[2468][048]|[13579][26])|([02468][048]|[13579][26])00)-02-29)"
+)
+_NAIVE = rf"^{_DAY}T([01]\d|2[0-3]):[0-5]\d(:[0-5]\d(\.\d{{1,6}})?)?$"
+_COMPLEX = r"^-?\d+(\.\d+)?([+-]\d+(\.\d+)?j)?$"
+_BASE64 = r"^([A-Za-z0-9_-]{4})*([A-Za-z0-9_-]{2}==|[A-Za-z0-9_-]{3}=)?$"
+
+
+class _Generator(GenerateJsonSchema):
+    """pydantic's generator, with what it promises too much or says too briefly put right."""
+
+    ignored_warning_kinds: set[JsonSchemaWarningKind] = {  # noqa: RUF012  # as the base class says
+        "skipped-choice",
+        "non-serializable-default",
+    }
+
+    def sort(self, value: JsonSchema, parent_key: str | None = None) -> JsonSchema:  # noqa: ARG002
+        return value
+
+    def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002
+        return False
+
+    # Scalars.
+
+    def str_schema(self, schema: Any) -> JsonSchema:
+        result = super().str_schema(schema)
+        shortest = result.get("minLength", 0)
+        if schema.get("strip_whitespace") and shortest and "pattern" not in result:
+            result["pattern"] = r"\S" if shortest == 1 else rf"\S[\s\S]{{{shortest - 2},}}\S"
+        return result
+
+    def bytes_schema(self, schema: Any) -> JsonSchema:
+        result: JsonSchema = {"type": "string"}
+        encoding = self._config.val_json_bytes
+        if encoding == "base64":
+            return {**result, "contentEncoding": "base64", "pattern": _BASE64}
+        if encoding == "hex":
+            return {**result, "contentEncoding": "base16", "pattern": "^([0-9a-fA-F]{2})*$"}
+        self.update_with_validations(result, schema, self.ValidationsMapping.bytes)
+        if len(result) > 1:  # a length in bytes is one in characters only in ASCII
+            result["pattern"] = r"^[\x00-\x7f]*$"
+        return result
+
+    def decimal_schema(self, schema: Any) -> JsonSchema:
+        """A number: every model knows those, and its digits are kept as they are written."""
+        if schema.get("max_digits") is not None and schema.get("decimal_places") is None:
+            return {"type": "string", "pattern": _digits(schema["max_digits"])}
+        result: JsonSchema = {"type": "number"}
+        bounds = {key: float(schema[key]) for key in _BOUNDS if schema.get(key) is not None}
+        self.update_with_validations(result, bounds, self.ValidationsMapping.numeric)
+        if schema.get("decimal_places") is not None:
+            places: int = schema["decimal_places"]
+            result.setdefault("multipleOf", 1 if places == 0 else float(f"1e-{places}"))
+            if schema.get("max_digits") is not None:
+                limit = 10 ** (schema["max_digits"] - places)
+                result.setdefault("exclusiveMaximum", limit)
+                result.setdefault("exclusiveMinimum", -limit)
+        return result
+
+    def complex_schema(self, schema: Any) -> JsonSchema:
+        return {**super().complex_schema(schema), "pattern": _COMPLEX}
+
+    def datetime_schema(self, schema: Any) -> JsonSchema:
+        if schema.get("tz_constraint") == "naive":  # the format demands an offset
+            return {"type": "string", "pattern": _NAIVE}
+        return super().datetime_schema(schema)
+
+    def uuid_schema(self, schema: Any) -> JsonSchema:
+        result: JsonSchema = {"type": "string", "format": "uuid"}
+        if schema.get("version") is not None:
+            result["pattern"] = f"^.{{14}}{schema['version']}"
+        return result
+
+    def url_schema(self, schema: Any) -> JsonSchema:
+        result = super().url_schema(schema)
+        if schema.get("allowed_schemes"):
+            schemes = "|".join(re.escape(scheme) for scheme in schema["allowed_schemes"])
+            result["pattern"] = f"^({schemes})://[^/?#]"
+        return result
+
+    def enum_schema(self, schema: Any) -> JsonSchema:
+        result = super().enum_schema(schema)
+        members = schema["members"]
+        for member in members:
+            if not isinstance(member.value, _SCALARS):
+                msg = f"{member!r} has no JSON value; give its members strings or numbers"
+                raise PydanticInvalidForJsonSchema(msg)
+        if not all(isinstance(member.value, str) for member in members):
+            meaning = ", ".join(f"{member.value!r} = {member.name}" for member in members)
+            result["description"] = _sentences(result.get("description"), meaning)
+        return result
+
+    # Collections.
+
+    def set_schema(self, schema: Any) -> JsonSchema:
+        return _of_hashable(super().set_schema(schema), schema.get("items_schema", {}))
+
+    def frozenset_schema(self, schema: Any) -> JsonSchema:
+        return _of_hashable(super().frozenset_schema(schema), schema.get("items_schema", {}))
+
+    def dict_schema(self, schema: Any) -> JsonSchema:
+        return self._with_names(super().dict_schema(schema), schema)
+
+    def ordered_dict_schema(self, schema: Any) -> JsonSchema:
+        return self._with_names(super().ordered_dict_schema(schema), schema)
+
+    def counter_schema(self, schema: Any) -> JsonSchema:
+        return self._with_names(super().counter_schema(schema), schema)
+
+    def _with_names(self, result: JsonSchema, schema: Any) -> JsonSchema:
+        """Say which property names a mapping's keys can be read from."""
+        result.pop("propertyNames", None)
+        for values in result.pop("patternProperties", {}).values():
+            result["additionalProperties"] = values
+        if "keys_schema" in schema:
+            names = self._names(self.generate_inner(schema["keys_schema"]))
+            if names is None:
+                msg = "the keys of a JSON object are strings; a mapping needs keys made from those"
+                raise PydanticInvalidForJsonSchema(msg)
+            if names:
+                result["propertyNames"] = names
+        return result
+
+    def _names(self, schema: JsonSchema) -> JsonSchema | None:
+        """Return the schema of the names that a key of *schema* is read from, None for none."""
+        schema = self.resolve_ref_schema(schema)
+        branches = schema.get("anyOf") or schema.get("oneOf")
+        if branches:
+            names = [name for name in map(self._names, branches) if name is not None]
+            if {} in names:
+                return {}
+            return {"anyOf": names} if len(names) > 1 else next(iter(names), None)
+        if "enum" in schema or "const" in schema:
+            texts = [v for v in schema.get("enum", [schema.get("const")]) if isinstance(v, str)]
+            return {"enum": texts} if texts else None
+        if schema.get("type") == "string":
+            return {key: value for key, value in schema.items() if key in _STRING_KEYWORDS}
+        return _KEYS.get(schema.get("type", "any"))
+
+    # Classes.
+
+    def named_tuple_schema(self, schema: Any) -> JsonSchema:
+        return _as_object(super().named_tuple_schema(schema), schema)
