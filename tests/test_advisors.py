@@ -1,0 +1,204 @@
+"""The advisor chain: order, context, repeating, and what is streamed past it."""
+
+import logging
+from typing import Any
+
+import pytest
+from conftest import Ask
+
+from chatclient import (
+    HIGHEST_PRECEDENCE,
+    LOWEST_PRECEDENCE,
+    ChatClient,
+    ChatClientRequest,
+    ChatClientResponse,
+    ChatResponse,
+    Next,
+)
+from chatclient.advisors import SimpleLoggerAdvisor, ToolCallingAdvisor
+from chatclient.errors import UsageError
+from chatclient.events import TextDelta
+from chatclient.testing import ScriptedModel, call
+from chatclient.tools import tool
+
+
+@tool
+def ping() -> str:
+    """Say pong."""
+    return "pong"
+
+
+class Noting:
+    """Notes when it is passed, on the way in and out."""
+
+    def __init__(self, label: str, log: list[str], order: int = 0) -> None:
+        self.name = label
+        self.order = order
+        self.log = log
+
+    async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        self.log.append(f"{self.name} in")
+        response = await call_next(request.mutate(context={"last before": self.name}))
+        self.log.append(f"{self.name} out")
+        return response.mutate(context={"last after": self.name})
+
+
+def test_lower_order_is_further_out_and_equal_orders_keep_theirs(ask: Ask) -> None:
+    """The chain is sorted by order; ties stay as they were added, in every round."""
+    log: list[str] = []
+    advisors = [
+        Noting("c", log),
+        Noting("a", log, HIGHEST_PRECEDENCE),
+        Noting("d", log),
+        Noting("e", log, LOWEST_PRECEDENCE),
+        Noting("b", log, -1),
+    ]
+    model = ScriptedModel(call("ping"), "done")
+    ask(ChatClient.builder(model).default_advisors(advisors).default_tools(ping).build().prompt("x"))
+
+    round_trip = [f"{n} in" for n in "bcde"] + [f"{n} out" for n in "edcb"]
+    assert log == ["a in", *round_trip, *round_trip, "a out"]
+
+
+def test_context_flows_in_and_out(ask: Ask) -> None:
+    """On the way in the innermost word counts, on the way out the outermost."""
+    advisors = [Noting("outer", [], -5), Noting("inner", [], 5)]
+    client = ChatClient.builder(ScriptedModel("ok")).default_advisors(*advisors).build()
+    context = ask(client.prompt("x").advisor_params({"param": 1})).response.context
+
+    assert context == {"param": 1, "last before": "inner", "last after": "outer"}
+
+
+def test_request_advisors_join_the_clients(ask: Ask) -> None:
+    """Advisors of a request are added to the default ones; their params reach all."""
+    log: list[str] = []
+    client = ChatClient.builder(ScriptedModel("ok")).default_advisors(Noting("a", log)).build()
+    result = ask(client.prompt("x").advisors(Noting("b", log), params={"k": "v"}))
+
+    assert log == ["a in", "b in", "b out", "a out"]
+    assert result.response.context["k"] == "v"
+
+
+def test_an_advisor_may_call_the_model_again(ask: Ask) -> None:
+    """A recursive advisor is a loop around `call_next`."""
+
+    async def insist(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        response = await call_next(request)
+        while "42" not in response.chat_response.text:
+            response = await call_next(request)
+        return response
+
+    model = ScriptedModel("41", "no", "42")
+    client = ChatClient.builder(model).default_advisors(insist).build()
+
+    assert ask(client.prompt("x")).response.chat_response.text == "42"
+    assert len(model.prompts) == 3
+
+
+def test_an_exception_keeps_its_type(ask: Ask) -> None:
+    """What an advisor or the model raises reaches the caller as it is."""
+    client = ChatClient.builder(ScriptedModel(LookupError("gone"))).build()
+
+    with pytest.raises(LookupError, match="gone"):
+        ask(client.prompt("x"))
+
+
+def test_an_advisor_that_returns_nothing_is_named(ask: Ask) -> None:
+    """A forgotten `return` is told, with the advisor's name and the mend."""
+
+    async def forgetful(request: ChatClientRequest, call_next: Next) -> Any:
+        await call_next(request)
+
+    client = ChatClient.builder(ScriptedModel("ok")).default_advisors(forgetful).build()
+
+    with pytest.raises(TypeError, match="'forgetful' returned None"):
+        ask(client.prompt("x"))
+
+
+@pytest.mark.parametrize("wrong", [42, Noting])
+def test_what_cannot_be_called_is_no_advisor(wrong: Any) -> None:
+    """An advisor has to be callable; a class instead of an instance is refused."""
+    with pytest.raises(TypeError, match="no advisor"):
+        ChatClient.builder(ScriptedModel("ok")).default_advisors(wrong)
+
+
+def test_an_advisor_may_rewrite_what_is_streamed(ask: Ask) -> None:
+    """With a mapped emitter the stream says what the response says."""
+
+    async def loud(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        async def emit(event: Any) -> None:
+            changed = TextDelta(event.text.upper()) if isinstance(event, TextDelta) else event
+            await request.runtime.emit(changed)
+
+        response = await call_next(request.mutate(runtime=request.runtime.with_emitter(emit)))
+        return response.mutate(chat_response=ChatResponse.of(response.chat_response.text.upper()))
+
+    result = ask(ChatClient.builder(ScriptedModel("psst")).default_advisors(loud).build().prompt("x"))
+
+    assert result.text == result.response.chat_response.text == "PSST"
+
+
+def test_an_advisor_may_hold_back_the_stream_until_it_has_checked(ask: Ask) -> None:
+    """What an advisor swallows is not streamed; what it answers instead is."""
+
+    async def censor(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        await call_next(request.mutate(runtime=request.runtime.silent()))
+        return ChatClientResponse(ChatResponse.of("[removed]"))
+
+    result = ask(
+        ChatClient.builder(ScriptedModel("secret")).default_advisors(censor).build().prompt("x")
+    )
+
+    assert result.text == "[removed]"
+
+
+def test_only_one_advisor_runs_the_tool_loop() -> None:
+    """Two tool loops in one chain are refused by name."""
+    builder = ChatClient.builder(ScriptedModel("ok"))
+
+    with pytest.raises(UsageError, match="ToolCallingAdvisor"):
+        builder.default_advisors(ToolCallingAdvisor(), ToolCallingAdvisor()).build()
+
+
+def test_a_tool_loop_of_ones_own_takes_the_place_of_ours(ask: Ask) -> None:
+    """An advisor marked as handling tool calls prevents the automatic one."""
+
+    class MyLoop:
+        handles_tool_calls = True
+
+        async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+            return await call_next(request)
+
+    model = ScriptedModel(call("ping"))
+    client = ChatClient.builder(model).default_advisors(MyLoop()).default_tools(ping).build()
+
+    assert ask(client.prompt("x")).response.chat_response.has_tool_calls()
+
+
+def test_the_logger_logs_every_round(
+    ask: Ask, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Requests and responses are logged at debug level, and nothing above it."""
+    caplog.set_level(logging.DEBUG, "chatclient.advisors.simple_logger")
+    model = ScriptedModel(call("ping"), "done")
+    builder = ChatClient.builder(model).default_advisors(SimpleLoggerAdvisor())
+    ask(builder.default_tools(ping).build().prompt("What?"))
+
+    lines = [r.getMessage() for r in caplog.records if "simple_logger" in r.name]
+    assert len(lines) == 4
+    assert lines[0] == "request text='What?'"
+    assert "done" in lines[-1]
+
+
+def test_the_logger_logs_what_it_is_told_to(caplog: pytest.LogCaptureFixture) -> None:
+    """Functions of one's own choose what is logged."""
+    caplog.set_level(logging.DEBUG)
+    advisor = SimpleLoggerAdvisor(
+        request_to_text=lambda request: "the request",
+        response_to_text=lambda response: "the response",
+    )
+    client = ChatClient.builder(ScriptedModel("secret")).default_advisors(advisor).build()
+    client.prompt("also secret").call().content()
+
+    assert "secret" not in caplog.text
+    assert "the response" in caplog.text

@@ -1,0 +1,620 @@
+"""The fluent client: defaults, merging, accessors, in all four ways of calling."""
+
+import asyncio
+import gc
+import threading
+import warnings
+from typing import Any
+
+import pytest
+from conftest import Ask
+
+from chatclient import (
+    AssistantMessage,
+    ChatClient,
+    ChatClientRequest,
+    ChatClientResponse,
+    ChatOptions,
+    ChatResponse,
+    Media,
+    Next,
+    Prompt,
+    SystemMessage,
+    UserMessage,
+)
+from chatclient.errors import TemplateError, ToolDefinitionError, UsageError
+from chatclient.events import Done, RoundEnded, TextDelta
+from chatclient.testing import ScriptedModel
+from chatclient.tools import StaticToolCallbackResolver, ToolCallback, tool
+
+
+@tool
+def ping() -> str:
+    """Say pong."""
+    return "pong"
+
+
+@tool
+def echo(text: str) -> str:
+    """Repeat a text."""
+    return text
+
+
+def asked(model: ScriptedModel) -> Prompt:
+    """Return the one prompt that *model* was asked."""
+    assert len(model.prompts) == 1
+    return model.prompts[0]
+
+
+def tool_names(prompt: Prompt) -> list[str]:
+    return [callback.definition.name for callback in prompt.options.tool_callbacks or ()]
+
+
+# --- asking ---
+
+
+def test_the_answer_is_the_models_text(ask: Ask) -> None:
+    """The content is what the model said, whichever way it is asked."""
+    result = ask(ChatClient.create(ScriptedModel("Hello there")).prompt("Hi"))
+
+    assert result.text == "Hello there"
+    assert result.response.chat_response.text == "Hello there"
+    assert result.response.chat_response.metadata.model == "scripted"
+
+
+def test_a_request_can_be_asked_again(ask: Ask) -> None:
+    """A request is a value: each call of it asks the model anew."""
+    request = ChatClient.create(ScriptedModel("one", "two")).prompt("Hi")
+
+    assert [ask(request).text, ask(request).text] == ["one", "two"]
+
+
+def test_the_conversation_is_system_messages_user(ask: Ask) -> None:
+    """The system text goes first, the user text last, messages in between."""
+    model = ScriptedModel("ok")
+    client = ChatClient.builder(model).default_system("Be brief.").build()
+    ask(client.prompt().messages(UserMessage("a"), [AssistantMessage("b")]).user("c"))
+
+    assert asked(model).messages == (
+        SystemMessage("Be brief."),
+        UserMessage("a"),
+        AssistantMessage("b"),
+        UserMessage("c"),
+    )
+
+
+def test_an_answer_is_fetched_once() -> None:
+    """All accessors of a call share one request."""
+    model = ScriptedModel("only once")
+    answer = ChatClient.create(model).prompt("Hi").call()
+
+    assert answer.content() == answer.chat_response().text == "only once"
+    assert answer.chat_client_response().chat_response is answer.chat_response()
+    assert answer.tool_executions() == ()
+    assert len(model.prompts) == 1
+
+
+def test_an_awaited_answer_is_fetched_once() -> None:
+    """All accessors of an asynchronous call share one request, also side by side."""
+    model = ScriptedModel("only once")
+
+    async def main() -> list[Any]:
+        answer = ChatClient.create(model).prompt("Hi").acall()
+        texts = await asyncio.gather(answer.content(), answer.content())
+        done = await answer
+        return [*texts, done.content(), (await answer.chat_response()).text]
+
+    assert asyncio.run(main()) == ["only once"] * 4
+    assert len(model.prompts) == 1
+
+
+def test_threads_that_share_an_answer_share_its_request() -> None:
+    """Two threads asking one answer cause one request."""
+    model = ScriptedModel("only once")
+    answer = ChatClient.create(model).prompt("Hi").call()
+    threads = [threading.Thread(target=answer.content) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(model.prompts) == 1
+
+
+def test_a_failed_answer_fails_again_without_asking_again() -> None:
+    """After an error every accessor raises it; the model is not asked twice."""
+    model = ScriptedModel(LookupError("broken"), "never")
+    answer = ChatClient.create(model).prompt("Hi").call()
+    for accessor in (answer.content, answer.chat_response):
+        with pytest.raises(LookupError, match="broken"):
+            accessor()
+
+    async def main() -> None:
+        failing = ChatClient.create(ScriptedModel(LookupError("a"), "never")).prompt("Hi").acall()
+        for _ in range(2):
+            with pytest.raises(LookupError):
+                await failing
+
+    asyncio.run(main())
+    assert len(model.prompts) == 1
+
+
+@pytest.mark.parametrize("way", ["call", "acall", "stream", "astream"])
+def test_a_request_that_was_never_asked_warns(way: str) -> None:
+    """A forgotten accessor is told, as with a coroutine that was never awaited."""
+    request = ChatClient.create(ScriptedModel("x")).prompt("Hi")
+
+    async def forget() -> None:
+        getattr(request, way)()
+        gc.collect()
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        asyncio.run(forget())
+
+    assert any("never asked" in str(warning.message) for warning in caught)
+
+
+# --- streams ---
+
+
+def test_a_stream_gives_the_text_in_pieces() -> None:
+    """Iterating a stream gives the pieces as the model sends them."""
+    client = ChatClient.create(ScriptedModel("Hello there", chunks=6))
+
+    assert list(client.prompt("Hi").stream()) == ["Hello ", "there"]
+
+
+def test_an_async_stream_gives_the_text_in_pieces() -> None:
+    """Iterating an asynchronous stream gives the pieces as the model sends them."""
+
+    async def main() -> list[str]:
+        client = ChatClient.create(ScriptedModel("Hello there", chunks=6))
+        async with client.prompt("Hi").astream().content() as pieces:
+            return [piece async for piece in pieces]
+
+    assert asyncio.run(main()) == ["Hello ", "there"]
+
+
+def test_a_stream_of_chat_responses_ends_with_the_costs() -> None:
+    """The chunks join to the text; the last has usage and finish reason and says nothing."""
+    chunks = list(ChatClient.create(ScriptedModel("Hello")).prompt("Hi").stream().chat_response())
+
+    assert "".join(chunk.text for chunk in chunks) == "Hello"
+    assert (chunks[-1].text, chunks[-1].finish_reason) == ("", "stop")
+    assert chunks[-1].usage.total_tokens == 15
+
+
+def test_a_stream_of_client_responses_ends_with_the_context() -> None:
+    """What advisors left in the context comes with the last chunk."""
+
+    async def note(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        return (await call_next(request)).mutate(context={"noted": True})
+
+    client = ChatClient.builder(ScriptedModel("Hello")).default_advisors(note).build()
+    chunks = list(client.prompt("Hi").stream().chat_client_response())
+
+    assert "noted" not in chunks[0].context
+    assert chunks[-1].context["noted"] is True
+
+
+def test_the_events_of_a_plain_answer(ask: Ask) -> None:
+    """Text, the end of the round, the end of the request, in this order."""
+    if not ask.streaming:
+        pytest.skip("a call has no events")
+    events = ask(ChatClient.create(ScriptedModel("Hi!", chunks=9)).prompt("Hi")).events
+
+    assert events[0] == TextDelta("Hi!")
+    assert isinstance(events[1], RoundEnded)
+    assert isinstance(events[2], Done)
+    assert events[2].response.text == "Hi!"
+    assert len(events) == 3
+
+
+def test_a_stream_is_consumed_once() -> None:
+    """A second pass over a stream is an error that says what to do."""
+    stream = ChatClient.create(ScriptedModel("Hi")).prompt("Hi").stream()
+    list(stream)
+
+    with pytest.raises(UsageError, match="once"):
+        list(stream)
+
+
+def test_the_response_of_a_stream_is_known_at_its_end() -> None:
+    """Asking for the whole response too early is an error."""
+    stream = ChatClient.create(ScriptedModel("Hi")).prompt("Hi").stream()
+    with pytest.raises(UsageError, match="not ended"):
+        _ = stream.response
+    list(stream)
+
+    assert stream.response.chat_response.text == "Hi"
+
+
+def test_an_answer_made_by_an_advisor_is_streamed_too(ask: Ask) -> None:
+    """When an advisor answers in the model's place, the stream says its text."""
+
+    async def answer(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        return ChatClientResponse(ChatResponse.of("from the advisor"))
+
+    model = ScriptedModel("never")
+    client = ChatClient.builder(model).default_advisors(answer).build()
+
+    assert ask(client.prompt("Hi")).text == "from the advisor"
+    assert model.prompts == []
+
+
+# --- texts and templates ---
+
+
+def test_params_make_a_text_a_template(ask: Ask) -> None:
+    """System and user texts with params are rendered; defaults and request add up."""
+    model = ScriptedModel("ok")
+    client = (
+        ChatClient.builder(model)
+        .default_system("You work for {company}, in {mood} mood.", params={"company": "Acme"})
+        .build()
+    )
+    request = client.prompt().system(params={"mood": "good"}).user("Hi {name}", params={"name": "J"})
+    ask(request)
+
+    texts = [message.text for message in asked(model).messages]
+    assert texts == ["You work for Acme, in good mood.", "Hi J"]
+
+
+def test_a_text_without_params_is_sent_as_it_is(ask: Ask) -> None:
+    """Braces in a plain text are only braces."""
+    model = ScriptedModel("ok")
+    ask(ChatClient.create(model).prompt('Explain {"json": {}} and {name}'))
+
+    assert asked(model).contents == 'Explain {"json": {}} and {name}'
+
+
+def test_missing_template_values_are_listed(ask: Ask) -> None:
+    """A template that lacks values is refused with all missing names, before anything is sent."""
+    model = ScriptedModel("never")
+    request = ChatClient.create(model).prompt().user("{a} {b} {c}", params={"b": 1})
+
+    with pytest.raises(TemplateError, match="a, c") as caught:
+        ask(request)
+    assert caught.value.missing == ("a", "c")
+    assert model.prompts == []
+
+
+def test_a_renderer_of_ones_own_fills_the_templates() -> None:
+    """The template renderer can be set for the client and for the request."""
+    model = ScriptedModel("ok", "ok")
+    client = (
+        ChatClient.builder(model).default_template_renderer(lambda t, v: t % dict(v)).build()
+    )
+    client.prompt().user("%(x)s", params={"x": 1}).call().content()
+    request = client.prompt().template_renderer(lambda t, v: "fixed")
+    request.user("%(x)s", params={"x": 1}).call().content()
+
+    assert [prompt.contents for prompt in model.prompts] == ["1", "fixed"]
+
+
+@pytest.mark.parametrize("blank", ["", "  \n"])
+def test_a_blank_prompt_is_refused(blank: str) -> None:
+    """Nothing is sent for a blank text, wherever it is given."""
+    client = ChatClient.create(ScriptedModel("never"))
+
+    for attempt in (
+        lambda: client.prompt(blank),
+        lambda: client.prompt().user(blank),
+        lambda: client.prompt().system(blank),
+        lambda: ChatClient.builder(client.model).default_system(blank),
+    ):
+        with pytest.raises(UsageError, match="blank"):
+            attempt()
+
+
+def test_a_prompt_with_nothing_to_send_is_refused(ask: Ask) -> None:
+    """A request without text and messages is an error, not an empty call."""
+    with pytest.raises(UsageError, match="nothing to send"):
+        ask(ChatClient.create(ScriptedModel("never")).prompt())
+
+
+def test_media_need_no_text(ask: Ask) -> None:
+    """An image alone is a message; media of several calls add up."""
+    model = ScriptedModel("A cat")
+    one, two = Media("image/png", b"1"), Media("image/png", b"2")
+    ask(ChatClient.create(model).prompt().user(media=one).user(media=[two]))
+
+    assert asked(model).messages == (UserMessage(media=[one, two]),)
+
+
+def test_metadata_stays_with_its_message(ask: Ask) -> None:
+    """Metadata of system and user texts is kept on the messages."""
+    model = ScriptedModel("ok")
+    client = ChatClient.builder(model).default_user("Hi", metadata={"u": 1}).build()
+    ask(client.prompt().system("S", metadata={"s": 2}).user(metadata={"v": 3}))
+
+    system, user = asked(model).messages
+    assert (system.metadata, user.metadata) == ({"s": 2}, {"u": 1, "v": 3})
+
+
+def test_the_request_replaces_default_texts() -> None:
+    """The last text set wins; default messages stay."""
+    model = ScriptedModel("ok")
+    client = (
+        ChatClient.builder(model)
+        .default_system("default")
+        .default_user("default")
+        .default_messages(UserMessage("earlier"))
+        .build()
+    )
+    client.prompt("mine").system("mine too").call().content()
+
+    assert [m.text for m in asked(model).messages] == ["mine too", "earlier", "mine"]
+
+
+def test_a_prompt_object_brings_messages_and_options() -> None:
+    """A `Prompt`'s options go over the client's defaults, field by field."""
+    model = ScriptedModel("ok", options=ChatOptions(model="m", temperature=1.0))
+    client = ChatClient.builder(model).default_options(top_p=0.5, max_tokens=7).build()
+    client.prompt(Prompt("Hi", ChatOptions(max_tokens=9))).call().content()
+
+    options = asked(model).options
+    assert (options.model, options.temperature) == ("m", 1.0)
+    assert (options.top_p, options.max_tokens) == (0.5, 9)
+    assert asked(model).contents == "Hi"
+
+
+def test_unknown_options_are_refused() -> None:
+    """An option that the model's provider does not have is named at once."""
+    client = ChatClient.create(ScriptedModel("never"))
+
+    with pytest.raises(UsageError, match="'temprature'"):
+        client.prompt("Hi").options(temprature=0.2)
+
+
+def test_messages_have_to_be_messages() -> None:
+    """A text among messages is refused with the mend."""
+    with pytest.raises(TypeError, match="UserMessage"):
+        ChatClient.create(ScriptedModel("never")).prompt().messages(["text"])  # type: ignore[list-item]
+
+
+# --- tools ---
+
+
+def test_default_tools_are_offered(ask: Ask) -> None:
+    """Default tools go with every request."""
+    model = ScriptedModel("ok")
+    ask(ChatClient.builder(model).default_tools(ping, echo).build().prompt("Hi"))
+
+    assert tool_names(asked(model)) == ["ping", "echo"]
+
+
+def test_tools_of_the_request_replace_the_defaults() -> None:
+    """A request's tools stand alone unless it keeps the defaults."""
+    model = ScriptedModel("ok", "ok", "ok")
+    client = ChatClient.builder(model).default_tools(ping).build()
+    client.prompt("Hi").tools(echo).call().content()
+    client.prompt("Hi").tools(echo, keep_defaults=True).call().content()
+    client.prompt("Hi").tools().call().content()
+
+    assert [tool_names(prompt) for prompt in model.prompts] == [["echo"], ["ping", "echo"], []]
+
+
+def test_tools_come_in_every_form() -> None:
+    """Functions, objects, callbacks, providers, names and collections of them are all tools."""
+
+    class Toolbox:
+        @tool
+        def hammer(self) -> str:
+            return "bang"
+
+    class Provider:
+        def tool_callbacks(self) -> list[ToolCallback]:
+            from chatclient.tools import FunctionToolCallback
+
+            return [FunctionToolCallback(lambda: "x", name="provided")]
+
+    def plain() -> str:
+        """A plain function."""
+        return "plain"
+
+    model = ScriptedModel("ok")
+    resolver = StaticToolCallbackResolver(ping)
+    client = ChatClient.builder(model).tool_callback_resolver(resolver).build()
+    client.prompt("Hi").tools(plain, Toolbox(), [echo, (Provider(), "ping")]).call().content()
+
+    assert tool_names(asked(model)) == ["plain", "hammer", "echo", "provided", "ping"]
+
+
+def test_an_async_provider_is_asked_in_every_mode(ask: Ask) -> None:
+    """A provider of tools may be asynchronous; it is asked once per request."""
+    asked_times = 0
+
+    class Provider:
+        async def tool_callbacks(self) -> list[ToolCallback]:
+            nonlocal asked_times
+            asked_times += 1
+            await asyncio.sleep(0)
+            from chatclient.tools import tool_callbacks
+
+            return tool_callbacks(ping)
+
+    model = ScriptedModel("ok", "ok")
+    client = ChatClient.builder(model).default_tools(Provider()).build()
+    ask(client.prompt("Hi"))
+    ask(client.prompt("Hi"))
+
+    assert asked_times == 2
+    assert tool_names(model.prompts[1]) == ["ping"]
+
+
+def test_tool_names_in_options_are_resolved() -> None:
+    """Tools named in the options are found by the client's resolver."""
+    model = ScriptedModel("ok")
+    resolver = StaticToolCallbackResolver(ping)
+    client = ChatClient.builder(model).tool_callback_resolver(resolver).build()
+    client.prompt("Hi").options(tool_names=["ping"]).call().content()
+
+    assert tool_names(asked(model)) == ["ping"]
+
+
+@pytest.mark.parametrize("with_resolver", [True, False])
+def test_an_unknown_tool_name_is_refused(with_resolver: bool) -> None:
+    """A name that no resolver knows is an error that says where it looked."""
+    builder = ChatClient.builder(ScriptedModel("never"))
+    if with_resolver:
+        builder = builder.tool_callback_resolver(StaticToolCallbackResolver(ping))
+
+    with pytest.raises(ToolDefinitionError, match="'pong'"):
+        builder.build().prompt("Hi").tools("pong").call().content()
+
+
+def test_tool_context_merges() -> None:
+    """The request's tool context goes over the default one, key by key."""
+    model = ScriptedModel("ok")
+    client = ChatClient.builder(model).default_tool_context({"a": 1, "b": 1}).build()
+    client.prompt("Hi").tool_context({"b": 2}).tool_context(c=3).call().content()
+
+    assert asked(model).options.tool_context == {"a": 1, "b": 2, "c": 3}
+
+
+# --- immutability ---
+
+
+def test_a_half_built_request_can_be_shared() -> None:
+    """Each fluent method returns a new request; the one before it stays as it was."""
+    model = ScriptedModel("ok", "ok")
+    base = ChatClient.create(model).prompt().system("Be brief.")
+    base.user("one").call().content()
+    base.user("two").call().content()
+
+    assert [prompt.contents for prompt in model.prompts] == ["Be brief.\none", "Be brief.\ntwo"]
+
+
+def test_a_client_never_changes_with_its_builder() -> None:
+    """Building more on a builder leaves built clients alone."""
+    model = ScriptedModel("ok", "ok")
+    builder = ChatClient.builder(model).default_system("first")
+    client = builder.build()
+    other = builder.clone().default_system("second").build()
+    client.prompt("Hi").call().content()
+    other.prompt("Hi").call().content()
+
+    assert [prompt.messages[0].text for prompt in model.prompts] == ["first", "second"]
+
+
+def test_mutate_copies_everything() -> None:
+    """A mutated client has all that the original has, and the original stays as it was."""
+    seen: list[Any] = []
+
+    async def note(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        seen.append(request.context.get("key"))
+        return await call_next(request)
+
+    model = ScriptedModel("ok", "ok")
+    client = (
+        ChatClient.builder(model)
+        .default_system("S {x}", params={"x": 1})
+        .default_tools(ping)
+        .default_tool_context({"t": 1})
+        .default_advisor_params({"key": "value"})
+        .default_options(temperature=0.1)
+        .build()
+    )
+    mutated = client.mutate().default_advisors(note).default_options(temperature=0.9).build()
+    mutated.prompt("Hi").call().content()
+    client.prompt("Hi").call().content()
+
+    changed, original = model.prompts
+    assert seen == ["value"]
+    assert changed.messages[0].text == "S 1"
+    assert tool_names(changed) == ["ping"]
+    assert changed.options.tool_context == {"t": 1}
+    assert (changed.options.temperature, original.options.temperature) == (0.9, 0.1)
+
+
+def test_mutating_a_request_makes_its_settings_defaults() -> None:
+    """A request can become a client; its own tools are the default tools there."""
+    model = ScriptedModel("ok")
+    request = ChatClient.builder(model).default_tools(ping).build().prompt("Hi").tools(echo)
+    request.mutate().build().prompt().call().content()
+
+    assert tool_names(asked(model)) == ["echo"]
+    assert asked(model).contents == "Hi"
+
+
+# --- lifetime and text ---
+
+
+def test_a_client_closes_its_model() -> None:
+    """Leaving a client's `with` gives back the model's connections."""
+    closed: list[str] = []
+
+    class Closing(ScriptedModel):
+        def close(self) -> None:
+            closed.append("close")
+
+    with ChatClient.create(Closing("ok")) as client:
+        client.prompt("Hi").call().content()
+
+    async def main() -> None:
+        async with ChatClient.create(Closing("ok")) as client:
+            await client.prompt("Hi").acall()
+
+    asyncio.run(main())
+    assert closed == ["close", "close"]
+
+
+def test_print_shows_the_chain_in_order() -> None:
+    """`print(client)` says what runs once and what runs in every round."""
+
+    async def outer(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        return await call_next(request)
+
+    class Inner:
+        order = 5
+        name = "my logger"
+
+        async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+            return await call_next(request)
+
+    outer.order = -(2**31) + 1  # type: ignore[attr-defined]
+    model = ScriptedModel("ok", options=ChatOptions(model="gpt-x"))
+    client = ChatClient.builder(model).default_advisors(Inner(), outer).build()
+
+    assert str(client).splitlines() == [
+        "ChatClient",
+        "→ outer (order -2147483647)",
+        "→ ToolCallingAdvisor (order -2147483348): what follows runs once per round",
+        "    → my logger (order 5)",
+        "    → gpt-x (ScriptedModel)",
+    ]
+    assert repr(client) == "ChatClient(gpt-x)"
+
+
+def test_a_conversation_needs_an_id() -> None:
+    """A blank conversation id is refused."""
+    with pytest.raises(UsageError, match="conversation id"):
+        ChatClient.create(ScriptedModel("never")).prompt("Hi").conversation(" ")
+
+
+def test_a_deadline_lies_ahead() -> None:
+    """A deadline that has passed is refused; one that has not reaches the model."""
+    seen: list[float] = []
+
+    class Watching(ScriptedModel):
+        async def generate(self, prompt: Prompt, runtime: Any) -> ChatResponse:
+            seen.append(runtime.remaining())
+            return await super().generate(prompt, runtime)
+
+    client = ChatClient.create(Watching("ok"))
+    with pytest.raises(UsageError, match="deadline"):
+        client.prompt("Hi").deadline(0)
+    client.prompt("Hi").deadline(5).call().content()
+
+    assert 4 < seen[0] <= 5
+
+
+def test_a_model_is_found_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A string names a provider and a model; an unknown provider is refused with the known ones."""
+    monkeypatch.setenv("OPENAI_API_KEY", "test")
+
+    assert ChatClient.create("openai:gpt-x").model.name == "gpt-x"
+    with pytest.raises(UsageError, match="openai"):
+        ChatClient.create("nobody:gpt-x")
