@@ -99,8 +99,8 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
                 % (kind, len(answer), answer)
             )
             await writer.drain()
-    except (asyncio.IncompleteReadError, ConnectionError):
-        pass
+    except (asyncio.IncompleteReadError, asyncio.CancelledError, ConnectionError):
+        pass  # the client, or the benchmark, is done
     finally:
         writer.close()
 

@@ -29,15 +29,21 @@ class MessageAggregator:
         self._generations: dict[int, _GenerationBuilder] = {}
         self._metadata = NO_METADATA
 
-    def add(self, chunk: ChatResponse) -> None:
-        """Take the next chunk."""
+    def add(self, chunk: ChatResponse | str) -> None:
+        """Take the next chunk; a text stands for the next piece of the first generation's text."""
+        if isinstance(chunk, str):
+            self._builder(0).add_text(chunk)
+            return
         for generation in chunk.generations:
-            builder = self._generations.get(generation.index)
-            if builder is None:
-                builder = self._generations[generation.index] = _GenerationBuilder()
-            builder.add(generation)
+            self._builder(generation.index).add(generation)
         if chunk.metadata is not NO_METADATA:
             self._metadata = _joined(self._metadata, chunk.metadata)
+
+    def _builder(self, index: int) -> "_GenerationBuilder":
+        builder = self._generations.get(index)
+        if builder is None:
+            builder = self._generations[index] = _GenerationBuilder()
+        return builder
 
     def response(self) -> ChatResponse:
         """Return everything so far as one response."""
@@ -119,7 +125,7 @@ class _GenerationBuilder:
     def add(self, generation: Generation) -> None:
         for part in generation.output.parts:
             if type(part) is str:
-                self._add_text(part)
+                self.add_text(part)
             elif isinstance(part, ToolCallChunk):
                 self._add_call(part)
             elif isinstance(part, Reasoning):
@@ -143,7 +149,7 @@ class _GenerationBuilder:
         message = AssistantMessage(parts, metadata=self._metadata)
         return replace(self._last, output=message, index=index)
 
-    def _add_text(self, text: str) -> None:
+    def add_text(self, text: str) -> None:
         if self._parts and type(self._parts[-1]) is list:
             self._parts[-1].append(text)
         elif text:

@@ -173,16 +173,14 @@ async def _stream_model(model: ChatModel, prompt: Prompt, runtime: Runtime) -> C
         async with aclosing(model.generate_stream(prompt, runtime)) as chunks:
             async for chunk in chunks:
                 aggregator.add(chunk)
+                if isinstance(chunk, str):  # nearly every chunk there is
+                    if chunk:
+                        await emit(TextDelta(chunk))
+                    continue
                 result = chunk.result
-                if result is None or result.index:  # further answers are not streamed
-                    continue
-                parts = result.output.parts
-                if len(parts) == 1 and type(parts[0]) is str:  # nearly every chunk there is
-                    if parts[0]:
-                        await emit(TextDelta(parts[0]))
-                    continue
-                for event in events_of(result.output):
-                    await emit(event)
+                if result is not None and not result.index:  # further answers are not streamed
+                    for event in events_of(result.output):
+                        await emit(event)
     except StreamInterruptedError as error:
         error.partial = aggregator.response()
         raise

@@ -48,8 +48,11 @@ class ChatModel(ABC):
 
     async def generate_stream(
         self, prompt: Prompt, runtime: Runtime
-    ) -> AsyncGenerator[ChatResponse, None]:
-        """Yield the response to *prompt* in chunks; a model that cannot stream has only one."""
+    ) -> AsyncGenerator[ChatResponse | str, None]:
+        """Yield the response to *prompt* in chunks; a model that cannot stream has only one.
+
+        A chunk that is nothing but the next piece of text may be that text itself.
+        """
         yield await self.generate(prompt, runtime)
 
     def call(self, prompt: PromptLike) -> ChatResponse:
@@ -101,6 +104,7 @@ class ChatModel(ABC):
         async def emit_chunks(runtime: Runtime) -> None:
             async with aclosing(self.generate_stream(complete, runtime)) as chunks:
                 async for chunk in chunks:
-                    await runtime.emit(chunk)
+                    whole = ChatResponse.of(chunk, None) if isinstance(chunk, str) else chunk
+                    await runtime.emit(whole)
 
         return emit_chunks

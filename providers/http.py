@@ -10,6 +10,7 @@ import importlib
 import os
 import ssl
 import threading
+import urllib.request
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -106,13 +107,14 @@ class HttpAnswer:
 class _Shard:
     """One of several smaller pools: searching one big pool costs more than the request."""
 
-    client: Any
+    transport: Any
     busy: int = 0
 
 
 _SHARDS = 16
 _PER_SHARD = 16  # requests at once before the next pool is opened
 _CONNECTIONS = 1000
+_KEEPALIVE_SECONDS = 30.0
 _HEADERS = {
     "accept": "*/*",
     "accept-encoding": "gzip, deflate",
@@ -177,7 +179,8 @@ class HttpClient:
             msg = f"base_url has to begin with http:// or https://, not {self.base_url!r}"
             raise UsageError(msg)
         self._lock = threading.Lock()
-        self._urls: dict[str, Any] = {}
+        # Per path what all requests share: library, headers, URL, headers in bytes.
+        self._known: dict[str, tuple[ModuleType, Headers, Any, list[tuple[bytes, bytes]]]] = {}
         self._blocking: Any = None
         self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, list[_Shard]] = (
             WeakKeyDictionary()
@@ -199,7 +202,7 @@ class HttpClient:
                 raise self._translated(error) from error
             finally:
                 await self._hang_up(response, shard, runtime)
-            return HttpAnswer(response.headers, content)
+            return HttpAnswer(_plain(response.headers), content)
 
         return await self._with_retries(runtime, attempt)
 
@@ -216,7 +219,7 @@ class HttpClient:
             StreamInterruptedError: The connection broke, or went silent, in the middle.
         """
         response, shard = await self._with_retries(runtime, lambda: self._open(runtime, path, body))
-        headers = response.headers
+        headers = _plain(response.headers)
         encoded = "content-encoding" in headers
         try:
             yield HttpAnswer(headers, b"")
@@ -236,16 +239,16 @@ class HttpClient:
     def close(self) -> None:
         """Close the connections of blocking requests."""
         with self._lock:
-            client, self._blocking = self._blocking, None
-        if client is not None:
-            client.close()
+            transport, self._blocking = self._blocking, None
+        if transport is not None:
+            transport.close()
 
     async def aclose(self) -> None:
         """Close the connections of blocking requests and of this event loop."""
         with self._lock:
             shards = self._loops.pop(asyncio.get_running_loop(), [])
         for shard in shards:
-            await shard.client.aclose()
+            await shard.transport.aclose()
         self.close()
 
     # --- one exchange ---
@@ -261,7 +264,12 @@ class HttpClient:
         response: Any = None
         try:
             request = self._request(client, path, body, runtime)
-            sent = client.send(request, stream=True)
+            if self.http_client is not None:
+                sent = client.send(request, stream=True)
+            elif runtime.blocking:
+                sent = client.handle_request(request)
+            else:
+                sent = client.handle_async_request(request)
             response = sent if runtime.blocking else await sent
             if response.is_success:
                 return response, shard
@@ -272,7 +280,7 @@ class HttpClient:
                 raise self._translated(error) from error
             raise
         await self._hang_up(response, shard, runtime)
-        raise error_of(self.provider, response.status_code, response.headers, content)
+        raise error_of(self.provider, response.status_code, _plain(response.headers), content)
 
     async def _hang_up(self, response: Any, shard: _Shard | None, runtime: Runtime) -> None:
         if shard is not None:
@@ -282,21 +290,24 @@ class HttpClient:
 
     def _request(self, client: Any, path: str, body: bytes, runtime: Runtime) -> Any:
         library = _library_of(client)
-        headers = {**_HEADERS, **self.headers()}
-        timeout = self._timeout_within(runtime)
+        more = self.headers()
         if self.http_client is not None:
             # Through its own builder: it may have headers, cookies and time-outs of its own.
-            address = self.base_url + path
-            return client.build_request("POST", address, content=body, headers=headers)
-        url = self._urls.get(path)
-        if url is None:
-            url = self._urls[path] = library.URL(self.base_url + path)
-        return library.Request(
-            "POST", url, headers=headers, content=body, extensions={"timeout": timeout}
-        )
-
-    def _timeout_within(self, runtime: Runtime) -> dict[str, float | None]:
-        return self.timeouts.within(runtime.remaining())
+            headers = {**_HEADERS, **more}
+            return client.build_request("POST", self.base_url + path, content=body, headers=headers)
+        known = self._known.get(path)
+        if known is None or known[0] is not library or known[1] != more:
+            url = library.URL(self.base_url + path)
+            named = {"host": url.netloc.decode(), **_HEADERS, **more}
+            raw = [(name.encode("ascii"), value.encode()) for name, value in named.items()]
+            known = self._known[path] = (library, more, url, raw)
+        _, _, url, raw = known
+        headers = library.Headers([*raw, (b"content-length", b"%d" % len(body))])
+        timeout = self.timeouts.within(runtime.remaining())
+        # With a stream in place of content the library adds no headers: they are complete.
+        stream = library.ByteStream(body)
+        extensions = {"timeout": timeout}
+        return library.Request("POST", url, headers=headers, stream=stream, extensions=extensions)
 
     # --- clients ---
 
@@ -311,12 +322,12 @@ class HttpClient:
             shards = self._loops[loop] = []
         for shard in shards:
             if shard.busy < _PER_SHARD:
-                return shard.client, shard
+                return shard.transport, shard
         if len(shards) < _SHARDS:
-            shards.append(_Shard(self._new_client("AsyncClient")))
-            return shards[-1].client, shards[-1]
+            shards.append(_Shard(self._new_transport("AsyncHTTPTransport")))
+            return shards[-1].transport, shards[-1]
         shard = min(shards, key=lambda shard: shard.busy)
-        return shard.client, shard
+        return shard.transport, shard
 
     def _own_client(self, runtime: Runtime) -> Any:
         library = _library_of(self.http_client)
@@ -331,18 +342,28 @@ class HttpClient:
     def _open_blocking(self) -> Any:
         with self._lock:
             if self._blocking is None:
-                self._blocking = self._new_client("Client")
+                self._blocking = self._new_transport("HTTPTransport")
             return self._blocking
 
-    def _new_client(self, kind: str) -> Any:
+    def _new_transport(self, kind: str) -> Any:
+        """Return connections without a client on top: redirects, cookies and the like are not ours.
+
+        Leaving out the client saves a tenth of what a request costs.
+        """
         library = http_library()
         # As many connections may idle as may exist: httpx's blocking pool loses requests when it
         # has to close idle ones under load.
         limits = library.Limits(
-            max_connections=_CONNECTIONS, max_keepalive_connections=_CONNECTIONS
+            max_connections=_CONNECTIONS,
+            max_keepalive_connections=_CONNECTIONS,
+            keepalive_expiry=_KEEPALIVE_SECONDS,
         )
         secure = self.base_url.startswith("https://")
-        return getattr(library, kind)(limits=limits, verify=_tls(library) if secure else False)
+        return getattr(library, kind)(
+            limits=limits,
+            verify=_tls(library) if secure else False,
+            proxy=_proxy_for(library.URL(self.base_url)),
+        )
 
     # --- failures ---
 
@@ -409,6 +430,19 @@ class HttpClient:
 
 def _error_in(state: tenacity.RetryCallState) -> BaseException | None:
     return state.outcome.exception() if state.outcome is not None else None
+
+
+def _plain(headers: Any) -> Headers:
+    """Return headers as a dict with lower-case names: theirs decodes at every look."""
+    return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in headers.raw}
+
+
+def _proxy_for(url: Any) -> str | None:
+    """Return the proxy that the environment names for *url*, if any."""
+    proxies = urllib.request.getproxies()
+    if not proxies or urllib.request.proxy_bypass(url.host):
+        return None
+    return proxies.get(url.scheme) or proxies.get("all")
 
 
 def _library_of(thing: Any) -> ModuleType:

@@ -150,6 +150,7 @@ class OpenAIChatModel(ChatModel):
         )
         # The last options and what they come to: the same ones in all rounds of all requests.
         self._head: tuple[ChatOptions | None, bool, bytes] = (None, False, b"")
+        self._sent: tuple[tuple[Message, ...], bytes] = ((), b"")
 
     @property
     def options(self) -> ChatOptions:
@@ -169,7 +170,7 @@ class OpenAIChatModel(ChatModel):
 
     async def generate_stream(
         self, prompt: Prompt, runtime: Runtime
-    ) -> AsyncGenerator[ChatResponse, None]:
+    ) -> AsyncGenerator[ChatResponse | str, None]:
         """Yield the model's response to *prompt* as it comes."""
         body = self._body(prompt, streaming=True)
         events = ServerSentEventDecoder()
@@ -196,8 +197,19 @@ class OpenAIChatModel(ChatModel):
         if options is not prompt.options or was_streaming != streaming:
             head = dumps(encode_options(prompt.options, self._dialect, streaming=streaming))
             self._head = (prompt.options, streaming, head)
-        messages = b",".join([wire_of(message, self._dialect) for message in prompt.messages])
-        return b'%b,"messages":[%b]}' % (head[:-1], messages)
+        return b'%b,"messages":[%b]}' % (head[:-1], self._wire_of(prompt.messages))
+
+    def _wire_of(self, messages: tuple[Message, ...]) -> bytes:
+        known, wire = self._sent
+        # The next round of a conversation begins with what was sent in the last one: the very
+        # same messages, which the comparison sees by their identity.
+        size = len(known)
+        if not size or size > len(messages) or messages[:size] != known:
+            size, wire = 0, b""
+        new = b",".join([wire_of(message, self._dialect) for message in messages[size:]])
+        wire = b"%b,%b" % (wire, new) if wire and new else wire or new
+        self._sent = (messages, wire)
+        return wire
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, base_url={self._http.base_url!r})"
@@ -578,7 +590,7 @@ class StreamDecoder:
         self._finished = False
         self._done = False
 
-    def feed(self, data: bytes) -> ChatResponse | None:
+    def feed(self, data: bytes) -> ChatResponse | str | None:
         """Return the chunk that an event spells, or None when there is nothing in it."""
         if data == b"[DONE]":
             self._done = True
@@ -590,6 +602,8 @@ class StreamDecoder:
             shown = data[:200].decode(errors="replace")
             msg = f"{self._dialect.provider} streamed something that is not JSON: {shown!r}"
             raise InvalidResponseError(msg, provider=self._dialect.provider) from error
+        if len(choices) == 1 and (text := self._plain_text(chunk, choices[0])) is not None:
+            return text
         if failure := chunk.get("error"):
             raise error_from(self._dialect.provider, 0, {"error": failure}, self._headers)
         generations = tuple(g for choice in choices if (g := self._delta(choice)) is not None)
@@ -597,6 +611,17 @@ class StreamDecoder:
         if not generations and metadata is NO_METADATA:
             return None
         return ChatResponse(generations, metadata)
+
+    def _plain_text(self, chunk: Mapping[str, Any], choice: Mapping[str, Any]) -> str | None:
+        """Return the text of a chunk that has nothing else to say, as nearly all have."""
+        delta = choice.get("delta")
+        if not delta or len(delta) != 1 or self._id is None:
+            return None
+        text = delta.get("content")
+        more = choice.get("index") or choice.get("finish_reason") or choice.get("logprobs")
+        if type(text) is not str or more or chunk.get("usage") or "error" in chunk:
+            return None
+        return text
 
     def finish(self, rest: bytes) -> None:
         """Make sure that the stream came to its end."""
@@ -611,9 +636,6 @@ class StreamDecoder:
     def _delta(self, choice: Mapping[str, Any]) -> Generation | None:
         delta = choice.get("delta") or {}
         native = choice.get("finish_reason")
-        if native is None and len(delta) == 1 and type(text := delta.get("content")) is str:
-            # Nearly every chunk there is.
-            return Generation(AssistantMessage(text), index=choice.get("index") or 0)
         parts = _parts(delta, _call_chunk)
         self._calls = self._calls or bool(delta.get("tool_calls"))
         if not parts and native is None:

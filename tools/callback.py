@@ -79,7 +79,7 @@ class FunctionToolCallback:
 
     async def invoke(self, arguments: str, context: ToolContext) -> ToolResult:
         """Run the tool; see `ToolCallback.invoke`."""
-        call = functools.partial(self.function, **self._signature.bind(arguments, context))
+        call = self._signature.prepare(self.function, arguments, context)
         value = await context.runtime.invoke(call, timeout=context.timeout)
         if self._convert is None:
             return to_tool_result(value, returns_nothing=self._signature.returns_nothing)
@@ -111,7 +111,7 @@ def _signature(
     input_schema: Mapping[str, Any] | None,
 ) -> ToolSignature:
     if input_schema is not None:
-        return signature_of_schema(input_schema, name=name)
+        return signature_of_schema(input_schema, function, name=name)
     if input_type is not None:
         return signature_of_model(input_type, function, name=name)
     # All methods of one function share its signature: `self` is no parameter of the tool.

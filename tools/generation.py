@@ -6,8 +6,9 @@ included, is accepted. The promise ends where JSON Schema does: validators writt
 of dates and durations, files that must exist, and numbers or years beyond what Python represents.
 """
 
+import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from pydantic import TypeAdapter
@@ -38,7 +39,7 @@ def _changed(key: str, value: Any, change: Callable[[JsonSchema], JsonSchema]) -
         return {name: change(schema) for name, schema in value.items()}
     if key in _SCHEMAS_IN_LIST:
         return [change(schema) for schema in value]
-    return change(value) if key in _SCHEMA and isinstance(value, Mapping) else value
+    return change(value) if key in _SCHEMA and isinstance(value, dict) else value
 
 
 def deep_frozen(value: Any) -> Any:
@@ -75,6 +76,14 @@ def _at_root(schema: JsonSchema, definitions: JsonSchema) -> JsonSchema:
 
 _SCALARS = (str, int, float, type(None))  # and so bool
 _UNHASHABLE = frozenset({"dict", "list", "set", "typed-dict"})
+_BOUNDS = ("ge", "gt", "le", "lt", "multiple_of")
+_KEYS: Mapping[str, JsonSchema] = {
+    "any": {},
+    "integer": {"pattern": r"^(0|-?[1-9]\d*)$"},
+    "number": {"pattern": r"^-?(0|[1-9]\d*)(\.\d+)?$"},
+    "boolean": {"enum": ["true", "false"]},
+}
+_STRING_KEYWORDS = frozenset({"pattern", "format", "minLength", "maxLength"})
 _DAY = (
     r"(\d{4}-((0[13578]|1[02])-(0[1-9]|[12]\d|3[01])|(0[469]|11)-(0[1-9]|[12]\d|30)"
     r"|02-(0[1-9]|1\d|2[0-8]))"
@@ -88,10 +97,8 @@ _BASE64 = r"^([A-Za-z0-9_-]{4})*([A-Za-z0-9_-]{2}==|[A-Za-z0-9_-]{3}=)?$"
 class _Generator(GenerateJsonSchema):
     """pydantic's generator, with what it promises too much or says too briefly put right."""
 
-    ignored_warning_kinds: set[JsonSchemaWarningKind] = {  # noqa: RUF012  # as the base class says
-        "skipped-choice",
-        "non-serializable-default",
-    }
+    def emit_warning(self, kind: JsonSchemaWarningKind, detail: str) -> None:
+        """Stay silent: what cannot be shown, such as a default without JSON form, is left out."""
 
     def sort(self, value: JsonSchema, parent_key: str | None = None) -> JsonSchema:  # noqa: ARG002
         return value
@@ -125,7 +132,7 @@ class _Generator(GenerateJsonSchema):
         if schema.get("max_digits") is not None and schema.get("decimal_places") is None:
             return {"type": "string", "pattern": _digits(schema["max_digits"])}
         result: JsonSchema = {"type": "number"}
-        bounds = {key: float(schema[key]) for key in _BOUNDS if schema.get(key) is not None}
+        bounds: Any = {key: float(schema[key]) for key in _BOUNDS if schema.get(key) is not None}
         self.update_with_validations(result, bounds, self.ValidationsMapping.numeric)
         if schema.get("decimal_places") is not None:
             places: int = schema["decimal_places"]
@@ -219,4 +226,120 @@ class _Generator(GenerateJsonSchema):
     # Classes.
 
     def named_tuple_schema(self, schema: Any) -> JsonSchema:
-        return _as_object(super().named_tuple_schema(schema), schema)
+        """An object: a model should not have to count the places of a tuple."""
+        array = super().named_tuple_schema(schema)
+        names = [field.get("validation_alias", field["name"]) for field in schema["fields"]]
+        return {
+            "type": "object",
+            "properties": dict(zip(names, array.get("prefixItems", ()), strict=True)),
+            "required": names[: array.get("minItems", 0)],
+        }
+
+    def model_schema(self, schema: Any) -> JsonSchema:
+        return _documented(super().model_schema(schema), schema["cls"])
+
+    def dataclass_schema(self, schema: Any) -> JsonSchema:
+        return _documented(super().dataclass_schema(schema), schema["cls"])
+
+    def typed_dict_schema(self, schema: Any) -> JsonSchema:
+        return _documented(super().typed_dict_schema(schema), schema["cls"])
+
+
+def _digits(most: int) -> str:
+    """Return the pattern of decimal numbers of at most *most* digits."""
+    splits = [rf"\d{{1,{most}}}"]
+    splits += [rf"\d{{1,{most - places}}}\.\d{{1,{places}}}" for places in range(1, most)]
+    return f"^-?({'|'.join(splits)})$"
+
+
+def _sentences(*texts: str | None) -> str:
+    return "; ".join(text for text in texts if text)
+
+
+def _of_hashable(result: JsonSchema, items: Mapping[str, Any]) -> JsonSchema:
+    """Keep out of a set what cannot be in one."""
+    if items.get("type") in _UNHASHABLE or getattr(items.get("cls"), "__hash__", True) is None:
+        msg = "a set holds only what can be hashed; use a list, or a frozen class"
+        raise PydanticInvalidForJsonSchema(msg)
+    if not result["items"]:
+        result["items"] = {"type": ["string", "number", "boolean", "null"]}
+    return result
+
+
+def _documented(result: JsonSchema, cls: type[Any]) -> JsonSchema:
+    """Describe a class by its docstring's summary and its fields by the docstring's sections."""
+    doc = cls.__doc__
+    if not doc or doc.startswith(f"{cls.__name__}("):  # which is what @dataclass writes
+        return result
+    said = parse_docstring(doc)
+    if result.get("description", doc) in (doc, inspect.cleandoc(doc)):
+        result["description"] = said.summary
+    properties = result.get("properties", {})
+    for name, text in said.parameters.items():
+        if name in properties:
+            properties[name] = {"description": text, **properties[name]}
+    return result
+
+
+# --- tidying --------------------------------------------------------------------------------
+
+# Formats that are pydantic's own, and what their strings must look like.
+_PATTERNS: Mapping[str, str | None] = {
+    **dict.fromkeys(["binary", "path", "file-path", "directory-path", "password"]),
+    "base64": r"^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$",
+    "base64url": _BASE64,
+}
+_NULL = {"type": "null"}
+
+
+def _require_tags(schema: JsonSchema, definitions: JsonSchema) -> JsonSchema:
+    """Require in each kind of a tagged union what tells it from the others, also with a default."""
+    if "discriminator" in schema:
+        for branch in schema["oneOf"]:
+            _require(schema["discriminator"]["propertyName"], branch, definitions)
+    changed_within(schema, lambda inner: _require_tags(inner, definitions))
+    return schema
+
+
+def _require(name: str, schema: JsonSchema, definitions: JsonSchema) -> None:
+    if "$ref" in schema:
+        schema = definitions[schema["$ref"].removeprefix("#/$defs/")]
+    for branch in schema.get("oneOf", ()):
+        _require(name, branch, definitions)
+    properties = schema.get("properties", {})
+    if name in properties:
+        required = {name, *schema.get("required", ())}
+        schema["required"] = [each for each in properties if each in required]
+
+
+def _tidied(schema: JsonSchema) -> JsonSchema:
+    schema = changed_within(schema, _tidied)
+    schema.pop("title", None)
+    if schema.pop("discriminator", None):
+        schema = {"anyOf": schema.pop("oneOf"), **schema}
+    if schema.get("format") in _PATTERNS:
+        pattern = _PATTERNS[schema.pop("format")]
+        if pattern:
+            schema["pattern"] = pattern
+    if "properties" in schema:
+        _tidy_properties(schema)
+    return schema
+
+
+def _tidy_properties(schema: JsonSchema) -> None:
+    schema.setdefault("additionalProperties", False)
+    required = schema.get("required", ())
+    if not required:
+        schema.pop("required", None)
+    for name, wanted in schema["properties"].items():
+        if name not in required and wanted.get("default") is None:
+            schema["properties"][name] = _without_null(wanted)
+
+
+def _without_null(schema: JsonSchema) -> JsonSchema:
+    """Return *schema* without null, for where leaving it out says the same."""
+    rest = {key: value for key, value in schema.items() if key not in ("anyOf", "default")}
+    branches = [branch for branch in schema.get("anyOf", ()) if branch != _NULL]
+    if len(branches) == 1:
+        return {**branches[0], **rest}
+    return {"anyOf": branches, **rest} if branches else rest

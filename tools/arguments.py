@@ -1,0 +1,119 @@
+"""The arguments of a function as one type, which pydantic reads and describes.
+
+The type is a `TypedDict` with a key for each parameter. Keys are left out, rather than filled in,
+where the function has a default of its own.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, NotRequired
+
+import typing_extensions  # pydantic's own; its TypedDict is the one that pydantic reads everywhere
+from pydantic import ConfigDict, Field, GetJsonSchemaHandler, TypeAdapter
+from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
+from pydantic.fields import FieldInfo
+from pydantic_core import CoreSchema, SchemaError, to_jsonable_python
+
+from chatclient.errors import ToolDefinitionError
+from chatclient.tools.generation import JsonSchema, schema_of
+from chatclient.tools.parameters import MISSING, Parameter, ToolParam, metadata_of
+
+PYDANTIC_ERRORS = (
+    PydanticUserError,
+    PydanticUndefinedAnnotation,
+    SchemaError,
+    TypeError,
+    ValueError,
+)
+"""What pydantic raises about a type that it cannot read or describe."""
+
+_make: Any = typing_extensions.TypedDict
+
+
+def arguments_of(
+    parameters: Iterable[Parameter], texts: Mapping[str, str], place: str
+) -> tuple[TypeAdapter[dict[str, Any]], JsonSchema]:
+    """Return what reads the arguments of a function, and their schema.
+
+    Args:
+        parameters: What the model may give.
+        texts: What the docstring says about them, by name.
+        place: The function, for messages.
+
+    Raises:
+        ToolDefinitionError: A parameter cannot come from JSON; the error names it.
+    """
+    parameters = tuple(parameters)
+    fields = {each.name: _field(each, texts.get(each.name), place) for each in parameters}
+    try:
+        adapter = typed_dict(fields, extra="forbid")
+        schema = schema_of(adapter)
+    except PYDANTIC_ERRORS as error:
+        raise _culprit(fields, error, place) from error
+    # Where the type has a default, pydantic does not require it, whatever ToolParam says.
+    wanted = {*schema.get("required", ()), *(each.name for each in parameters if each.required)}
+    if wanted:
+        schema["required"] = [name for name in schema["properties"] if name in wanted]
+    return adapter, schema
+
+
+def typed_dict(
+    fields: Mapping[str, Any], *, extra: Literal["allow", "forbid"]
+) -> TypeAdapter[dict[str, Any]]:
+    """Return what reads a JSON object with *fields*, a mapping of names to annotations."""
+    made: Any = _make("Arguments", fields)
+    made.__pydantic_config__ = ConfigDict(extra=extra)
+    return TypeAdapter(made)
+
+
+def _field(parameter: Parameter, text: str | None, place: str) -> Any:
+    """Return the annotation that makes pydantic treat a parameter as its tool should."""
+    kind = Any if parameter.annotation is MISSING else parameter.annotation
+    default = parameter.default
+    if isinstance(default, FieldInfo):
+        kind, default = Annotated[kind, default], MISSING
+    fields = [each for each in metadata_of(kind) if isinstance(each, FieldInfo)]
+    descriptions = [each.description for each in fields if each.description]
+    description = parameter.description or (descriptions[-1] if descriptions else text)
+    if description:
+        kind = Annotated[kind, Field(description=description)]
+    has_default = any(not each.is_required() for each in fields)
+    if parameter.required is False and not (has_default or parameter.may_be_left_out):
+        msg = (
+            f"parameter {parameter.name!r} of {place} is not required, but has no default and its"
+            " type does not admit None; give it one or the other"
+        )
+        raise ToolDefinitionError(msg)
+    if parameter.required or (has_default and default is MISSING):
+        return kind
+    if has_default:  # of the two defaults, Python's counts
+        return Annotated[kind, Field(default=default)]
+    if default is not MISSING:
+        return NotRequired[Annotated[kind, _ShownDefault(default)]]
+    return Annotated[kind, Field(default=None)] if parameter.admits_none else kind
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _ShownDefault:
+    """Tells the model what the function does by default, if JSON can say it."""
+
+    default: Any
+
+    def __get_pydantic_json_schema__(
+        self, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchema:
+        schema = handler(core_schema)
+        try:
+            return {**schema, "default": to_jsonable_python(self.default, inf_nan_mode="strings")}
+        except (ValueError, TypeError):
+            return schema
+
+
+def _culprit(fields: Mapping[str, Any], error: Exception, place: str) -> ToolDefinitionError:
+    """Return the error that names the parameter whose type cannot be described."""
+    for name, kind in fields.items():
+        try:
+            schema_of(typed_dict({name: kind}, extra="forbid"))
+        except PYDANTIC_ERRORS as reason:
+            return ToolDefinitionError(f"parameter {name!r} of {place}: {reason}")
+    return ToolDefinitionError(f"{place}: {error}")

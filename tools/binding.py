@@ -1,0 +1,165 @@
+"""From what a model wrote to what a function takes."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+from pydantic import ValidationError
+
+from chatclient.errors import ToolArgumentError
+from chatclient.json import loads
+from chatclient.tools.repair import repair_json, repair_value
+
+Validate: TypeAlias = Callable[[str], dict[str, Any]]
+"""Makes arguments by name from JSON text, or raises pydantic's `ValidationError`."""
+
+_MOST_LINES = 10
+_MOST_CHARACTERS = 80
+
+
+class ArgumentReader:
+    """Reads the arguments of one tool.
+
+    What is right is read at once by *validate*. Only what is not gets a second look: there, damage
+    is mended, and if something still does not fit, it is told in full.
+
+    Args:
+        tool_name: For messages.
+        validate: Reads arguments that need no mending.
+        schema: What the arguments are, with `$defs` at the root.
+        hidden: Parameters that the library fills in; a model that guesses one is not believed.
+        wrapped: The one property that holds the whole input, if the schema was wrapped around it;
+            the bare input is read as well.
+    """
+
+    __slots__ = ("_hidden", "_schema", "_validate", "_wrapped", "tool_name")
+
+    def __init__(
+        self,
+        tool_name: str,
+        validate: Validate,
+        schema: Mapping[str, Any],
+        *,
+        hidden: Iterable[str] = (),
+        wrapped: str | None = None,
+    ) -> None:
+        self.tool_name = tool_name
+        self._validate = validate
+        self._schema = schema
+        self._hidden = frozenset(hidden)
+        self._wrapped = wrapped
+
+    def read(self, text: str) -> dict[str, Any]:
+        """Return the arguments by name; blank text is an empty object.
+
+        Raises:
+            ToolArgumentError: They do not fit; the error says everything that is wrong.
+        """
+        try:
+            return self._validate(text)
+        except ValidationError:
+            return self._read_again(text)
+
+    def _read_again(self, text: str) -> dict[str, Any]:
+        try:
+            given = repair_value(self._object(self._parsed(text)), self._schema)
+            mended = json.dumps(given)
+        except RecursionError as error:
+            raise self._error(["nested too deeply"]) from error
+        try:
+            return self._validate(mended)
+        except ValidationError as error:
+            known = self._schema.get("properties", {})
+            raise self._error(_problems(error, given, known)) from error
+
+    def _parsed(self, text: str) -> Any:
+        if not text.strip():
+            return {}
+        try:
+            value = loads(text)
+        except (ValueError, RecursionError) as error:
+            mended = repair_json(text)
+            if mended is None:
+                details = [f"not valid JSON: {error}; got {_shortened(text)}"]
+                raise self._error(details) from error
+            value = loads(mended)
+        inner = repair_json(value) if isinstance(value, str) and self._wrapped is None else None
+        return value if inner is None else loads(inner)
+
+    def _object(self, value: Any) -> dict[str, Any]:
+        if self._wrapped is not None and not (isinstance(value, dict) and self._wrapped in value):
+            return {self._wrapped: value} if value != {} else {}
+        if value is None:
+            return {}
+        if not isinstance(value, dict):
+            raise self._error([f"should be a JSON object; got {_shown(value)}"])
+        return {key: item for key, item in value.items() if key not in self._hidden}
+
+    def _error(self, details: Iterable[str]) -> ToolArgumentError:
+        details = tuple(details)
+        told = "".join(f"\n- {line}" for line in details)
+        msg = f"The arguments for {self.tool_name} do not fit:{told}"
+        return ToolArgumentError(msg, tool_name=self.tool_name, details=details)
+
+
+# --- what to tell the model -----------------------------------------------------------------
+
+_SENTENCES = {
+    "missing": "missing, but required",
+    "missing_argument": "missing, but required",
+    "extra_forbidden": "unknown",
+    "unexpected_keyword_argument": "unknown",
+}
+
+
+def _problems(error: ValidationError, given: Any, known: Iterable[str]) -> list[str]:
+    """Return one line for each place where something is wrong."""
+    said: dict[str, list[str]] = {}
+    shown: dict[str, str] = {}
+    for item in error.errors(include_url=False, include_context=False):
+        place = _place(item["loc"], given)
+        sentence = _SENTENCES.get(item["type"]) or _sentence(item["msg"])
+        if sentence == "unknown" and len(item["loc"]) == 1:
+            sentence = f"unknown; known are {', '.join(known) or 'none'}"
+        elif sentence != _SENTENCES["missing"]:
+            shown.setdefault(place, f"; got {_shown(item['input'])}")
+        if sentence not in said.setdefault(place, []):
+            said[place].append(sentence)
+    lines = [
+        f"{place}: {', or '.join(sentences)}{shown.get(place, '')}"
+        for place, sentences in said.items()
+    ]
+    left = len(lines) - _MOST_LINES
+    return lines if left <= 0 else [*lines[:_MOST_LINES], f"and {left} more of the kind"]
+
+
+def _sentence(message: str) -> str:
+    message = message.removeprefix("Value error, ").removeprefix("Input ")
+    return message[:1].lower() + message[1:]
+
+
+def _place(location: Iterable[int | str], given: Any) -> str:
+    """Return a path such as `items[2].price`, without pydantic's names of union members."""
+    path = "".join(_steps(tuple(location), given))
+    return path.removeprefix(".") or "arguments"
+
+
+def _steps(location: tuple[int | str, ...], given: Any) -> Iterator[str]:
+    for at, step in enumerate(location):
+        if isinstance(given, dict) and (step in given or at == len(location) - 1):
+            given = given.get(step)
+            yield f".{step}"
+        elif isinstance(given, list) and isinstance(step, int) and step < len(given):
+            given = given[step]
+            yield f"[{step}]"
+
+
+def _shown(value: Any) -> str:
+    try:
+        return _shortened(json.dumps(value, ensure_ascii=False))
+    except (TypeError, ValueError):
+        return _shortened(str(value))
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[: _MOST_CHARACTERS - 1]}…"

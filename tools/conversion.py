@@ -1,0 +1,79 @@
+"""What a tool returned, as the model is told it."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias, TypeGuard
+
+from pydantic_core import to_json
+
+from chatclient.json import dumps
+from chatclient.messages import Media
+from chatclient.tool import ToolResult
+
+ResultConverter: TypeAlias = Callable[[Any], ToolResult | str]
+"""Makes what a tool returned into what the model is told."""
+
+DONE = ToolResult("Done")
+"""The result of a tool that is declared to return nothing."""
+
+_NULL = ToolResult("null")
+
+
+def to_tool_result(value: Any, *, returns_nothing: bool = False) -> ToolResult:
+    """Return *value* as the model is told it.
+
+    A `str` stays as it is, never quoted again, and so does a `ToolResult`. `Media`, or a list of
+    texts and media, becomes text with media beside it. `bytes` are taken for text in UTF-8, as
+    pydantic does for arguments; content that is not text belongs in a `Media`, which knows its
+    type. Everything else that pydantic can write becomes compact JSON: models, dataclasses, enums,
+    dates, UUIDs, decimals, sets, and whatever holds them. Infinite numbers become strings, since
+    JSON has none.
+
+    Args:
+        value: What the tool returned.
+        returns_nothing: Whether it is declared `-> None`; None then is `Done` instead of `null`.
+
+    Raises:
+        TypeError: The value has no JSON form; the error names its type and says what to do.
+    """
+    if type(value) is str:
+        return ToolResult(value)
+    match value:
+        case None:
+            return DONE if returns_nothing else _NULL
+        case ToolResult():
+            return value
+        case Media():
+            return ToolResult("", (value,))
+        case list() | tuple() if _has_media(value):
+            media = tuple(item for item in value if isinstance(item, Media))
+            texts = [_text(item) for item in value if not isinstance(item, Media)]
+            return ToolResult("\n".join(texts), media)
+        case _:
+            return ToolResult(_text(value))
+
+
+def _has_media(value: Iterable[Any]) -> TypeGuard[Iterable[Any]]:
+    return any(isinstance(item, Media) for item in value)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return str.__str__(value)  # the text itself, also of an enum of texts
+    try:
+        if isinstance(value, bytes | bytearray):
+            return value.decode()
+        return _json(value)
+    except (ValueError, TypeError) as error:  # pydantic's serialisation errors are ValueErrors
+        msg = (
+            f"a tool returned a {type(value).__qualname__} that cannot be told to a model"
+            f" ({error}); return text, JSON values, pydantic models, dataclasses or Media,"
+            " or give the tool a result_converter"
+        )
+        raise TypeError(msg) from error
+
+
+def _json(value: Any) -> str:
+    try:
+        return to_json(value, inf_nan_mode="strings").decode()
+    except UnicodeEncodeError:  # half a surrogate pair, such as in a file name
+        return dumps(value).decode()

@@ -1,0 +1,281 @@
+"""The parameters of a callable, as its tool sees them."""
+
+import functools
+import inspect
+import types
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    TypeAlias,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from pydantic import GetJsonSchemaHandler
+from pydantic_core import CoreSchema
+
+from chatclient.errors import ToolDefinitionError
+from chatclient.tool import ToolContext
+from chatclient.values import EMPTY
+
+MISSING: Any = inspect.Parameter.empty
+"""Stands for a default or an annotation that is not there."""
+
+Role: TypeAlias = Literal["argument", "context", "memory_id"]
+"""Who gives a parameter its value: the model, or the library."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolParam:
+    """What a model is told about a parameter, in `Annotated[int, ToolParam("how many")]`.
+
+    Also describes a field of a model, dataclass or `TypedDict`; there, `required` says nothing.
+
+    Attributes:
+        description: What the parameter means; wins over `Field` and the docstring.
+        required: Whether the model must give it; wins over what default and type say. A parameter
+            that is not required needs a default or a type that admits None.
+    """
+
+    description: str | None = None
+    required: bool | None = None
+
+    def __get_pydantic_json_schema__(
+        self, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        schema = handler(core_schema)
+        return {**schema, "description": self.description} if self.description else schema
+
+
+class ToolMemoryId:
+    """Marks a parameter that gets the conversation's id: `Annotated[str, ToolMemoryId]`.
+
+    The model neither sees the parameter nor chooses its value. Outside of a conversation it gets
+    its default; without one it gets None where the type admits it, and else the call fails.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter of a tool's function.
+
+    Attributes:
+        name: Its name in the function.
+        kind: How it is passed, as `inspect.Parameter` says.
+        annotation: Its type, resolved; `MISSING` when the function does not say.
+        default: Its default in the function, or `MISSING`.
+    """
+
+    name: str
+    kind: inspect._ParameterKind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    annotation: Any = MISSING
+    default: Any = MISSING
+
+    @property
+    def role(self) -> Role:
+        """Who gives it its value."""
+        return _role(self.annotation)
+
+    @property
+    def admits_none(self) -> bool:
+        """Whether None is among the values that its type names."""
+        return _admits_none(self.annotation)
+
+    @property
+    def may_be_left_out(self) -> bool:
+        """Whether there is a value for it when nobody gives one."""
+        return self.default is not MISSING or self.admits_none
+
+    @property
+    def description(self) -> str | None:
+        """What its outermost `ToolParam` with a description says."""
+        said = [each.description for each in self._notes if each.description]
+        return said[-1] if said else None
+
+    @property
+    def required(self) -> bool | None:
+        """Whether the model must give it, as far as `ToolParam` says so."""
+        said = [each.required for each in self._notes if each.required is not None]
+        return said[-1] if said else None
+
+    @property
+    def _notes(self) -> list[ToolParam]:
+        return [each for each in metadata_of(self.annotation) if isinstance(each, ToolParam)]
+
+
+@dataclass(frozen=True, slots=True)
+class Callee:
+    """A callable, as its signature and its docstring describe it.
+
+    Attributes:
+        place: Where it stands, for messages.
+        doc: Its docstring.
+        parameters: What it takes, in order.
+        returns: Its return annotation, or `MISSING` when there is none or it cannot be resolved.
+    """
+
+    place: str
+    doc: str | None
+    parameters: tuple[Parameter, ...]
+    returns: Any
+
+
+def callee_of(function: Callable[..., Any], namespace: Mapping[str, Any] = EMPTY) -> Callee:
+    """Describe *function*.
+
+    Args:
+        function: Any callable with a signature.
+        namespace: More names that its annotations may use, such as the local ones of the function
+            that it is defined in.
+
+    Raises:
+        ToolDefinitionError: It cannot be described; the error says where it is and why.
+    """
+    called = _called(function)
+    place = _place(called)
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError) as error:
+        msg = f"{place} does not say what it takes ({error}); wrap it in a def"
+        raise ToolDefinitionError(msg) from error
+    names = {**getattr(inspect.unwrap(called), "__globals__", {}), **namespace}
+    # What functools.partial has given a name is settled; the model has no business with it.
+    settled: Mapping[str, Any] = getattr(function, "keywords", EMPTY)
+    parameters = tuple(
+        Parameter(each.name, each.kind, _resolved_parameter(each, names, place), each.default)
+        for each in signature.parameters.values()
+        if each.name not in settled
+    )
+    _refuse_unbound(called, parameters, place)
+    returns = MISSING if isinstance(function, type) else _returns(signature, names)
+    return Callee(place, _doc(function, called), parameters, returns)
+
+
+def returns_nothing(returns: Any) -> bool:
+    """Whether a return annotation says that there is no result, now or when awaited."""
+    if _is_awaitable(returns):
+        return get_args(returns)[-1:] in ((None,), (type(None),))
+    return returns in (None, type(None))
+
+
+def returns_function(returns: Any) -> bool:
+    """Whether a return annotation promises something to be called, which no model can do."""
+    if _is_awaitable(returns) or _is_union(returns):
+        return any(map(returns_function, get_args(returns)))
+    return Callable in (returns, get_origin(returns)) or returns is types.FunctionType
+
+
+def metadata_of(annotation: Any) -> tuple[Any, ...]:
+    """Return what `Annotated` adds to a type, the innermost first."""
+    return _unannotated(annotation)[1]
+
+
+def _is_awaitable(annotation: Any) -> bool:
+    return get_origin(annotation) in (Awaitable, Coroutine)
+
+
+def _called(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function that a partial, a class or a callable object runs."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if isinstance(function, type):
+        return getattr(function, "__init__")  # noqa: B009  # a class's own, not an instance's
+    if hasattr(function, "__code__") or not hasattr(type(function).__call__, "__code__"):
+        return function
+    return type(function).__call__
+
+
+def _doc(function: Callable[..., Any], called: Callable[..., Any]) -> str | None:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return (None if isinstance(function, type) else inspect.getdoc(called)) or inspect.getdoc(
+        function
+    )
+
+
+def _place(function: Callable[..., Any]) -> str:
+    name = getattr(function, "__qualname__", None) or type(function).__qualname__
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return f"{name}() ({code.co_filename}:{code.co_firstlineno})" if code else f"{name}()"
+
+
+def _refuse_unbound(
+    called: Callable[..., Any], parameters: tuple[Parameter, ...], place: str
+) -> None:
+    first = parameters[0] if parameters else None
+    owner = getattr(called, "__qualname__", "").rpartition(".")[0]
+    if owner and not owner.endswith("<locals>") and first and first.name in ("self", "cls"):
+        msg = f"{place} is a method without its object; pass it bound, as object.method"
+        raise ToolDefinitionError(msg)
+
+
+# --- annotations ----------------------------------------------------------------------------
+
+_UNRESOLVABLE = (NameError, AttributeError, TypeError, SyntaxError)
+
+
+def _resolved(annotation: Any, names: Mapping[str, Any]) -> Any:
+    holder = types.SimpleNamespace(__annotations__={"it": annotation})
+    return get_type_hints(holder, dict(names), include_extras=True)["it"]
+
+
+def _resolved_parameter(parameter: inspect.Parameter, names: Mapping[str, Any], place: str) -> Any:
+    if parameter.annotation is MISSING:
+        return MISSING
+    try:
+        return _resolved(parameter.annotation, names)
+    except _UNRESOLVABLE as error:
+        msg = (
+            f"parameter {parameter.name!r} of {place} is annotated {parameter.annotation!r}, which"
+            f" cannot be resolved ({error}); its names must exist at run time in the module, not"
+            " only under TYPE_CHECKING or inside a function"
+        )
+        raise ToolDefinitionError(msg) from error
+
+
+def _returns(signature: inspect.Signature, names: Mapping[str, Any]) -> Any:
+    """Return what is promised; a promise only type checkers can read changes nothing here."""
+    try:
+        return _resolved(signature.return_annotation, names)
+    except _UNRESOLVABLE:
+        return MISSING
+
+
+def _unannotated(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Return the type inside aliases and `Annotated`, and the metadata on the way to it."""
+    metadata: tuple[Any, ...] = ()
+    while True:
+        if get_origin(annotation) is Annotated:
+            annotation, metadata = annotation.__origin__, (*annotation.__metadata__, *metadata)
+        elif hasattr(annotation, "__value__"):  # a `type` statement's
+            annotation = annotation.__value__
+        else:
+            return annotation, metadata
+
+
+def _is_union(annotation: Any) -> bool:
+    return get_origin(annotation) in (Union, types.UnionType)
+
+
+def _admits_none(annotation: Any) -> bool:
+    kind, _ = _unannotated(annotation)
+    if _is_union(kind):
+        return any(map(_admits_none, get_args(kind)))
+    return kind in (None, type(None)) or (get_origin(kind) is Literal and None in get_args(kind))
+
+
+def _role(annotation: Any) -> Role:
+    kind, metadata = _unannotated(annotation)
+    if any(each is ToolMemoryId or isinstance(each, ToolMemoryId) for each in metadata):
+        return "memory_id"
+    if isinstance(kind, type) and issubclass(kind, ToolContext):
+        return "context"
+    if _is_union(kind):
+        roles: list[Role] = [_role(each) for each in get_args(kind) if each is not type(None)]
+        return roles[0] if len(roles) == 1 else "argument"
+    return "argument"

@@ -1,0 +1,241 @@
+"""Mends what models get wrong in the arguments of a tool call, where only one thing can be meant.
+
+Two kinds of damage: text that is not quite JSON (`repair_json`), and JSON that is not quite what
+the schema asks for (`repair_value`). Whatever is ambiguous stays as it is; the model is told.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from chatclient.json import loads
+
+Schema = Mapping[str, Any]
+
+# --- text -----------------------------------------------------------------------------------
+
+_FENCE = re.compile(r"```[a-zA-Z0-9]*\s*\n?(.*?)\n?\s*(?:```)?", re.DOTALL)
+_TOKEN = re.compile(
+    r"""
+      (?P<space>\s+)
+    | (?P<double>"(?:[^"\\]|\\.)*(?P<double_end>")?)
+    | (?P<single>'(?:[^'\\]|\\.)*(?P<single_end>')?)
+    | (?P<open>[{\[])
+    | (?P<close>[}\]])
+    | (?P<comma>,)
+    | (?P<colon>:)
+    | (?P<word>[\w.+-]+)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_CLOSER = {"{": "}", "[": "]"}
+_WORDS = {"True": "true", "False": "false", "None": "null"}
+
+
+def repair_json(text: str) -> str | None:
+    """Return the JSON that *text* was meant to be, or None when that is not certain.
+
+    Mends code fences around it, a trailing comma, brackets, braces and a quote missing at the end
+    or too many of them, single quotes, Python's `True`, `False` and `None`, line breaks inside
+    strings, and JSON that was encoded twice. JSON without damage comes back as it is.
+    """
+    text = text.strip().removeprefix("\ufeff")
+    if fenced := _FENCE.fullmatch(text):
+        text = fenced[1].strip()
+    for candidate in (text, _rewritten(text)):
+        if candidate is None:
+            continue
+        try:
+            value = loads(candidate)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(value, str):
+            return repair_json(value) if value.lstrip()[:1] in ("{", "[", '"') else candidate
+        return candidate
+    return None
+
+
+def _rewritten(text: str) -> str | None:
+    """Return *text* with its tokens as JSON writes them and what is open closed."""
+    result: list[str] = []
+    closers: list[str] = []
+    at = 0
+    while at < len(text):
+        token = _TOKEN.match(text, at)
+        if token is None:
+            return None
+        at = token.end()
+        piece = token[0]
+        match token.lastgroup:
+            case "open":
+                closers.append(_CLOSER[piece])
+            case "close":
+                if not closers:
+                    return "".join(result) if not text[at:].strip("}] \t\r\n") else None
+                if closers.pop() != piece:
+                    return None
+                _drop_comma(result)
+            case "space":
+                continue
+            case "word":
+                piece = _WORDS.get(piece, piece)
+            case "double" | "double_end" | "single" | "single_end":
+                piece = _string(token)
+            case _:
+                pass
+        result.append(piece)
+    _drop_comma(result)
+    return "".join([*result, *reversed(closers)])
+
+
+def _drop_comma(pieces: list[str]) -> None:
+    if pieces and pieces[-1] == ",":
+        pieces.pop()
+
+
+def _string(token: re.Match[str]) -> str:
+    """Return a string token with JSON's quotes and escapes."""
+    quote = token[0][0]
+    ended = token["double_end"] or token["single_end"]
+    inside = token[0][1:-1] if ended else token[0][1:]
+    inside = inside.replace("\\'", "'")
+    if quote == "'":
+        inside = re.sub(r'(\\.)|"', lambda match: match[1] or '\\"', inside)
+    return '"' + re.sub(r"[\x00-\x1f]", lambda match: json.dumps(match[0])[1:-1], inside) + '"'
+
+
+# --- values ---------------------------------------------------------------------------------
+
+
+def repair_value(value: Any, schema: Schema) -> Any:
+    """Return *value* with what cannot be meant as it stands put right, by the JSON *schema*.
+
+    - Null for an optional property that cannot be null is left out: the strict form of a schema
+      has no other way to leave it out.
+    - An object or array that was written as a string of JSON is taken for what it says.
+    - A number without a fraction is an integer where an integer is asked for.
+    - Half a surrogate pair becomes U+FFFD, the replacement character.
+    """
+    return _repaired(value, schema, schema.get("$defs", {}))
+
+
+def _repaired(value: Any, schema: Schema, defs: Schema) -> Any:
+    match value:
+        case dict():
+            return _repaired_object(value, _branch_for(value, schema, defs), defs)
+        case list():
+            return _repaired_array(value, schema, defs)
+        case str():
+            return _repaired_string(value, schema, defs)
+        case float() if value.is_integer() and not _admits(schema, defs, "number"):
+            return int(value) if _admits(schema, defs, "integer") else value
+        case _:
+            return value
+
+
+def _repaired_object(value: dict[str, Any], schema: Schema, defs: Schema) -> dict[str, Any]:
+    properties = schema.get("properties", {})
+    required = schema.get("required", ())
+    others = schema.get("additionalProperties", True)
+    others = others if isinstance(others, Mapping) else {}
+    result: dict[str, Any] = {}
+    for key, item in value.items():
+        wanted = properties.get(key, others)
+        optional = key in properties and key not in required
+        if item is None and optional and not _admits(wanted, defs, "null"):
+            continue
+        result[_whole(key)] = _repaired(item, wanted, defs)
+    return result
+
+
+def _repaired_array(value: list[Any], schema: Schema, defs: Schema) -> list[Any]:
+    arrays = (branch for branch in _branches(schema, defs) if "array" in _types(branch))
+    array = next(arrays, {})
+    items = array.get("items", {})
+    items = items if isinstance(items, Mapping) else {}
+    first = array.get("prefixItems", ())
+    return [
+        _repaired(item, first[i] if i < len(first) else items, defs) for i, item in enumerate(value)
+    ]
+
+
+def _repaired_string(value: str, schema: Schema, defs: Schema) -> Any:
+    value = _whole(value)
+    kinds = {
+        kind
+        for kind, start in (("object", "{"), ("array", "["))
+        if value.lstrip().startswith(start) and _admits(schema, defs, kind)
+    }
+    if not kinds or _admits(schema, defs, "string"):
+        return value
+    mended = repair_json(value)
+    return value if mended is None else _repaired(loads(mended), schema, defs)
+
+
+def _whole(text: str) -> str:
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+# --- what a schema admits -------------------------------------------------------------------
+
+_KINDS = frozenset({"null", "boolean", "integer", "number", "string", "array", "object"})
+
+
+def _branches(schema: Schema, defs: Schema) -> Iterator[Schema]:
+    """Yield the alternatives of *schema*, references followed."""
+    if "$ref" in schema:
+        yield from _branches(defs.get(schema["$ref"].removeprefix("#/$defs/"), {}), defs)
+    elif "anyOf" in schema or "oneOf" in schema:
+        for branch in schema.get("anyOf") or schema["oneOf"]:
+            yield from _branches(branch, defs)
+    else:
+        yield schema
+
+
+def _types(schema: Schema) -> frozenset[str]:
+    """Return the JSON types that an alternative admits; all of them when it does not say."""
+    if "const" in schema or "enum" in schema:
+        return frozenset(map(_kind, schema.get("enum", [schema.get("const")])))
+    said = schema.get("type", _KINDS)
+    return frozenset({said} if isinstance(said, str) else said)
+
+
+def _kind(value: Any) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "boolean"
+        case int():
+            return "integer"
+        case float():
+            return "number"
+        case str():
+            return "string"
+        case list():
+            return "array"
+        case _:
+            return "object"
+
+
+def _admits(schema: Schema, defs: Schema, kind: str) -> bool:
+    return any(kind in _types(branch) for branch in _branches(schema, defs))
+
+
+def _branch_for(value: dict[str, Any], schema: Schema, defs: Schema) -> Schema:
+    """Return the alternative that an object is meant for: the first whose properties it has."""
+    objects = [branch for branch in _branches(schema, defs) if "object" in _types(branch)]
+    fitting = (branch for branch in objects if _is_meant(value, branch))
+    return next(fitting, objects[0] if objects else {})
+
+
+def _is_meant(value: dict[str, Any], schema: Schema) -> bool:
+    properties: Schema = schema.get("properties", {})
+    return (
+        schema.get("additionalProperties") is not False or value.keys() <= properties.keys()
+    ) and all(
+        wanted["const"] == value.get(key, wanted["const"])
+        for key, wanted in properties.items()
+        if "const" in wanted
+    )

@@ -1,0 +1,316 @@
+"""What a tool takes: its JSON Schema for the model, and the way back from the model's JSON.
+
+Both come from the same place, a function's signature as a rule, once per tool; so what the schema
+admits is also what binds.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NotRequired, TypeVar
+
+from pydantic import TypeAdapter
+
+from chatclient.errors import ToolDefinitionError, UsageError
+from chatclient.tool import ToolContext
+from chatclient.tools.arguments import PYDANTIC_ERRORS, arguments_of, typed_dict
+from chatclient.tools.binding import ArgumentReader, Validate
+from chatclient.tools.docstring import parse_docstring
+from chatclient.tools.generation import JsonSchema, deep_frozen, schema_of
+from chatclient.tools.naming import check_tool_name, describe_name, sanitise_tool_name
+from chatclient.tools.parameters import (
+    MISSING,
+    Callee,
+    Parameter,
+    ToolMemoryId,
+    ToolParam,
+    callee_of,
+    returns_function,
+    returns_nothing,
+)
+from chatclient.tools.repair import repair_value
+from chatclient.tools.strict import strict_form
+from chatclient.values import EMPTY, FrozenDict
+
+__all__ = [
+    "ToolMemoryId",
+    "ToolParam",
+    "ToolSignature",
+    "check_tool_name",
+    "describe_name",
+    "sanitise_tool_name",
+    "signature_of",
+    "signature_of_model",
+    "signature_of_schema",
+    "strict_form",
+]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ToolSignature:
+    """What a tool takes and whether it gives something back.
+
+    Attributes:
+        input_schema: The JSON Schema (2020-12) of the arguments, an object.
+        description: What the docstring says the tool is for; empty without one.
+        returns_nothing: Whether it is declared `-> None`.
+    """
+
+    input_schema: FrozenDict[str, Any]
+    description: str
+    returns_nothing: bool
+    _reader: ArgumentReader = field(repr=False)
+    _injected: tuple[Parameter, ...] = field(default=(), repr=False)
+    _positional: tuple[Parameter, ...] = field(default=(), repr=False)
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The names of what the model may give, in order."""
+        return tuple(self.input_schema.get("properties", ()))
+
+    def bind(self, arguments: str, context: ToolContext) -> dict[str, Any]:
+        """Return what to call the function with, by name.
+
+        Parameters that the model left out and that have a default are not among it.
+
+        Args:
+            arguments: A JSON object as the model wrote it; blank means `{}`.
+            context: Goes to the parameters that ask for it.
+
+        Raises:
+            ToolArgumentError: The arguments do not fit; message and details are for the model.
+            UsageError: The function wants the conversation's id and there is no conversation.
+        """
+        values = self._reader.read(arguments)
+        for parameter in self._injected:
+            self._inject(parameter, values, context)
+        return values
+
+    def prepare(
+        self, function: Callable[..., T], arguments: str, context: ToolContext
+    ) -> Callable[[], T]:
+        """Return the call of *function* with what `bind` returns, ready to be made.
+
+        Unlike `bind` alone, it also serves functions that take parameters by position only.
+        """
+        values = self.bind(arguments, context)
+        given = [each.name in values for each in self._positional]
+        last = len(given) - given[::-1].index(True) if True in given else 0
+        places = [values.pop(each.name, each.default) for each in self._positional[:last]]
+        return functools.partial(function, *places, **values)
+
+    def _inject(self, parameter: Parameter, values: dict[str, Any], context: ToolContext) -> None:
+        if parameter.role != "memory_id":
+            values[parameter.name] = context
+            return
+        conversation = context.conversation_id
+        if conversation is None and parameter.default is not MISSING:
+            return
+        if conversation is None and not parameter.admits_none:
+            msg = (
+                f"tool {self._reader.tool_name!r} wants the conversation's id for"
+                f" {parameter.name!r}, but the request belongs to no conversation;"
+                " give the request an id, or the parameter a default"
+            )
+            raise UsageError(msg)
+        values[parameter.name] = conversation
+
+
+def signature_of(
+    function: Callable[..., Any],
+    *,
+    name: str | None = None,
+    namespace: Mapping[str, Any] = EMPTY,
+) -> ToolSignature:
+    """Return what a function takes, from its signature, annotations, defaults and docstring.
+
+    Whether the model must give a parameter is what `ToolParam` says, else whether `Field` or the
+    function has a default, else whether its type admits None, which it then gets when it is left
+    out. Its description comes from `ToolParam`, else `Field`, else the docstring.
+
+    Args:
+        function: A function, bound method, partial or callable object, plain or async.
+        name: The tool's name, for messages; default: the function's.
+        namespace: More names that its annotations may use, such as the local ones of the function
+            that it is defined in.
+
+    Raises:
+        ToolDefinitionError: The function cannot be a tool; the error says where it is and why.
+    """
+    callee = callee_of(function, namespace)
+    _refuse(callee)
+    said = parse_docstring(callee.doc)
+    arguments = tuple(each for each in callee.parameters if each.role == "argument")
+    adapter, schema = arguments_of(arguments, said.parameters, callee.place)
+    injected = tuple(each for each in callee.parameters if each.role != "argument")
+    reader = ArgumentReader(
+        name or _name(function),
+        adapter.validator.validate_json,
+        schema,
+        hidden=(each.name for each in injected),
+    )
+    return ToolSignature(
+        deep_frozen(schema),
+        said.summary,
+        returns_nothing(callee.returns),
+        reader,
+        injected,
+        _by_position(callee),
+    )
+
+
+def signature_of_model(
+    input_type: Any,
+    function: Callable[..., Any] | None = None,
+    *,
+    name: str | None = None,
+    namespace: Mapping[str, Any] = EMPTY,
+) -> ToolSignature:
+    """Return what a tool takes whose whole input is one value of *input_type*.
+
+    The function gets the value as its first parameter. A model, dataclass, `TypedDict` or mapping
+    is the arguments; any other type, such as `str` or a list, becomes their only property, named
+    like the parameter, and may also come bare. A second parameter without annotation is taken for
+    the `ToolContext`.
+
+    Args:
+        input_type: Any type that pydantic knows.
+        function: What will be called; without it, `bind` names the value `input`.
+        name: The tool's name, for messages; default: the function's.
+        namespace: More names that the function's annotations may use.
+
+    Raises:
+        ToolDefinitionError: The type has no schema, or the function does not take one value.
+    """
+    callee = callee_of(function, namespace) if function is not None else _ANYTHING
+    target, injected = _one_value(callee)
+    said = parse_docstring(callee.doc)
+    parameter = Parameter(target.name, target.kind, input_type)
+    schema, read, wrapped = _whole_input(parameter, said.parameters, callee.place)
+    described = schema.pop("description", "")
+    return ToolSignature(
+        deep_frozen(schema),
+        said.summary or described,
+        returns_nothing(callee.returns),
+        ArgumentReader(name or _name(function), read, schema, wrapped=wrapped),
+        injected,
+        _by_position(callee),
+    )
+
+
+def signature_of_schema(
+    schema: Mapping[str, Any],
+    function: Callable[..., Any] | None = None,
+    *,
+    name: str | None = None,
+    namespace: Mapping[str, Any] = EMPTY,
+) -> ToolSignature:
+    """Return what a tool takes that brings its own JSON Schema.
+
+    The properties are passed by name and as they come; only what the schema requires, and what it
+    does not know if it says `additionalProperties: false`, is checked.
+
+    Args:
+        schema: The JSON Schema of an object; `type` and `properties` may be left out.
+        function: What will be called; its `ToolContext` parameters are filled in.
+        name: The tool's name, for messages; default: the function's.
+        namespace: More names that the function's annotations may use.
+
+    Raises:
+        ToolDefinitionError: The schema is not that of an object.
+    """
+    complete = {"type": "object", "properties": {}, **schema}
+    properties = complete["properties"]
+    if complete["type"] != "object" or not isinstance(properties, Mapping):
+        msg = f"a tool takes a JSON object, but its input schema says {dict(schema)!r}"
+        raise ToolDefinitionError(msg)
+    callee = callee_of(function, namespace) if function is not None else _ANYTHING
+    required = complete.get("required", ())
+    fields = {key: Any if key in required else NotRequired[Any] for key in properties}
+    fields.update(dict.fromkeys(required, Any))
+    closed = complete.get("additionalProperties") is False
+    validate = typed_dict(fields, extra="forbid" if closed else "allow").validator.validate_json
+    injected = tuple(each for each in callee.parameters if each.role != "argument")
+    return ToolSignature(
+        deep_frozen(complete),
+        parse_docstring(callee.doc).summary,
+        returns_nothing(callee.returns),
+        ArgumentReader(
+            name or _name(function),
+            lambda text: repair_value(validate(text), complete),
+            complete,
+            hidden=(each.name for each in injected),
+        ),
+        injected,
+        _by_position(callee),
+    )
+
+
+# --- parts ----------------------------------------------------------------------------------
+
+_ANYTHING = Callee("the tool", None, (Parameter("input"),), MISSING)
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+def _name(function: Callable[..., Any] | None) -> str:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return "the tool" if function is None else getattr(function, "__name__", "the tool")
+
+
+def _by_position(callee: Callee) -> tuple[Parameter, ...]:
+    return tuple(
+        each for each in callee.parameters if each.kind is inspect.Parameter.POSITIONAL_ONLY
+    )
+
+
+def _refuse(callee: Callee) -> None:
+    for each in callee.parameters:
+        if each.kind in _VARIADIC:
+            msg = (
+                f"{callee.place} takes *{each.name}, which no schema can describe; name its"
+                " parameters, or make the tool with an input schema of its own"
+            )
+            raise ToolDefinitionError(msg)
+    if returns_function(callee.returns):
+        msg = f"{callee.place} returns a function, which no model can call; return its result"
+        raise ToolDefinitionError(msg)
+
+
+def _one_value(callee: Callee) -> tuple[Parameter, tuple[Parameter, ...]]:
+    """Return the parameter that takes the whole input, and those that the library fills in."""
+    takes = [
+        each for each in callee.parameters if each.role == "argument" and each.kind not in _VARIADIC
+    ]
+    injected = [each for each in callee.parameters if each.role != "argument"]
+    unclear = [each for each in takes[1:] if each.default is MISSING]
+    if len(unclear) == 1 and unclear[0].annotation is MISSING and not injected:
+        second = unclear.pop()
+        injected.append(Parameter(second.name, second.kind, ToolContext))
+    if not takes or unclear:
+        msg = (
+            f"{callee.place} should take the whole input as its one parameter, and a ToolContext"
+            " if it wants one; leave input_type out to give it each value by name"
+        )
+        raise ToolDefinitionError(msg)
+    return takes[0], tuple(injected)
+
+
+def _whole_input(
+    parameter: Parameter, texts: Mapping[str, str], place: str
+) -> tuple[JsonSchema, Validate, str | None]:
+    """Return the schema of one value as all arguments, its reader, and its name if it has one."""
+    try:
+        adapter: TypeAdapter[Any] = TypeAdapter(parameter.annotation)
+        schema = schema_of(adapter)
+    except PYDANTIC_ERRORS as error:
+        msg = f"{place} cannot take {parameter.annotation!r} as its input: {error}"
+        raise ToolDefinitionError(msg) from error
+    if schema.get("type") == "object":
+        validate, name = adapter.validator.validate_json, parameter.name
+        return {"type": "object", "properties": {}, **schema}, lambda x: {name: validate(x)}, None
+    wrapper, schema = arguments_of((parameter,), texts, place)
+    return schema, wrapper.validator.validate_json, parameter.name
