@@ -1,24 +1,51 @@
-"""Loggers: structlog's way of writing, the standard library's way of being configured."""
+"""Loggers: structlog's way of writing, the standard library's way of being configured.
+
+Nothing is configured globally and nothing is printed unless the application sets up logging. An
+event's fields reach both the record's message and, as `record.chatclient`, the record itself.
+"""
 
 import logging
 from collections.abc import MutableMapping
 from typing import Any
 
-import structlog
+
+class Logger:
+    """Writes events with fields to the standard logger of its name."""
+
+    __slots__ = ("_bound", "_standard")
+
+    def __init__(self, name: str) -> None:
+        self._standard = logging.getLogger(name)
+        self._bound: Any = None
+
+    def debug(self, event: str, **fields: Any) -> None:
+        """Write an event that matters when something is looked into."""
+        if self._standard.isEnabledFor(logging.DEBUG):
+            self._structlog().debug(event, **fields)
+
+    def info(self, event: str, **fields: Any) -> None:
+        """Write an event that matters in operation."""
+        if self._standard.isEnabledFor(logging.INFO):
+            self._structlog().info(event, **fields)
+
+    def _structlog(self) -> Any:
+        if self._bound is None:
+            # Imported when the first event is written: with `rich` installed it costs as much as
+            # everything else together, and most processes never write at this level.
+            import structlog  # noqa: PLC0415
+
+            self._bound = structlog.wrap_logger(
+                self._standard,
+                processors=[_render],
+                wrapper_class=structlog.stdlib.BoundLogger,
+                cache_logger_on_first_use=True,
+            )
+        return self._bound
 
 
-def get_logger(name: str) -> Any:
-    """Return a structlog logger that writes to the standard logger *name*.
-
-    Nothing is configured globally and nothing is printed unless the application sets up logging.
-    An event's fields reach both the record's message and, as `extra`, the record itself.
-    """
-    return structlog.wrap_logger(
-        logging.getLogger(name),
-        processors=[structlog.stdlib.filter_by_level, _render],
-        wrapper_class=structlog.stdlib.BoundLogger,
-        cache_logger_on_first_use=True,
-    )
+def get_logger(name: str) -> Logger:
+    """Return the logger called *name*."""
+    return Logger(name)
 
 
 def _render(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> dict[str, Any]:
@@ -27,4 +54,8 @@ def _render(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> dict
     message = event.pop("event")
     fields = " ".join(f"{key}={value!r}" for key, value in event.items() if value is not None)
     text = f"{message} {fields}" if fields else message
-    return {"msg": text, "extra": {"chatclient": {"event": message, **event}}, "exc_info": exc_info}
+    return {
+        "msg": text,  # without arguments, logging leaves percent signs alone
+        "extra": {"chatclient": {"event": message, **event}},
+        "exc_info": exc_info,
+    }

@@ -111,8 +111,8 @@ class _Shard:
     busy: int = 0
 
 
-_SHARDS = 16
-_PER_SHARD = 16  # requests at once before the next pool is opened
+_SHARDS = 64
+_PER_SHARD = 4  # requests at once before the next pool is opened
 _CONNECTIONS = 1000
 _KEEPALIVE_SECONDS = 30.0
 _HEADERS = {
@@ -129,17 +129,36 @@ def _library(name: str) -> ModuleType:
 
 
 def http_library() -> ModuleType:
-    """Return httpx2 where it is installed, else httpx; `CHATCLIENT_HTTP` names one explicitly."""
+    """Return the HTTP library in use.
+
+    That is httpx2 where it is installed, else httpx. The environment's `CHATCLIENT_HTTP` decides
+    otherwise: `httpx`, `httpx2`, or `aiohttp` for httpx over aiohttp's connections, which carry
+    the most requests (extra `aiohttp`; blocking requests then go over httpx).
+
+    Raises:
+        UsageError: The environment names something else.
+    """
     name = os.environ.get("CHATCLIENT_HTTP")
-    if name is not None:
-        if name not in ("httpx", "httpx2"):
-            msg = f"CHATCLIENT_HTTP is {name!r}; it can be httpx or httpx2"
-            raise UsageError(msg)
-        return _library(name)
-    try:
-        return _library("httpx2")
-    except ImportError:
-        return _library("httpx")
+    if name is None:
+        try:
+            return _library("httpx2")
+        except ImportError:
+            return _library("httpx")
+    if name not in _LIBRARIES:
+        msg = f"CHATCLIENT_HTTP is {name!r}; it can be {', '.join(_LIBRARIES)}"
+        raise UsageError(msg)
+    return _library(_LIBRARIES[name])
+
+
+_LIBRARIES = {"httpx": "httpx", "httpx2": "httpx2", "aiohttp": "httpx"}
+
+
+def _transport_kind(library: ModuleType, *, blocking: bool) -> Any:
+    if blocking:
+        return library.HTTPTransport
+    if os.environ.get("CHATCLIENT_HTTP") == "aiohttp":
+        return _library("httpx_aiohttp").AiohttpTransport
+    return library.AsyncHTTPTransport
 
 
 @cache
@@ -307,7 +326,11 @@ class HttpClient:
         # With a stream in place of content the library adds no headers: they are complete.
         stream = library.ByteStream(body)
         extensions = {"timeout": timeout}
-        return library.Request("POST", url, headers=headers, stream=stream, extensions=extensions)
+        request = library.Request(
+            "POST", url, headers=headers, stream=stream, extensions=extensions
+        )
+        request.read()  # there is nothing to wait for, and transports may ask for the content
+        return request
 
     # --- clients ---
 
@@ -324,7 +347,7 @@ class HttpClient:
             if shard.busy < _PER_SHARD:
                 return shard.transport, shard
         if len(shards) < _SHARDS:
-            shards.append(_Shard(self._new_transport("AsyncHTTPTransport")))
+            shards.append(_Shard(self._new_transport(blocking=False)))
             return shards[-1].transport, shards[-1]
         shard = min(shards, key=lambda shard: shard.busy)
         return shard.transport, shard
@@ -342,10 +365,10 @@ class HttpClient:
     def _open_blocking(self) -> Any:
         with self._lock:
             if self._blocking is None:
-                self._blocking = self._new_transport("HTTPTransport")
+                self._blocking = self._new_transport(blocking=True)
             return self._blocking
 
-    def _new_transport(self, kind: str) -> Any:
+    def _new_transport(self, *, blocking: bool) -> Any:
         """Return connections without a client on top: redirects, cookies and the like are not ours.
 
         Leaving out the client saves a tenth of what a request costs.
@@ -359,10 +382,12 @@ class HttpClient:
             keepalive_expiry=_KEEPALIVE_SECONDS,
         )
         secure = self.base_url.startswith("https://")
-        return getattr(library, kind)(
+        address = library.URL(self.base_url)
+        proxy = _proxy_for(address)
+        return _transport_kind(library, blocking=blocking)(
             limits=limits,
             verify=_tls(library) if secure else False,
-            proxy=_proxy_for(library.URL(self.base_url)),
+            proxy=library.Proxy(proxy) if proxy else None,
         )
 
     # --- failures ---

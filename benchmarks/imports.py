@@ -1,0 +1,40 @@
+"""What `import chatclient` costs beside importing what everybody imports, in CPU time.
+
+    python benchmarks/imports.py [--repeat 15]
+"""
+
+import argparse
+import resource
+import statistics
+import subprocess
+import sys
+
+OURS = "import chatclient"
+THEIRS = "import httpx, pydantic"
+
+
+def cpu(code: str) -> float:
+    """Return the CPU seconds of a process that runs *code*."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-c", code], check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def main() -> None:
+    """Print both and the ratio."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--repeat", type=int, default=15)
+    repeat = parser.parse_args().repeat
+    cpu(OURS), cpu(THEIRS)
+    empty = statistics.median(cpu("pass") for _ in range(repeat))
+    pairs = [(cpu(OURS), cpu(THEIRS)) for _ in range(repeat)]
+    ours = statistics.median(pair[0] for pair in pairs) - empty
+    theirs = statistics.median(pair[1] for pair in pairs) - empty
+    print(f"{OURS:26} {ours * 1e3:7.0f} ms")
+    print(f"{THEIRS:26} {theirs * 1e3:7.0f} ms")
+    print(f"{'ratio':26} {ours / theirs:7.2f}   (aim 1.5)")
+
+
+if __name__ == "__main__":
+    main()
