@@ -111,6 +111,33 @@ class _Shard:
     busy: int = 0
 
 
+class _LoopPools:
+    """The pools of one event loop; they close with the loop."""
+
+    def __init__(self) -> None:
+        self.shards: list[_Shard] = []
+        self._end = self._until_the_end()
+
+    async def begin(self) -> None:
+        """Tie the pools to the running loop.
+
+        A loop that ends (`asyncio.run`) first ends the asynchronous generators begun on it, so
+        one that waits to be ended is told when to hang up, while that is still possible.
+        """
+        await anext(self._end)
+
+    async def _until_the_end(self) -> AsyncGenerator[None, None]:
+        try:
+            yield
+        finally:
+            for shard in self.shards:
+                await shard.transport.aclose()
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self._end.aclose()
+
+
 _SHARDS = 64
 _PER_SHARD = 4  # requests at once before the next pool is opened
 _CONNECTIONS = 1000
@@ -201,7 +228,7 @@ class HttpClient:
         # Per path what all requests share: library, headers, URL, headers in bytes.
         self._known: dict[str, tuple[ModuleType, Headers, Any, list[tuple[bytes, bytes]]]] = {}
         self._blocking: Any = None
-        self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, list[_Shard]] = (
+        self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopPools] = (
             WeakKeyDictionary()
         )
 
@@ -265,9 +292,9 @@ class HttpClient:
     async def aclose(self) -> None:
         """Close the connections of blocking requests and of this event loop."""
         with self._lock:
-            shards = self._loops.pop(asyncio.get_running_loop(), [])
-        for shard in shards:
-            await shard.transport.aclose()
+            pools = self._loops.pop(asyncio.get_running_loop(), None)
+        if pools is not None:
+            await pools.aclose()
         self.close()
 
     # --- one exchange ---
@@ -277,7 +304,7 @@ class HttpClient:
         if not runtime.remaining():
             msg = f"the deadline passed before {self.provider} could be asked"
             raise DeadlineExceededError(msg)
-        client, shard = self._client_for(runtime)
+        client, shard = await self._client_for(runtime)
         if shard is not None:
             shard.busy += 1
         response: Any = None
@@ -334,15 +361,17 @@ class HttpClient:
 
     # --- clients ---
 
-    def _client_for(self, runtime: Runtime) -> "tuple[Any, _Shard | None]":
+    async def _client_for(self, runtime: Runtime) -> "tuple[Any, _Shard | None]":
         if self.http_client is not None:
             return self._own_client(runtime), None
         if runtime.blocking:
             return self._blocking or self._open_blocking(), None
         loop = asyncio.get_running_loop()
-        shards = self._loops.get(loop)
-        if shards is None:
-            shards = self._loops[loop] = []
+        pools = self._loops.get(loop)
+        if pools is None:
+            pools = self._loops[loop] = _LoopPools()
+            await pools.begin()
+        shards = pools.shards
         for shard in shards:
             if shard.busy < _PER_SHARD:
                 return shard.transport, shard

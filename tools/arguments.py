@@ -16,7 +16,7 @@ from pydantic_core import CoreSchema, SchemaError, to_jsonable_python
 
 from chatclient.errors import ToolDefinitionError
 from chatclient.tools.generation import JsonSchema, schema_of
-from chatclient.tools.parameters import MISSING, Parameter, ToolParam, metadata_of
+from chatclient.tools.parameters import MISSING, Parameter, metadata_of
 
 PYDANTIC_ERRORS = (
     PydanticUserError,

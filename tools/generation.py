@@ -84,12 +84,14 @@ _KEYS: Mapping[str, JsonSchema] = {
     "boolean": {"enum": ["true", "false"]},
 }
 _STRING_KEYWORDS = frozenset({"pattern", "format", "minLength", "maxLength"})
+_LEAP = r"(\d\d(0[48]|[2468][048]|[13579][26])|(0[48]|[2468][048]|[13579][26])00)-02-29"
+_YEAR = r"(\d{3}[1-9]|\d\d[1-9]0|\d[1-9]00|[1-9]000)"
 _DAY = (
-    r"(\d{4}-((0[13578]|1[02])-(0[1-9]|[12]\d|3[01])|(0[469]|11)-(0[1-9]|[12]\d|30)"
+    r"((0[13578]|1[02])-(0[1-9]|[12]\d|3[01])|(0[469]|11)-(0[1-9]|[12]\d|30)"
     r"|02-(0[1-9]|1\d|2[0-8]))"
-    r"|(\d\d(0[48]|[2468][048]|[13579][26])|([02468][048]|[13579][26])00)-02-29)"
 )
-_NAIVE = rf"^{_DAY}T([01]\d|2[0-3]):[0-5]\d(:[0-5]\d(\.\d{{1,6}})?)?$"
+_TIME = r"([01]\d|2[0-3]):[0-5]\d(:[0-5]\d(\.\d{1,6})?)?"
+_NAIVE = f"^({_YEAR}-{_DAY}|{_LEAP})T{_TIME}$"
 _COMPLEX = r"^-?\d+(\.\d+)?([+-]\d+(\.\d+)?j)?$"
 _BASE64 = r"^([A-Za-z0-9_-]{4})*([A-Za-z0-9_-]{2}==|[A-Za-z0-9_-]{3}=)?$"
 
@@ -176,6 +178,13 @@ class _Generator(GenerateJsonSchema):
             result["description"] = _sentences(result.get("description"), meaning)
         return result
 
+    def literal_schema(self, schema: Any) -> JsonSchema:
+        for member in schema["expected"]:
+            if not isinstance(member, _SCALARS):
+                msg = f"Literal[{member!r}] cannot be told in JSON; use the value, or a StrEnum"
+                raise PydanticInvalidForJsonSchema(msg)
+        return super().literal_schema(schema)
+
     # Collections.
 
     def set_schema(self, schema: Any) -> JsonSchema:
@@ -198,8 +207,11 @@ class _Generator(GenerateJsonSchema):
         result.pop("propertyNames", None)
         for values in result.pop("patternProperties", {}).values():
             result["additionalProperties"] = values
-        if "keys_schema" in schema:
-            names = self._names(self.generate_inner(schema["keys_schema"]))
+        keys: Any = schema.get("keys_schema")
+        if keys is not None:
+            names = self._names(self.generate_inner(keys))
+            if keys.get("sub_type") in ("int", "float"):  # an enum that reads its numbers from text
+                names = {"enum": [str(member.value) for member in keys["members"]]}
             if names is None:
                 msg = "the keys of a JSON object are strings; a mapping needs keys made from those"
                 raise PydanticInvalidForJsonSchema(msg)
@@ -317,6 +329,8 @@ def _tidied(schema: JsonSchema) -> JsonSchema:
     schema.pop("title", None)
     if schema.pop("discriminator", None):
         schema = {"anyOf": schema.pop("oneOf"), **schema}
+    if str(schema.get("format")).startswith("uuid"):  # the version is in the pattern
+        schema["format"] = "uuid"
     if schema.get("format") in _PATTERNS:
         pattern = _PATTERNS[schema.pop("format")]
         if pattern:

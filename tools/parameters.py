@@ -184,7 +184,8 @@ def _called(function: Callable[..., Any]) -> Callable[..., Any]:
     while isinstance(function, functools.partial):
         function = function.func
     if isinstance(function, type):
-        return getattr(function, "__init__")  # noqa: B009  # a class's own, not an instance's
+        initialiser: Callable[..., Any] = getattr(function, "__init__")  # noqa: B009  # the class's
+        return initialiser
     if hasattr(function, "__code__") or not hasattr(type(function).__call__, "__code__"):
         return function
     return type(function).__call__

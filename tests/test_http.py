@@ -1,0 +1,487 @@
+"""HTTP as all providers share it: over both libraries, blocking and not, against real sockets."""
+
+import asyncio
+import gzip
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable
+from email.utils import formatdate
+from typing import Any
+
+import pytest
+from conftest import Ask
+from servers import ChatServer, Reply, as_stream, completion
+
+from chatclient import ChatClient
+from chatclient.errors import (
+    AuthenticationError,
+    ConnectionFailedError,
+    DeadlineExceededError,
+    InvalidResponseError,
+    OverloadedError,
+    ProviderError,
+    RateLimitedError,
+    RequestTimeoutError,
+    StreamInterruptedError,
+    UsageError,
+)
+from chatclient.providers.http import HttpClient, RetryPolicy, Timeouts, as_timeouts
+from chatclient.providers.openai import OpenAIChatModel
+
+Start = Callable[..., ChatServer]
+pytestmark = pytest.mark.usefixtures("http_library")
+
+KEY = "sk-very-secret"
+
+
+def client_of(server: ChatServer | str, **settings: Any) -> ChatClient:
+    url = server if isinstance(server, str) else server.url
+    settings = {"max_retries": 0, **settings}
+    return ChatClient.create(OpenAIChatModel("stub", api_key=KEY, base_url=url, **settings))
+
+
+def refusal(status: int, message: str = "no", **headers: str) -> Reply:
+    body = json.dumps({"error": {"message": message, "type": "t", "code": None}}).encode()
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Reply(body, status, named)
+
+
+def closed_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_an_answer_comes_over_real_http(ask: Ask, chat_server: Start) -> None:
+    """The server gets key and conversation; the caller gets text, usage and ids."""
+    server = chat_server("Hello there")
+    with client_of(server, headers={"x-team": "a"}) as client:
+        result = ask(client.prompt("Hi"))
+
+    assert result.text == "Hello there"
+    assert result.response.chat_response.usage.total_tokens == 15
+    assert server.requests[0]["messages"] == [{"role": "user", "content": "Hi"}]
+    assert server.requests[0].get("stream", False) is ask.streaming
+    assert server.headers[0]["authorization"] == f"Bearer {KEY}"
+    assert server.headers[0]["x-team"] == "a"
+    assert server.headers[0]["content-type"] == "application/json"
+
+
+def test_a_tool_round_over_real_http(ask: Ask, chat_server: Start) -> None:
+    """Two parallel calls, streamed in fragments or not, are run and sent back as pairs."""
+
+    def add(a: int, b: int) -> int:
+        """Add."""
+        return a + b
+
+    calls = [("c1", "add", '{"a": 1, "b": 2}'), ("c2", "add", '{"a": 3, "b": 4}')]
+    server = chat_server(completion(None, *calls), "3 and 7")
+    with client_of(server) as client:
+        result = ask(client.prompt("x").tools(add))
+
+    assert result.text == "3 and 7"
+    assert [(m["role"], m.get("content")) for m in server.requests[1]["messages"]] == [
+        ("user", "x"),
+        ("assistant", None),
+        ("tool", "3"),
+        ("tool", "7"),
+    ]
+
+
+# --- refusals and retries ---
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [(401, AuthenticationError), (429, RateLimitedError), (500, OverloadedError)],
+)
+def test_a_refusal_is_a_typed_error(
+    ask: Ask, chat_server: Start, status: int, kind: type[ProviderError]
+) -> None:
+    """The error says who refused, with which status, why, and what to quote to support."""
+    server = chat_server(refusal(status, "because", x_request_id="req-1"))
+    with client_of(server) as client, pytest.raises(kind, match="because") as caught:
+        ask(client.prompt("Hi"))
+
+    error = caught.value
+    assert (error.status, error.request_id) == (status, "req-1")
+    assert error.provider in str(error)
+    assert KEY not in f"{error} {error!r} {error.__dict__}"
+
+
+def test_a_passing_failure_is_retried(ask: Ask, chat_server: Start) -> None:
+    """After 500 and 429 the request is repeated, at most as often as allowed."""
+    server = chat_server(refusal(500), refusal(429, retry_after_ms="1"), "made it")
+    with client_of(server, max_retries=2) as client:
+        client.model._http.retry = RetryPolicy(2, 0.01, 0.02)  # type: ignore[attr-defined]
+        assert ask(client.prompt("Hi")).text == "made it"
+
+    assert len(server.requests) == 3
+
+
+def test_retries_end(ask: Ask, chat_server: Start) -> None:
+    """When every try fails, the last failure is raised."""
+    server = chat_server(refusal(503, "first"), refusal(503, "second"), refusal(503, "third"))
+    with client_of(server) as client:
+        client.model._http.retry = RetryPolicy(2, 0.01, 0.02)  # type: ignore[attr-defined]
+        with pytest.raises(OverloadedError, match="third"):
+            ask(client.prompt("Hi"))
+
+
+@pytest.mark.parametrize("status", [400, 401, 404])
+def test_a_lasting_failure_is_not_retried(chat_server: Start, status: int) -> None:
+    """What asking again cannot mend is raised at once."""
+    server = chat_server(refusal(status))
+    with client_of(server, max_retries=5) as client, pytest.raises(ProviderError):
+        client.prompt("Hi").call().content()
+
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("form", ["seconds", "milliseconds", "date"])
+def test_the_provider_says_how_long_to_wait(ask: Ask, chat_server: Start, form: str) -> None:
+    """Every form of Retry-After is kept, and capped."""
+    header = {
+        "seconds": {"retry-after": "0.2"},
+        "milliseconds": {"retry-after-ms": "200", "retry-after": "99"},
+        "date": {"retry-after": formatdate(time.time() + 500, usegmt=True)},
+    }[form]
+    server = chat_server(Reply(refusal(429).body, 429, header), "made it")
+    with client_of(server) as client:
+        client.model._http.retry = RetryPolicy(1, 0.001, 0.25)  # type: ignore[attr-defined]
+        started = time.monotonic()
+        assert ask(client.prompt("Hi")).text == "made it"
+
+    assert 0.19 < time.monotonic() - started < 2
+
+
+def test_a_wait_beyond_the_deadline_is_not_begun(ask: Ask, chat_server: Start) -> None:
+    """When the provider asks for more patience than there is time, the refusal is raised."""
+    server = chat_server(refusal(429, "later", retry_after="30"), "never")
+    started = time.monotonic()
+    with client_of(server, max_retries=3) as client, pytest.raises(RateLimitedError, match="later"):
+        ask(client.prompt("Hi").deadline(5))
+
+    assert time.monotonic() - started < 2
+
+
+def test_a_deadline_that_has_passed_sends_nothing(chat_server: Start) -> None:
+    """A slow tool may use up the time; the next round is not begun."""
+
+    def slow() -> None:
+        """Take a while."""
+        time.sleep(0.1)
+
+    server = chat_server(completion(None, ("c", "slow", "{}")), "never")
+    with client_of(server) as client, pytest.raises((DeadlineExceededError, TimeoutError)):
+        client.prompt("Hi").tools(slow).deadline(0.05).call().content()
+
+    assert len(server.requests) == 1
+
+
+# --- no answer, half an answer, a wrong answer ---
+
+
+def test_an_unreachable_server(ask: Ask) -> None:
+    """A refused connection says where nobody answered."""
+    url = f"http://127.0.0.1:{closed_port()}/v1"
+    with client_of(url) as client, pytest.raises(ConnectionFailedError, match=r"127\.0\.0\.1"):
+        ask(client.prompt("Hi"))
+
+
+def test_a_silent_server(ask: Ask, chat_server: Start) -> None:
+    """A server that takes too long is given up on."""
+    server = chat_server(Reply(b"{}", delay=0.5))
+    with (
+        client_of(server, timeout=Timeouts(read=0.05)) as client,
+        pytest.raises(RequestTimeoutError, match="in time"),
+    ):
+        ask(client.prompt("Hi"))
+
+
+def test_the_deadline_bounds_the_wait_for_the_server(ask: Ask, chat_server: Start) -> None:
+    """A deadline flows into the time-outs of the request."""
+    server = chat_server(Reply(b"{}", delay=0.5))
+    with client_of(server) as client, pytest.raises(TimeoutError):
+        ask(client.prompt("Hi").deadline(0.05))
+
+
+@pytest.mark.parametrize("body", [b"<html>Bad gateway</html>", b'{"half": ', b"", b"[1]", b"{}"])
+def test_an_answer_that_is_none(ask: Ask, chat_server: Start, body: bytes) -> None:
+    """Whatever comes in place of an answer is told as such, with its beginning."""
+    server = chat_server(Reply(body))
+    with client_of(server) as client, pytest.raises(InvalidResponseError):
+        ask(client.prompt("Hi"))
+
+
+def test_half_a_body(chat_server: Start) -> None:
+    """A connection that breaks within the body is a connection failure."""
+    server = chat_server(Reply(json.dumps(completion("x")).encode(), truncate=True))
+    with client_of(server) as client, pytest.raises(ConnectionFailedError):
+        client.prompt("Hi").call().content()
+
+
+STREAM = as_stream(completion("one two three"))
+BEGIN = STREAM[: STREAM.index(b"two")].rpartition(b"\n\n")[0] + b"\n\n"
+
+
+@pytest.mark.parametrize("how", ["clean", "reset"])
+def test_a_stream_that_breaks_off(ask: Ask, chat_server: Start, how: str) -> None:
+    """A stream cut before its end is an error that carries what arrived."""
+    if not ask.streaming:
+        pytest.skip("a whole answer is no stream")
+    half = STREAM[: STREAM.index(b"three")]
+    reply = Reply(half, content_type="text/event-stream", truncate=how == "reset")
+    server = chat_server(reply)
+    with client_of(server) as client, pytest.raises(StreamInterruptedError) as caught:
+        ask(client.prompt("Hi"))
+
+    assert caught.value.partial.text == "one two"
+
+
+def test_a_stream_that_goes_silent(ask: Ask, chat_server: Start) -> None:
+    """A stream that stalls is given up on after the read time-out."""
+    if not ask.streaming:
+        pytest.skip("a whole answer is no stream")
+    cut = STREAM.index(b"three")
+    chunks = [STREAM[:cut], STREAM[cut:]]
+    server = chat_server(Reply(b"", content_type="text/event-stream", chunks=chunks, delay=0.5))
+    with (
+        client_of(server, timeout=Timeouts(read=0.1)) as client,
+        pytest.raises(StreamInterruptedError) as caught,
+    ):
+        ask(client.prompt("Hi"))
+
+    assert caught.value.partial.text == "one two"
+
+
+def test_a_failed_stream_is_not_retried(chat_server: Start) -> None:
+    """Once a byte has arrived, nothing is asked again."""
+    half = Reply(BEGIN, content_type="text/event-stream")
+    server = chat_server(half, "never")
+    with client_of(server, max_retries=3) as client, pytest.raises(StreamInterruptedError):
+        list(client.prompt("Hi").stream())
+
+    assert len(server.requests) == 1
+
+
+def test_compressed_answers_are_read(ask: Ask, chat_server: Start) -> None:
+    """A server may compress what it sends, streamed or not."""
+
+    def compress(request: dict[str, Any]) -> Reply:
+        whole = completion("squeezed")
+        body = as_stream(whole) if request.get("stream") else json.dumps(whole).encode()
+        kind = "text/event-stream" if request.get("stream") else "application/json"
+        return Reply(gzip.compress(body), headers={"content-encoding": "gzip"}, content_type=kind)
+
+    with client_of(chat_server(compress)) as client:
+        assert ask(client.prompt("Hi")).text == "squeezed"
+
+
+def test_a_body_that_cannot_be_decompressed(ask: Ask, chat_server: Start) -> None:
+    """Broken compression is an answer that cannot be read."""
+    server = chat_server(Reply(b"not gzip", headers={"content-encoding": "gzip"}))
+    with client_of(server) as client, pytest.raises(ProviderError):
+        ask(client.prompt("Hi"))
+
+
+# --- connections ---
+
+
+def test_connections_are_kept_and_closed(chat_server: Start) -> None:
+    """Requests in a row share a connection; closing the client closes it."""
+    server = chat_server("ok")
+    with client_of(server) as client:
+        for _ in range(5):
+            client.prompt("Hi").call().content()
+        assert server.open_connections == 1
+    wait_until(lambda: server.open_connections == 0)
+
+
+def test_leaving_a_stream_closes_its_connection(chat_server: Start) -> None:
+    """Breaking out of the loop hangs up at once."""
+    chunks = [BEGIN, *[b": wait\n\n"] * 200]
+    server = chat_server(Reply(b"", content_type="text/event-stream", chunks=chunks, delay=0.02))
+    with client_of(server) as client:
+        for _piece in client.prompt("Hi").stream():
+            break
+        wait_until(lambda: server.open_connections == 0)
+
+
+def test_leaving_an_async_stream_closes_its_connection(chat_server: Start) -> None:
+    """Closing the iterator hangs up at once."""
+    chunks = [BEGIN, *[b": wait\n\n"] * 200]
+    server = chat_server(Reply(b"", content_type="text/event-stream", chunks=chunks, delay=0.02))
+
+    async def main() -> None:
+        async with client_of(server) as client:
+            async with client.prompt("Hi").astream().content() as pieces:
+                await anext(pieces)
+            await asyncio.to_thread(wait_until, lambda: server.open_connections == 0)
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_request_closes_its_connection(chat_server: Start) -> None:
+    """Cancelling the task that waits for an answer hangs up."""
+    server = chat_server(Reply(b"{}", delay=0.5))
+
+    async def main() -> None:
+        async with client_of(server) as client:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await client.prompt("Hi").acall()
+
+    asyncio.run(main())
+    wait_until(lambda: server.open_connections == 0)
+
+
+def test_one_client_serves_many_threads(chat_server: Start) -> None:
+    """Blocking requests of many threads go over one pool."""
+    server = chat_server("ok")
+    answers: list[str] = []
+    with client_of(server) as client:
+        threads = [
+            threading.Thread(target=lambda: answers.append(client.prompt("Hi").call().content()))
+            for _ in range(20)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    assert answers == ["ok"] * 20
+
+
+def test_one_client_serves_many_loops(chat_server: Start) -> None:
+    """Each event loop gets connections of its own; a closed loop is no harm to the next."""
+    server = chat_server("ok")
+    client = client_of(server)
+
+    async def main() -> list[str]:
+        async with client:
+            requests = [client.prompt("Hi").acall().content() for _ in range(300)]
+            return list(await asyncio.gather(*requests))
+
+    for _ in range(2):
+        assert asyncio.run(main()) == ["ok"] * 300
+    wait_until(lambda: server.open_connections == 0)
+
+
+def test_a_client_of_ones_own_is_used_as_it_is(chat_server: Start, http_library: str) -> None:
+    """A given HTTP client brings its own headers, and stays open."""
+    import importlib
+
+    library = importlib.import_module(http_library)
+    server = chat_server("ok")
+    with library.Client(headers={"x-mine": "yes"}) as mine:
+        client = client_of(server, http_client=mine)
+        with client:
+            assert client.prompt("Hi").call().content() == "ok"
+        assert not mine.is_closed
+        with pytest.raises(UsageError, match="AsyncClient"):
+            asyncio.run(_acall(client))
+
+    assert server.headers[0]["x-mine"] == "yes"
+
+
+def test_an_async_client_of_ones_own(chat_server: Start, http_library: str) -> None:
+    """An asynchronous client serves asynchronous calls, and only those."""
+    import importlib
+
+    library = importlib.import_module(http_library)
+    server = chat_server("ok")
+
+    async def main() -> str:
+        async with library.AsyncClient() as mine:
+            client = client_of(server, http_client=mine)
+            with pytest.raises(UsageError, match="Client"):
+                client.prompt("Hi").call().content()
+            return await _acall(client)
+
+    assert asyncio.run(main()) == "ok"
+
+
+async def _acall(client: ChatClient) -> str:
+    return await client.prompt("Hi").acall().content()
+
+
+def test_what_is_no_http_client_is_refused(chat_server: Start) -> None:
+    """Something else in place of an HTTP client is named."""
+    with pytest.raises(UsageError, match="httpx"):
+        client_of(chat_server("ok"), http_client=object()).prompt("Hi").call().content()
+
+
+def test_a_proxy_of_the_environment_is_used(
+    ask: Ask, chat_server: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests go through the proxy that the environment names, but not where it says no."""
+    proxy = chat_server("through the proxy")
+    monkeypatch.setenv("http_proxy", proxy.url.removesuffix("/v1"))
+    monkeypatch.delenv("no_proxy", raising=False)
+    with client_of("http://model.invalid/v1") as client:
+        assert ask(client.prompt("Hi")).text == "through the proxy"
+    server = chat_server("directly")
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    with client_of(server) as client:
+        assert ask(client.prompt("Hi")).text == "directly"
+
+
+def test_a_rotating_key_is_asked_for_each_request(chat_server: Start) -> None:
+    """A function gives the key anew for every request."""
+    keys = iter(["one", "two"])
+    server = chat_server("ok")
+    model = OpenAIChatModel("stub", api_key=lambda: next(keys), base_url=server.url)
+    with ChatClient.create(model) as client:
+        client.prompt("Hi").call().content()
+        client.prompt("Hi").call().content()
+
+    assert [h["authorization"] for h in server.headers] == ["Bearer one", "Bearer two"]
+
+
+# --- settings ---
+
+
+def test_timeouts_in_every_form() -> None:
+    """A number bounds the answer, None bounds nothing, a deadline bounds everything."""
+    assert as_timeouts(3).within(float("inf")) == dict.fromkeys(
+        ("connect", "read", "write", "pool"), 3
+    )
+    assert as_timeouts(600).within(float("inf"))["connect"] == 5.0
+    assert as_timeouts(None).within(float("inf"))["read"] is None
+    assert as_timeouts(None).within(2)["read"] == 2
+    assert as_timeouts(Timeouts(read=9)).within(2)["read"] == 2
+
+
+def test_a_base_url_has_a_scheme() -> None:
+    """An address without http is refused when the client is made."""
+    with pytest.raises(UsageError, match="http://"):
+        HttpClient("p", "localhost:8000", dict)
+
+
+def test_an_unknown_library_is_refused(
+    chat_server: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wrong choice of the HTTP library is told with the possible ones."""
+    monkeypatch.setenv("CHATCLIENT_HTTP", "requests")
+    with pytest.raises(UsageError, match="httpx2"):
+        client_of(chat_server("ok")).prompt("Hi").call().content()
+
+
+def test_secrets_stay_out_of_sight() -> None:
+    """No key in the text of a model or its HTTP part."""
+    model = OpenAIChatModel("stub", api_key=KEY, base_url="http://127.0.0.1/v1")
+
+    assert KEY not in f"{model!r} {model._http!r} {model.options!r}"
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait until *condition* holds, for two seconds at most."""
+    end = time.monotonic() + 2
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+

@@ -1,0 +1,652 @@
+"""The tool loop: rounds, results, errors, hooks, in all four ways of calling."""
+
+import asyncio
+import contextvars
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from conftest import Ask
+
+from chatclient import (
+    HIGHEST_PRECEDENCE,
+    AssistantMessage,
+    ChatClient,
+    ChatClientRequest,
+    ChatClientResponse,
+    ChatOptions,
+    ChatResponse,
+    Message,
+    Next,
+    Prompt,
+    SystemMessage,
+    ToolCall,
+    ToolResponseMessage,
+    Usage,
+    UserMessage,
+)
+from chatclient.advisors import ToolCallingAdvisor
+from chatclient.errors import ToolError, UsageError
+from chatclient.events import (
+    Done,
+    RoundEnded,
+    TextDelta,
+    ToolCallDelta,
+    ToolCallFinished,
+    ToolCallStarted,
+)
+from chatclient.response import Generation
+from chatclient.testing import Answer, ScriptedModel, call
+from chatclient.tools import (
+    StaticToolCallbackResolver,
+    ToolCallingManager,
+    ToolContext,
+    ToolExecutionResult,
+    tool,
+)
+
+VAR: contextvars.ContextVar[str] = contextvars.ContextVar("VAR", default="nobody")
+
+
+@tool
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+@tool
+async def double(n: int) -> int:
+    """Double a number."""
+    await asyncio.sleep(0)
+    return 2 * n
+
+
+@tool(return_direct=True)
+def direct() -> str:
+    """Answer directly."""
+    return "straight from the tool"
+
+
+def client_of(model: ScriptedModel, *tools: Any, **manager: Any) -> ChatClient:
+    builder = ChatClient.builder(model).default_tools(*tools)
+    return builder.tool_calling_manager(ToolCallingManager(**manager)).build()
+
+
+def results(prompt: Prompt) -> list[str]:
+    """Return what the tools answered in the last message of *prompt*."""
+    message = prompt.messages[-1]
+    assert isinstance(message, ToolResponseMessage)
+    return [response.data for response in message.responses]
+
+
+def assert_paired(messages: Sequence[Message]) -> None:
+    """Check what every provider checks: each call is answered, at once and in order."""
+    for message, following in zip(messages, [*messages[1:], None], strict=True):
+        if isinstance(message, AssistantMessage) and message.tool_calls:
+            assert isinstance(following, ToolResponseMessage)
+            assert [r.id for r in following.responses] == [c.id for c in message.tool_calls]
+
+
+# --- the loop ---
+
+
+def test_the_model_gets_the_result_and_answers(ask: Ask) -> None:
+    """A tool call is run, its result sent back with the whole conversation, and answered."""
+    model = ScriptedModel(call("add", '{"a": 1, "b": 2}'), "It is 3.")
+    result = ask(client_of(model, add).prompt("1 + 2?"))
+
+    assert result.text == "It is 3."
+    assert model.prompts[1].messages == (
+        UserMessage("1 + 2?"),
+        AssistantMessage(tool_calls=[call("add", '{"a": 1, "b": 2}')]),
+        ToolResponseMessage([result.executions[0].response]),
+    )
+    assert results(model.prompts[1]) == ["3"]
+
+
+def test_plain_and_async_tools_work_in_every_mode(ask: Ask) -> None:
+    """Both kinds of functions serve both kinds of calls."""
+    calls = [call("add", '{"a": 1, "b": 2}'), call("double", '{"n": 21}')]
+    model = ScriptedModel(calls, "done")
+    ask(client_of(model, add, double).prompt("x"))
+
+    assert results(model.prompts[1]) == ["3", "42"]
+
+
+def test_executions_tell_what_was_run(ask: Ask) -> None:
+    """Every call can be looked at afterwards: arguments, result, error, duration."""
+    model = ScriptedModel([call("add", '{"a": 1, "b": 2}'), call("nobody")], "done")
+    ok, failed = ask(client_of(model, add).prompt("x")).executions
+
+    assert (ok.tool_call.name, ok.response.data, ok.is_error, ok.error) == ("add", "3", False, None)
+    assert failed.is_error
+    assert type(failed.error).__name__ == "UnknownToolError"
+    assert ok.seconds > 0
+
+
+def test_usage_is_summed_over_the_rounds(ask: Ask) -> None:
+    """What a turn costs is what all its rounds cost; the rest is that of the last round."""
+
+    def answer(text: str | None, usage: Usage, *calls: ToolCall) -> ChatResponse:
+        from chatclient.response import ChatResponseMetadata
+
+        metadata = ChatResponseMetadata("id", "m", usage)
+        reason: Any = "tool_call" if calls else "stop"
+        return ChatResponse((Generation(AssistantMessage(text, calls), reason),), metadata)
+
+    first = answer(None, Usage(10, 20, 100, 5), call("add", '{"a": 1, "b": 2}'))
+    model = ScriptedModel(first, answer("done", Usage(1, 2, 200, 0)))
+    usage = ask(client_of(model, add).prompt("x")).response.chat_response.usage
+
+    assert (usage.input_tokens, usage.output_tokens, usage.total_tokens) == (11, 22, 33)
+    assert (usage.cache_read_tokens, usage.cache_write_tokens) == (300, 5)
+
+
+def test_the_events_of_a_tool_round(ask: Ask) -> None:
+    """A stream tells the call as it comes, its result, and where rounds end."""
+    if not ask.streaming:
+        pytest.skip("a call has no events")
+    model = ScriptedModel(["Let me see.", call("add", '{"a": 1, "b": 2}')], "3", chunks=20)
+    events = ask(client_of(model, add).prompt("x")).events
+
+    assert [type(event) for event in events] == [
+        TextDelta,
+        ToolCallStarted,
+        ToolCallDelta,
+        RoundEnded,
+        ToolCallFinished,
+        TextDelta,
+        RoundEnded,
+        Done,
+    ]
+    assert events[1] == ToolCallStarted("call_add", "add")
+    assert events[4].response.data == "3"
+
+
+def test_parallel_calls_are_answered_in_their_order(ask: Ask) -> None:
+    """However long each tool takes, the answers stand in the order of the calls."""
+
+    @tool
+    async def wait(seconds: float) -> float:
+        await asyncio.sleep(seconds)
+        return seconds
+
+    calls = [call("wait", f'{{"seconds": {s}}}', id=f"c{s}") for s in (0.03, 0.01, 0.02)]
+    model = ScriptedModel(calls, "done")
+    ask(client_of(model, wait).prompt("x"))
+
+    assert results(model.prompts[1]) == ["0.03", "0.01", "0.02"]
+    assert_paired(model.prompts[1].messages)
+
+
+def overlap(manager: dict[str, Any], mode: Ask, **options: Any) -> int:
+    """Return how many of six calls of a tool ran at once."""
+    running = peak = 0
+    lock = threading.Lock()
+
+    @tool(**options)
+    def busy() -> None:
+        nonlocal running, peak
+        with lock:
+            running += 1
+            peak = max(peak, running)
+        time.sleep(0.02)
+        with lock:
+            running -= 1
+
+    model = ScriptedModel([call("busy", id=f"c{n}") for n in range(6)], "done")
+    mode(client_of(model, busy, **manager).prompt("x"))
+    assert results(model.prompts[1]) == ["Done"] * 6
+    return peak
+
+
+def test_tools_run_side_by_side_up_to_the_limit(ask: Ask) -> None:
+    """On a loop tools run concurrently, bounded; blocking one by one unless asked otherwise."""
+    assert overlap({}, ask) == (1 if ask.blocking else 6)
+    assert 1 < overlap({"max_concurrency": 2, "blocking_concurrency": 2}, ask) <= 2
+
+
+@pytest.mark.parametrize(
+    "option", [{"sequential": True}, {"concurrency_group": "db"}, {"exclusive": True}]
+)
+def test_a_tool_can_refuse_company(ask: Ask, option: dict[str, Any]) -> None:
+    """Sequential, grouped and exclusive tools never run beside themselves."""
+    assert overlap({"blocking_concurrency": 6}, ask, **option) == 1
+
+
+def test_an_exclusive_tool_runs_alone(ask: Ask) -> None:
+    """Calls before an exclusive one end first, those after it wait."""
+    log: list[str] = []
+
+    @tool
+    def normal(n: int) -> None:
+        log.append(f"start {n}")
+        time.sleep(0.01)
+        log.append(f"end {n}")
+
+    @tool(exclusive=True)
+    def alone() -> None:
+        log.append("alone")
+
+    calls = [call("normal", f'{{"n": {n}}}', id=f"n{n}") for n in range(4)]
+    model = ScriptedModel([*calls[:2], call("alone"), *calls[2:]], "done")
+    ask(client_of(model, normal, alone, blocking_concurrency=4).prompt("x"))
+
+    before, after = log[: log.index("alone")], log[log.index("alone") + 1 :]
+    assert sorted(before) == ["end 0", "end 1", "start 0", "start 1"]
+    assert sorted(after) == ["end 2", "end 3", "start 2", "start 3"]
+
+
+# --- what goes wrong ---
+
+
+def told(ask: Ask, model_call: ToolCall, *tools: Any) -> str:
+    """Return what the model is told about a call, having checked that it goes on."""
+    model = ScriptedModel(model_call, "recovered")
+    result = ask(client_of(model, *tools).prompt("x"))
+    assert result.text == "recovered"
+    assert result.executions[0].is_error
+    assert_paired(model.prompts[1].messages)
+    return results(model.prompts[1])[0]
+
+
+def test_an_unknown_tool_is_told_with_the_nearest_names(ask: Ask) -> None:
+    """The model learns which tool it may have meant."""
+    assert told(ask, call("ad"), add) == "There is no tool 'ad'; did you mean 'add'?"
+    assert "available: add" in told(ask, call("zzz"), add)
+    assert "no tools are available" in told(ask, call("zzz"))
+
+
+def test_wrong_arguments_are_told_in_full(ask: Ask) -> None:
+    """The model learns which argument is wrong and why."""
+    text = told(ask, call("add", '{"a": "one", "c": 3}'), add)
+
+    assert "a: should be a valid integer" in text
+    assert "b: missing, but required" in text
+    assert "c: unknown; known are a, b" in text
+
+
+def test_malformed_arguments_are_told(ask: Ask) -> None:
+    """Text that is no JSON even with good will is told as such."""
+    assert "not valid JSON" in told(ask, call("add", "a is one, b is two"), add)
+
+
+def test_what_a_tool_raises_is_told_in_its_own_words_only(ask: Ask) -> None:
+    """Of an exception the model sees the message; never the cause, where secrets live."""
+
+    @tool
+    def leaky() -> None:
+        try:
+            raise RuntimeError("password=hunter2")
+        except RuntimeError as error:
+            raise ValueError("the database is down") from error
+
+    @tool
+    def silent() -> None:
+        raise KeyError
+
+    @tool
+    def outspoken() -> None:
+        raise ToolError("Ask for another date.")
+
+    assert told(ask, call("leaky"), leaky) == "the database is down"
+    assert told(ask, call("silent"), silent) == "Exception occurred in tool: silent (KeyError)"
+    assert told(ask, call("outspoken"), outspoken) == "Ask for another date."
+
+
+def test_a_tool_that_takes_too_long_is_told(ask: Ask) -> None:
+    """A timeout ends the waiting; the model learns that the tool did not answer."""
+
+    @tool(timeout=0.05)
+    async def slow() -> None:
+        await asyncio.sleep(5)
+
+    started = time.monotonic()
+    assert told(ask, call("slow"), slow) == "The tool 'slow' did not answer in time."
+    assert time.monotonic() - started < 2
+
+
+def test_an_unserialisable_result_is_told(ask: Ask) -> None:
+    """A result that cannot be shown goes the same way as the tool's own errors."""
+
+    @tool
+    def odd() -> object:
+        return object()
+
+    assert "object" in told(ask, call("odd"), odd)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError, SystemExit])
+def test_what_is_no_ordinary_error_goes_through(error: type[BaseException]) -> None:
+    """Interrupts and the like are never shown to a model."""
+
+    @tool
+    def ends() -> None:
+        raise error
+
+    if error is MemoryError:
+        pytest.skip("an Exception in Python; see the failure policies")
+    model = ScriptedModel(call("ends"), "never")
+    with pytest.raises(error):
+        client_of(model, ends).prompt("x").call().content()
+
+    assert len(model.prompts) == 1
+
+
+def test_cancelling_the_turn_cancels_its_tools() -> None:
+    """Cancelled in the middle of a round, no tool and no task goes on."""
+    ended: list[str] = []
+
+    @tool
+    async def long(name: str) -> None:
+        try:
+            await asyncio.sleep(10)
+        finally:
+            ended.append(name)
+
+    calls = [call("long", f'{{"name": "{n}"}}', id=n) for n in "ab"]
+    client = client_of(ScriptedModel(calls, "never"), long)
+
+    async def main() -> int:
+        async def ask() -> None:
+            await client.prompt("x").acall()
+
+        task = asyncio.create_task(ask())
+        await asyncio.sleep(0.05)
+        task.cancel()
+        await asyncio.wait([task])
+        return len(asyncio.all_tasks())
+
+    assert asyncio.run(main()) == 1
+    assert sorted(ended) == ["a", "b"]
+
+
+# --- results that need no answer ---
+
+
+def test_return_direct_ends_the_turn(ask: Ask) -> None:
+    """The tool's result is the answer, streamed as well, with what it is and what it cost."""
+    model = ScriptedModel(call("direct"), "never")
+    result = ask(client_of(model, direct).prompt("x"))
+    generation = result.response.chat_response.generations[0]
+
+    assert result.text == "straight from the tool"
+    assert generation.finish_reason == "return_direct"
+    assert generation.metadata == {"tool_id": "call_direct", "tool_name": "direct"}
+    assert result.response.chat_response.usage.total_tokens == 15
+    assert len(model.prompts) == 1
+
+
+def test_return_direct_is_all_or_nothing(ask: Ask) -> None:
+    """Beside a tool whose result the model has to see, it sees all of them."""
+    model = ScriptedModel([call("direct"), call("add", '{"a": 1, "b": 2}')], "done")
+
+    assert ask(client_of(model, direct, add).prompt("x")).text == "done"
+    assert results(model.prompts[1]) == ["straight from the tool", "3"]
+
+
+def test_a_failed_direct_tool_is_shown_to_the_model(ask: Ask) -> None:
+    """An error is no answer for the user."""
+
+    @tool(return_direct=True)
+    def broken() -> str:
+        raise ValueError("try later")
+
+    assert told(ask, call("broken"), broken) == "try later"
+
+
+# --- context ---
+
+
+def test_the_tool_context_reaches_tools_and_not_the_model(ask: Ask) -> None:
+    """What the application tells its tools is never part of what is sent."""
+    seen: list[Any] = []
+
+    @tool
+    def who(question: str, context: ToolContext) -> str:
+        seen.append((context["tenant_id"], context.conversation_id, context.tool_call_id))
+        return question
+
+    model = ScriptedModel(call("who", '{"question": "?"}'), "done")
+    request = client_of(model, who).prompt("x").tool_context({"tenant_id": "acme"})
+    ask(request.conversation("c-1"))
+
+    definition = (model.prompts[0].options.tool_callbacks or ())[0].definition
+    assert seen == [("acme", "c-1", "call_who")]
+    assert list(definition.input_schema["properties"]) == ["question"]
+
+
+def test_tools_see_the_callers_context_variables(ask: Ask) -> None:
+    """Context variables of the caller are visible in tools, plain and async."""
+
+    @tool
+    def plain() -> str:
+        return VAR.get()
+
+    @tool
+    async def waits() -> str:
+        return VAR.get()
+
+    token = VAR.set("the caller")
+    try:
+        model = ScriptedModel([call("plain"), call("waits")], "done")
+        ask(client_of(model, plain, waits, blocking_concurrency=2).prompt("x"))
+    finally:
+        VAR.reset(token)
+
+    assert results(model.prompts[1]) == ["the caller", "the caller"]
+
+
+def test_a_tool_may_ask_another_client(ask: Ask) -> None:
+    """A request inside a tool works in every mode, plain or async."""
+
+    @tool
+    def ask_expert(question: str) -> str:
+        inner = ScriptedModel(call("double", '{"n": 2}'), f"expert on {question}")
+        return client_of(inner, double).prompt(question).call().content()
+
+    @tool
+    async def ask_other(question: str) -> str:
+        inner = ScriptedModel(call("double", '{"n": 2}'), f"other on {question}")
+        return await client_of(inner, double).prompt(question).acall().content()
+
+    arguments = '{"question": "tea"}'
+    model = ScriptedModel([call("ask_expert", arguments), call("ask_other", arguments)], "done")
+    ask(client_of(model, ask_expert, ask_other).prompt("x"))
+
+    assert results(model.prompts[1]) == ["expert on tea", "other on tea"]
+
+
+# --- switching it off, and doing it oneself ---
+
+
+@pytest.mark.parametrize("way", ["tool_calling", "option"])
+def test_tool_calls_can_be_handed_back(ask: Ask, way: str) -> None:
+    """Without automatic execution the tools are offered and their calls come back."""
+    model = ScriptedModel(call("add", '{"a": 1, "b": 2}'))
+    request = client_of(model, add).prompt("x")
+    if way == "tool_calling":
+        request = request.tool_calling(False)
+    else:
+        request = request.options(internal_tool_execution_enabled=False)
+    response = ask(request).response.chat_response
+
+    assert response.has_tool_calls()
+    assert (model.prompts[0].options.tool_callbacks or ())[0].definition.name == "add"
+
+
+def test_a_loop_of_ones_own_with_the_client() -> None:
+    """Tool calls handed back are run by the manager, and the history sent with the next call."""
+    model = ScriptedModel(call("add", '{"a": 1, "b": 2}'), "3")
+    client, manager = client_of(model, add), ToolCallingManager()
+    messages: Sequence[Message] = [UserMessage("1 + 2?")]
+    while True:
+        request = client.prompt().messages(messages).tool_calling(False)
+        response = request.call().chat_response()
+        if not response.has_tool_calls():
+            break
+        messages = manager.execute_tool_calls(model.prompts[-1], response).conversation_history
+
+    assert response.text == "3"
+    assert_paired(messages)
+
+
+def test_a_loop_of_ones_own_with_the_model() -> None:
+    """The same with a model alone, asynchronously."""
+    model = ScriptedModel(call("double", '{"n": 2}'), "4")
+    manager = ToolCallingManager()
+
+    async def main() -> str:
+        from chatclient.tools import tool_callbacks
+
+        prompt = Prompt("2 * 2?", ChatOptions(tool_callbacks=tuple(tool_callbacks(double))))
+        response = await model.acall(prompt)
+        while response.has_tool_calls():
+            result = await manager.aexecute_tool_calls(prompt, response)
+            prompt = Prompt(result.conversation_history, prompt.options)
+            response = await model.acall(prompt)
+        return response.text
+
+    assert asyncio.run(main()) == "4"
+
+
+def test_executing_a_response_without_calls_is_refused() -> None:
+    """The manager says what to check first."""
+    with pytest.raises(UsageError, match="has_tool_calls"):
+        ToolCallingManager().execute_tool_calls(Prompt("x"), ChatResponse.of("no calls"))
+
+
+def test_the_manager_tells_definitions() -> None:
+    """The tools of options can be looked at as the model sees them."""
+    from chatclient.tools import tool_callbacks
+
+    options = ChatOptions(tool_callbacks=tuple(tool_callbacks(add)))
+
+    names = [d.name for d in ToolCallingManager().resolve_tool_definitions(options)]
+    assert names == ["add"]
+    assert ToolCallingManager().resolve_tool_definitions(ChatOptions()) == []
+
+
+def test_a_tool_that_was_not_offered_is_run_only_with_a_resolver(ask: Ask) -> None:
+    """A model cannot reach a tool that the request did not offer, unless the manager knows it."""
+    assert "There is no tool 'add'" in told(ask, call("add", '{"a": 1, "b": 2}'), double)
+
+    model = ScriptedModel(call("add", '{"a": 1, "b": 2}'), "done")
+    ask(client_of(model, double, resolver=StaticToolCallbackResolver(add)).prompt("x"))
+    assert results(model.prompts[1]) == ["3"]
+
+
+def test_another_eligibility_checker_decides() -> None:
+    """Tool calls that the checker does not want run come back as they are."""
+    advisor = ToolCallingAdvisor(eligibility=lambda response: False)
+    model = ScriptedModel(call("add", '{"a": 1, "b": 2}'))
+    client = ChatClient.builder(model).default_tools(add).default_advisors(advisor).build()
+
+    assert client.prompt("x").call().chat_response().has_tool_calls()
+
+
+# --- hooks and history ---
+
+
+def test_the_hooks_of_the_loop(ask: Ask) -> None:
+    """A subclass sees the start, each round before and after, and the end."""
+    log: list[str] = []
+
+    class Watching(ToolCallingAdvisor):
+        async def initialize_loop(self, request: ChatClientRequest) -> ChatClientRequest:
+            log.append("initialize")
+            options = request.prompt.options.mutate(temperature=0.5)
+            return request.mutate(prompt=request.prompt.with_options(options))
+
+        async def before_call(self, request: ChatClientRequest) -> ChatClientRequest:
+            log.append("before")
+            return request
+
+        async def after_call(self, response: ChatClientResponse) -> ChatClientResponse:
+            log.append("after")
+            return response
+
+        async def finalize_loop(self, response: ChatClientResponse) -> ChatClientResponse:
+            log.append("finalize")
+            return response
+
+    model = ScriptedModel(call("add", '{"a": 1, "b": 2}'), "3")
+    client = ChatClient.builder(model).default_tools(add).default_advisors(Watching()).build()
+    ask(client.prompt("x"))
+
+    assert log == ["initialize", "before", "after", "before", "after", "finalize"]
+    assert [prompt.options.temperature for prompt in model.prompts] == [0.5, 0.5]
+
+
+def test_options_changed_in_a_round_stay(ask: Ask) -> None:
+    """Tools added by a hook can be called, and are offered in the rounds after it."""
+
+    class Adding(ToolCallingAdvisor):
+        async def before_call(self, request: ChatClientRequest) -> ChatClientRequest:
+            from chatclient.tools import tool_callbacks
+
+            if request.prompt.options.tool_callbacks:
+                return request
+            options = request.prompt.options.mutate(tool_callbacks=tool_callbacks(add))
+            return request.mutate(prompt=request.prompt.with_options(options))
+
+    model = ScriptedModel(call("add", '{"a": 1, "b": 2}'), "3")
+    client = ChatClient.builder(model).default_advisors(Adding()).build()
+
+    assert ask(client.prompt("x")).text == "3"
+    assert results(model.prompts[1]) == ["3"]
+
+
+def test_without_its_own_history_the_loop_sends_system_and_results_only(ask: Ask) -> None:
+    """The rest is for a memory advisor inside the loop to supply; the manager sees everything."""
+    seen: list[int] = []
+
+    class Manager(ToolCallingManager):
+        async def execute(self, prompt: Prompt, *args: Any, **kwargs: Any) -> ToolExecutionResult:
+            seen.append(len(prompt.messages))
+            return await super().execute(prompt, *args, **kwargs)
+
+    advisor = ToolCallingAdvisor(Manager(), conversation_history=False)
+    calls = [call("double", '{"n": 1}', id=f"c{n}") for n in range(2)]
+    model = ScriptedModel(*calls, "done")
+    builder = ChatClient.builder(model).default_advisors(advisor).default_tools(double)
+    ask(builder.build().prompt("x").system("S"))
+
+    assert [len(prompt.messages) for prompt in model.prompts] == [2, 2, 2]
+    assert model.prompts[1].messages[0] == SystemMessage("S")
+    assert seen == [2, 4]
+
+
+@pytest.mark.parametrize(("order", "own_history"), [(0, False), (HIGHEST_PRECEDENCE + 200, True)])
+def test_memory_inside_the_loop_switches_its_history_off(order: int, own_history: bool) -> None:
+    """The loop notices where a memory advisor stands."""
+
+    class Memory:
+        is_memory = True
+
+        async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+            return await call_next(request)
+
+    memory = Memory()
+    memory.order = order  # type: ignore[attr-defined]
+    model = ScriptedModel(call("add", '{"a": 1, "b": 2}'), "3")
+    client = ChatClient.builder(model).default_tools(add).default_advisors(memory).build()
+    client.prompt("x").call().content()
+
+    assert (len(model.prompts[1].messages) == 3) is own_history
+
+
+def test_the_order_of_the_loop_lies_in_the_chain() -> None:
+    """The outermost and innermost places are not for a tool loop."""
+    with pytest.raises(UsageError, match="order"):
+        ToolCallingAdvisor(order=HIGHEST_PRECEDENCE)
+
+
+def test_a_model_may_say_nothing_at_all(ask: Ask) -> None:
+    """A response without generations goes through the loop unharmed."""
+    answers: list[Answer] = [ChatResponse()]
+    result = ask(client_of(ScriptedModel(*answers), add).prompt("x"))
+
+    assert (result.text, result.response.chat_response.result) == ("", None)
