@@ -7,6 +7,7 @@ from typing import Any
 from chatclient.messages import AssistantMessage, Part, Reasoning, ToolCall, ToolCallChunk
 from chatclient.response import (
     NO_METADATA,
+    NO_USAGE,
     ChatResponse,
     ChatResponseMetadata,
     Generation,
@@ -66,7 +67,7 @@ def _joined(old: ChatResponseMetadata, new: ChatResponseMetadata) -> ChatRespons
 
 def _latest(old: Usage, new: Usage) -> Usage:
     """Return *new* where it says something: providers send running totals, never differences."""
-    if not old:
+    if old is NO_USAGE:
         return new
     return Usage(
         new.input_tokens or old.input_tokens,
@@ -81,9 +82,10 @@ def _latest(old: Usage, new: Usage) -> Usage:
 class _CallBuilder:
     """A tool call in the making."""
 
-    __slots__ = ("arguments", "id", "index", "metadata", "name")
+    __slots__ = ("_made_id", "arguments", "id", "index", "metadata", "name")
 
     def __init__(self, chunk: ToolCallChunk) -> None:
+        self._made_id = ""
         self.index = chunk.index
         self.id = chunk.id
         self.name = chunk.name
@@ -94,6 +96,8 @@ class _CallBuilder:
         """Return whether *chunk* goes on with this call."""
         if chunk.id and self.id and chunk.id != self.id:
             return False  # some servers give every call the same index
+        if chunk.name and self.name and chunk.name != self.name:
+            return False  # and some of those give it no id either
         if chunk.index is not None and self.index is not None:
             return chunk.index == self.index
         return not chunk.id or chunk.id == self.id
@@ -106,9 +110,10 @@ class _CallBuilder:
         self.metadata = merged(self.metadata, chunk.metadata)
 
     def build(self) -> ToolCall:
-        if not self.id:  # without one, no response could be tied to the call
-            self.id = f"call_{uuid.uuid4().hex[:24]}"
-        return ToolCall(self.id, self.name, "".join(self.arguments), self.metadata)
+        if not self.id and not self._made_id:  # no response could be tied to the call
+            self._made_id = f"call_{uuid.uuid4().hex[:24]}"
+        arguments = "".join(self.arguments)
+        return ToolCall(self.id or self._made_id, self.name, arguments, self.metadata)
 
 
 class _GenerationBuilder:
@@ -134,7 +139,7 @@ class _GenerationBuilder:
                 self._parts.append(part)
         if generation.output.metadata:
             self._metadata = merged(self._metadata, generation.output.metadata)
-        if generation.finish_reason is not None or generation.metadata:
+        if generation.finish_reason or generation.native_finish_reason or generation.metadata:
             self._last = _later(self._last, generation)
 
     def build(self, index: int) -> Generation:
@@ -173,7 +178,8 @@ class _GenerationBuilder:
             and last.signature is None
             and last.data is part.data is None
         ):
-            self._parts[-1] = replace(last, text=last.text + part.text, signature=part.signature)
+            text, provider = last.text + part.text, last.provider or part.provider
+            self._parts[-1] = Reasoning(text, part.signature, provider)
             return
         self._parts.append(part)
 

@@ -7,14 +7,14 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Itera
 from dataclasses import replace
 from typing import Any, Self, TypeVar
 
-from chatclient.advisors.tool_calling import TOOL_EXECUTIONS
+from chatclient.advisors.tool_calling import PENDING_TURN, TOOL_EXECUTIONS
 from chatclient.chain import ChatClientResponse
 from chatclient.errors import UsageError
 from chatclient.events import Done, ReasoningDelta, TextDelta
 from chatclient.messages import AssistantMessage, Reasoning
 from chatclient.response import ChatResponse, Generation
 from chatclient.runtime import AsyncEvents, Runtime, drive, drive_stream
-from chatclient.tools import ToolExecution
+from chatclient.tools import PendingTurn, ToolExecution
 from chatclient.values import EMPTY
 
 T = TypeVar("T")
@@ -88,6 +88,10 @@ class CallResponse(_Pending):
         """Return every tool call that was run for this answer, in order."""
         return executions_in(self.chat_client_response())
 
+    def pending_turn(self) -> PendingTurn | None:
+        """Return the turn that waits for approvals, to be continued with `client.resume`."""
+        return pending_in(self.chat_client_response())
+
 
 class AsyncCallResponse(_Pending):
     """The answer to an asynchronous call: `await` it, or one of its accessors.
@@ -131,6 +135,10 @@ class AsyncCallResponse(_Pending):
         """Return every tool call that was run for this answer, in order."""
         return executions_in(await self.chat_client_response())
 
+    async def pending_turn(self) -> PendingTurn | None:
+        """Return the turn that waits for approvals, to be continued with `client.resume`."""
+        return pending_in(await self.chat_client_response())
+
     async def _answer(self) -> CallResponse:
         return CallResponse.of(await self.chat_client_response())
 
@@ -139,6 +147,12 @@ def executions_in(response: ChatClientResponse) -> tuple[ToolExecution, ...]:
     """Return the tool executions that the loop left in a response's context."""
     executions: tuple[ToolExecution, ...] = response.context.get(TOOL_EXECUTIONS, ())
     return executions
+
+
+def pending_in(response: ChatClientResponse) -> PendingTurn | None:
+    """Return the suspended turn that the loop left in a response's context."""
+    pending: PendingTurn | None = response.context.get(PENDING_TURN)
+    return pending
 
 
 # --- streams --------------------------------------------------------------------------------
@@ -186,6 +200,10 @@ class _Stream(_Pending):
     def tool_executions(self) -> tuple[ToolExecution, ...]:
         """Return every tool call that was run, once the stream has ended."""
         return executions_in(self.response)
+
+    def pending_turn(self) -> PendingTurn | None:
+        """Return the turn that waits for approvals, once the stream has ended."""
+        return pending_in(self.response)
 
     def _begin(self) -> None:
         if self._asked:

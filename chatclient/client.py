@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Self
 
+from chatclient.advisors.tool_calling import RESUME
 from chatclient.answers import (
     AsyncCallResponse,
     AsyncStreamResponse,
@@ -25,11 +26,12 @@ from chatclient.model import ChatModel
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
 from chatclient.providers.registry import chat_model
-from chatclient.runtime import BLOCKING, ON_LOOP, Runtime
-from chatclient.spec import RequestSpec
+from chatclient.runtime import BLOCKING, ON_LOOP, Runtime, within_callers_deadline
+from chatclient.spec import RequestSpec, TextSpec
 from chatclient.template import TemplateRenderer
 from chatclient.tool import CONVERSATION_ID
-from chatclient.tools import ToolCallbackResolver, ToolCallingManager
+from chatclient.tools import PendingTurn, ToolCallbackResolver, ToolCallingManager
+from chatclient.tools.approval import Decisions, decisions_for
 from chatclient.tools.sources import ToolSource
 
 
@@ -90,6 +92,30 @@ class ChatClient:
             return request.messages(prompt.messages).options(prompt.options)
         return request.messages(prompt)
 
+    def resume(self, turn: PendingTurn | str, decisions: Decisions) -> "ChatClientRequestSpec":
+        """Go on with a turn that waited for approvals, in this process or another one.
+
+        Args:
+            turn: What the suspended response carried (`pending_turn()`), or its JSON.
+            decisions: By tool call id whether it may be run (a bool or a `Decision`), or
+                `"approve"` or `"deny"` for all.
+
+        Returns:
+            A request to be called like any other; give it the tools and context of the first one
+            where they were not the client's own.
+
+        Raises:
+            UsageError: A call is left undecided, or *turn* is none.
+        """
+        if isinstance(turn, str):
+            turn = PendingTurn.from_json(turn)
+        params: dict[str, Any] = {RESUME: (turn, decisions_for(turn, decisions))}
+        if turn.conversation_id is not None:
+            params[CONVERSATION_ID] = turn.conversation_id
+        # The turn's messages hold the system and user texts already, rendered.
+        spec = replace(self._defaults, system=TextSpec(), user=TextSpec(), messages=turn.messages)
+        return ChatClientRequestSpec(self, spec).advisor_params(params)
+
     def mutate(self) -> "ChatClientBuilder":
         """Return a builder that starts from everything this client has."""
         return ChatClientBuilder(self._engine, self._defaults)
@@ -129,6 +155,7 @@ class ChatClient:
         return build_chain(self._engine, spec)
 
     async def _run(self, spec: RequestSpec, runtime: Runtime) -> ChatClientResponse:
+        runtime = within_callers_deadline(runtime)
         if spec.deadline is not None:
             runtime = runtime.with_deadline(spec.deadline)
         messages = spec.build_messages()

@@ -20,9 +20,10 @@ ChatClientError                          anything this library raises on purpose
 ├── ToolError                            raise it in a tool: its text goes to the model
 ├── ToolExecutionError                   a tool failed and policy says raise      .tool_name
 │   ├── UnknownToolError
-│   ├── ToolArgumentError                .details
+│   ├── ToolArgumentError                .details .malformed
+│   ├── ToolDeniedError                  its text goes to the model
 │   └── ToolTimeoutError
-├── ToolLoopError                        a limit of the tool loop was reached
+├── ToolLoopError                        a limit was reached, policy says raise   .result
 ├── DeadlineExceededError                the deadline of the whole call has passed
 └── BlockingCallError                    a blocking call reached code that needs an event loop
 """
@@ -33,6 +34,14 @@ from typing import Any
 
 class ChatClientError(Exception):
     """Anything this library raises on purpose."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Exceptions are unpickled by calling the class with `args`; ours take keywords beside.
+        return _bare, (type(self),), {**self.__dict__, "args": self.args}
+
+
+def _bare(kind: type[ChatClientError]) -> ChatClientError:
+    return kind.__new__(kind)
 
 
 class UsageError(ChatClientError, ValueError):
@@ -181,11 +190,24 @@ class ToolArgumentError(ToolExecutionError):
 
     Attributes:
         details: One line for each thing that is wrong, fit to be shown to the model.
+        malformed: Whether they are not even JSON.
     """
 
-    def __init__(self, message: str, *, tool_name: str, details: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        tool_name: str,
+        details: Iterable[str] = (),
+        malformed: bool = False,
+    ) -> None:
         super().__init__(message, tool_name=tool_name)
         self.details = tuple(details)
+        self.malformed = malformed
+
+
+class ToolDeniedError(ToolExecutionError):
+    """Somebody did not allow the call; the message says why, and is told to the model."""
 
 
 class ToolTimeoutError(ToolExecutionError, TimeoutError):
@@ -193,7 +215,15 @@ class ToolTimeoutError(ToolExecutionError, TimeoutError):
 
 
 class ToolLoopError(ChatClientError):
-    """A limit of the tool loop was reached and the policy says to raise."""
+    """A limit of the tool loop was reached and the policy says to raise.
+
+    Attributes:
+        result: The last round's `ToolExecutionResult`: a history that can be sent as it is.
+    """
+
+    def __init__(self, message: str, *, result: Any = None) -> None:
+        super().__init__(message)
+        self.result = result
 
 
 class DeadlineExceededError(ChatClientError, TimeoutError):

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from pydantic_core import from_json, to_json
+from pydantic_core import from_json, to_json, to_jsonable_python
 
 
 def loads(data: str | bytes | bytearray) -> Any:
@@ -17,7 +17,11 @@ def loads(data: str | bytes | bytearray) -> Any:
     except ValueError:
         # The standard parser knows lone surrogates, which some models emit; and its message
         # names line and column.
-        return json.loads(data)
+        try:
+            return json.loads(data)
+        except RecursionError as error:
+            msg = "nested too deeply"
+            raise ValueError(msg) from error
 
 
 def dumps(value: Any) -> bytes:
@@ -28,8 +32,14 @@ def dumps(value: Any) -> bytes:
     """
     try:
         return to_json(value)
-    except UnicodeEncodeError:
-        return json.dumps(value, separators=(",", ":")).encode()
-    except ValueError as error:  # pydantic's serialisation error is one
+    except ValueError:
+        # Again only the standard one knows lone surrogates.
+        return _standard_dumps(value)
+
+
+def _standard_dumps(value: Any) -> bytes:
+    try:
+        return json.dumps(value, separators=(",", ":"), default=to_jsonable_python).encode()
+    except (ValueError, RecursionError) as error:  # pydantic's serialisation error is one
         msg = f"not serialisable as JSON: {error}"
         raise TypeError(msg) from error

@@ -42,7 +42,8 @@ class Media:
             OSError: The file cannot be read.
         """
         path = Path(path)
-        mime_type = mime_type or mimetypes.guess_type(path.name)[0]
+        # Not strictly: before Python 3.13, WebP is known only then.
+        mime_type = mime_type or mimetypes.guess_type(path.name, strict=False)[0]
         if mime_type is None:
             msg = f"cannot tell the type of {path.name!r}; pass mime_type="
             raise UsageError(msg)
@@ -181,6 +182,9 @@ class SystemMessage(Message):
     content: str
     metadata: Mapping[str, Any] = EMPTY
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "metadata", frozen(self.metadata))
+
     @property
     def text(self) -> str:
         """The instruction."""
@@ -190,7 +194,7 @@ class SystemMessage(Message):
         """Return a copy with the given values changed."""
         return type(self)(
             self.content if text is None else text,
-            self.metadata if metadata is None else frozen(metadata),
+            self.metadata if metadata is None else metadata,
         )
 
 
@@ -213,9 +217,12 @@ def _text(parts: tuple[Any, ...]) -> str:
 
 
 def _with_text(parts: tuple[Any, ...], text: str) -> tuple[Any, ...]:
-    """Return *parts* with all their text replaced by *text*, where the first of it stood."""
+    """Return *parts* with all their text replaced by *text*, where the first of it stood.
+
+    Without any, it goes after what was thought, as in a new message.
+    """
     places = [i for i, part in enumerate(parts) if isinstance(part, str) or _is_cited(part)]
-    at = places[0] if places else 0
+    at = places[0] if places else sum(isinstance(part, Reasoning) for part in parts)
     kept = [part for i, part in enumerate(parts) if i not in places]
     return (*kept[:at], text, *kept[at:]) if text else tuple(kept)
 

@@ -130,8 +130,8 @@ def as_prompt(prompt: str | Message | Iterable[Message] | Prompt) -> Prompt:
     if not prompt.messages or (
         len(prompt.messages) == 1
         and isinstance(prompt.messages[0], UserMessage)
-        and not prompt.messages[0].media
         and not prompt.messages[0].text.strip()
+        and all(isinstance(part, str) for part in prompt.messages[0].parts)
     ):
         msg = "the prompt is blank: give it a text or messages"
         raise UsageError(msg)

@@ -36,7 +36,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from contextvars import copy_context
+from contextlib import contextmanager
+from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar, cast
 
@@ -77,7 +78,11 @@ class Runtime:
     async def emit(self, event: Any) -> None:
         """Hand *event* to whoever consumes the stream; without a stream this does nothing."""
         if self.streaming:
-            await self.emitter(event)
+            inbox = _inbox.get()
+            if inbox is None:
+                await self.emitter(event)
+            else:
+                inbox.put((event,))
 
     def with_emitter(self, emitter: Emitter) -> "Runtime":
         """Return this runtime with events going to *emitter* instead.
@@ -132,11 +137,28 @@ class Runtime:
             TimeoutError: *timeout* has passed.
         """
         if self.blocking:
-            return _invoke_blocking(function, args, timeout)
+            if timeout is not None and not is_async(function):
+                result = _call_in_thread(function, args, timeout)
+            else:
+                result = function(*args)
+            if inspect.isawaitable(result):
+                return await _wait_for(self, result, timeout)
+            return result
         if timeout is None:
             return await _invoke_on_loop(function, args, abandon=False)
         async with asyncio.timeout(timeout):
             return await _invoke_on_loop(function, args, abandon=True)
+
+    async def within(self, seconds: float | None, awaitable: Awaitable[T]) -> T:
+        """Await for at most *seconds*; a blocking request can only be as good as its leaves.
+
+        Raises:
+            TimeoutError: They have passed.
+        """
+        if seconds is None or self.blocking:
+            return await awaitable
+        async with asyncio.timeout(seconds):
+            return await awaitable
 
     async def gather(
         self, jobs: list[Callable[["Runtime"], Coroutine[Any, Any, T]]], *, limit: int
@@ -154,6 +176,30 @@ class Runtime:
         if self.blocking:
             return await _gather_in_threads(self, jobs, limit)
         return await _gather_in_tasks(self, jobs, limit)
+
+
+# Where events of code on another thread go while the request's own thread waits for it.
+_inbox: ContextVar["queue.SimpleQueue[Any] | None"] = ContextVar("chatclient_inbox", default=None)
+
+_deadline: ContextVar[float | None] = ContextVar("chatclient_deadline", default=None)
+
+
+@contextmanager
+def caller_deadline(deadline: float) -> Generator[None, None, None]:
+    """Let requests made inside (by a tool, as a rule) end by *deadline* as well."""
+    token = _deadline.set(deadline)
+    try:
+        yield
+    finally:
+        _deadline.reset(token)
+
+
+def within_callers_deadline(runtime: Runtime) -> Runtime:
+    """Return *runtime*, ending by the deadline of the request that it is made in, if any."""
+    deadline = _deadline.get()
+    if deadline is None or (runtime.deadline is not None and runtime.deadline <= deadline):
+        return runtime
+    return replace(runtime, deadline=deadline)
 
 
 BLOCKING = Runtime(blocking=True)
@@ -425,16 +471,6 @@ def is_async(function: Callable[..., Any]) -> bool:
     )
 
 
-def _invoke_blocking(
-    function: Callable[..., Any], args: tuple[Any, ...], timeout: float | None
-) -> Any:
-    if timeout is not None and not is_async(function):
-        result = _call_in_thread(function, args, timeout)
-    else:
-        result = function(*args)
-    return _private_loop().run(result, timeout) if inspect.isawaitable(result) else result
-
-
 def _call_in_thread(function: Callable[..., Any], args: tuple[Any, ...], timeout: float) -> Any:
     """Call *function* in a thread that is abandoned when *timeout* has passed."""
     future: Future[Any] = Future()
@@ -453,6 +489,32 @@ def _call_in_thread(function: Callable[..., Any], args: tuple[Any, ...], timeout
             raise
         msg = f"no result within {timeout:g} s"
         raise TimeoutError(msg) from None
+
+
+async def _wait_for(runtime: Runtime, awaitable: Awaitable[T], timeout: float | None) -> T:  # noqa: ASYNC109
+    """Wait on this thread for what runs on the private loop, passing its events on meanwhile.
+
+    Being interrupted here, or leaving the stream, cancels it there.
+    """
+    inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    context = copy_context()
+    if runtime.streaming:
+        context.run(_inbox.set, inbox)
+    end = None if timeout is None else time.monotonic() + timeout
+    work = _Work(_private_loop(), awaitable, context, lambda: inbox.put(None))
+    try:
+        while (
+            item := inbox.get(timeout=None if end is None else end - time.monotonic())
+        ) is not None:
+            await runtime.emit(item[0])
+    except (queue.Empty, ValueError):  # ValueError: the time was over before the wait began
+        work.cancel()
+        msg = f"no result within {timeout:g} s"
+        raise TimeoutError(msg) from None
+    except BaseException:
+        work.cancel()
+        raise
+    return work.result()
 
 
 async def _gather_in_threads(
@@ -510,40 +572,55 @@ class _PrivateLoop:
         self._loop.run_forever()
         self._loop.close()
 
-    def run(self, awaitable: Awaitable[T], timeout: float | None) -> T:
-        """Wait for *awaitable* on this loop; being interrupted here cancels it there."""
-        task: asyncio.Task[T] | None = None
-        done = threading.Event()
+    def soon(self, function: Callable[[], object], context: Context | None = None) -> None:
+        """Call *function* on the loop's thread."""
+        self._loop.call_soon_threadsafe(function, context=context)
 
-        async def main() -> T:
-            return await awaitable
+    def create_task(self, coroutine: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+        """Begin *coroutine*; to be called on the loop's thread."""
+        return self._loop.create_task(coroutine)
 
-        def start() -> None:
-            nonlocal task
-            task = self._loop.create_task(main())
-            task.add_done_callback(lambda _: done.set())
 
-        def cancel() -> None:
-            if task is not None:
-                task.cancel()
+class _Work(Generic[T]):
+    """Something that runs on a private loop while another thread waits for it."""
 
-        self._loop.call_soon_threadsafe(start, context=copy_context())
-        try:
-            in_time = done.wait(timeout)
-        except BaseException:
-            self._loop.call_soon_threadsafe(cancel)
-            done.wait(_GRACE)
-            raise
-        if not in_time:
-            self._loop.call_soon_threadsafe(cancel)
-            done.wait(_GRACE)
-            msg = f"no result within {timeout:g} s"
-            raise TimeoutError(msg)
-        return cast("asyncio.Task[T]", task).result()
+    def __init__(
+        self,
+        loop: _PrivateLoop,
+        awaitable: Awaitable[T],
+        context: Context,
+        notify: Callable[[], None],
+    ) -> None:
+        self._loop = loop
+        self._awaitable = awaitable
+        self._notify = notify
+        self._done = threading.Event()
+        self._task: asyncio.Task[T] | None = None
+        loop.soon(self._start, context)
 
-    def stop(self) -> None:
-        """End the thread once what runs on it now has been handed its turn."""
-        self._loop.call_soon_threadsafe(self._loop.stop)
+    def cancel(self) -> None:
+        """Cancel it, and wait a while for it to clean up."""
+        self._loop.soon(self._cancel)
+        self._done.wait(_GRACE)
+
+    def result(self) -> T:
+        """Return what it came to, once it is done."""
+        return cast("asyncio.Task[T]", self._task).result()
+
+    def _start(self) -> None:
+        self._task = self._loop.create_task(self._run())
+        self._task.add_done_callback(self._finish)
+
+    async def _run(self) -> T:
+        return await self._awaitable
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def _finish(self, _task: "asyncio.Task[T]") -> None:
+        self._done.set()
+        self._notify()
 
 
 _lock = threading.Lock()

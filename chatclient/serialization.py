@@ -2,6 +2,7 @@
 
 import base64
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 from chatclient.errors import UsageError
@@ -19,7 +20,7 @@ from chatclient.messages import (
     ToolResponseMessage,
     UserMessage,
 )
-from chatclient.values import EMPTY, FrozenDict, frozen
+from chatclient.values import FrozenDict, frozen
 
 
 def message_to_dict(message: Message) -> dict[str, Any]:
@@ -46,24 +47,27 @@ def message_from_dict(data: Mapping[str, Any]) -> Message:
     Raises:
         UsageError: *data* is no stored message.
     """
-    metadata = data.get("metadata")
     try:
-        match data.get("role"):
-            case "system":
-                return SystemMessage(data["content"], frozen(metadata))
-            case "user":
-                return UserMessage(_parts_from(data["content"]), metadata=metadata)
-            case "assistant":
-                return AssistantMessage(_parts_from(data["content"]), metadata=metadata)
-            case "tool":
-                responses = [_response_from_dict(r) for r in data["responses"]]
-                return ToolResponseMessage(responses, metadata)
-            case role:
-                msg = f"no stored message: unknown role {role!r}"
-                raise UsageError(msg)
-    except (KeyError, TypeError) as error:
+        return _message_from(data)
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
         msg = f"no stored message: {error!r}"
         raise UsageError(msg) from error
+
+
+def _message_from(data: Mapping[str, Any]) -> Message:
+    metadata = data.get("metadata")
+    match data["role"]:
+        case "system":
+            return SystemMessage(data["content"], metadata)
+        case "user":
+            return UserMessage(_parts_from(data["content"]), metadata=metadata)
+        case "assistant":
+            return AssistantMessage(_parts_from(data["content"]), metadata=metadata)
+        case "tool":
+            responses = [_response_from_dict(r) for r in data["responses"]]
+            return ToolResponseMessage(responses, metadata)
+        case role:
+            raise LookupError(f"unknown role {role!r}")
 
 
 def _part_to_dict(part: Part) -> Any:
@@ -72,28 +76,24 @@ def _part_to_dict(part: Part) -> Any:
             return part
         case Media():
             return _media_to_dict(part)
-        case Reasoning(text, signature, provider, data):
-            content = {"text": text, "signature": signature, "provider": provider, "data": data}
-            return _stored("reasoning", content)
-        case ToolCall(id, name, arguments, metadata):
-            content = {"id": id, "name": name, "arguments": arguments, "metadata": metadata}
-            return {"type": "tool_call", **_without_defaults(content, ("metadata",))}
-        case ToolCallChunk(index, id, name, arguments, metadata):
-            content = {"id": id, "name": name, "arguments": arguments, "metadata": metadata}
-            return _stored("tool_call_chunk", {"index": index, **content})
-        case ProviderPart(provider, data, text):
-            return _stored("provider", {"provider": provider, "data": data, "text": text})
+        case Reasoning():
+            return {"type": "reasoning", **_fields(part)}
+        case ToolCall():
+            return {"type": "tool_call", **_fields(part)}
+        case ToolCallChunk():
+            return {"type": "tool_call_chunk", **_fields(part)}
+        case ProviderPart():
+            return {"type": "provider", **_fields(part)}
+        case _:
+            raise TypeError(f"{type(part).__name__} is no part of a message")
 
 
-def _stored(kind: str, content: dict[str, Any]) -> dict[str, Any]:
-    return {"type": kind, **_without_defaults(content, tuple(content))}
-
-
-def _without_defaults(content: dict[str, Any], optional: tuple[str, ...]) -> dict[str, Any]:
+def _fields(part: Any) -> dict[str, Any]:
+    """Return the fields of *part* that differ from their defaults."""
     return {
-        key: dict(value) if isinstance(value, Mapping) else value
-        for key, value in content.items()
-        if key not in optional or (value is not None and value not in ("", EMPTY))
+        field.name: dict(value) if isinstance(value, Mapping) else value
+        for field in fields(part)
+        if (value := getattr(part, field.name)) != field.default
     }
 
 
@@ -108,15 +108,19 @@ _PART_KINDS: dict[str, type[Any]] = {
 def _part_from(data: Any) -> Part:
     if isinstance(data, str):
         return data
-    content = {
-        key: FrozenDict(value) if isinstance(value, Mapping) else value
-        for key, value in data.items()
-        if key != "type"
-    }
+    content = _content(data)
     if data["type"] == "media":
         return _media_from_dict(content)
     part: Part = _PART_KINDS[data["type"]](**content)
     return part
+
+
+def _content(data: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: FrozenDict(value) if isinstance(value, Mapping) else value
+        for key, value in data.items()
+        if key != "type"
+    }
 
 
 def _parts_from(content: Any) -> list[Any]:
@@ -124,13 +128,13 @@ def _parts_from(content: Any) -> list[Any]:
 
 
 def _media_to_dict(media: Media) -> dict[str, Any]:
-    where = {"url": media.data} if isinstance(media.data, str) else {"base64": media.base64()}
-    content = {"id": media.id, "name": media.name, "metadata": media.metadata}
-    return {"type": "media", "mime_type": media.mime_type, **where, **_stored("media", content)}
+    content = _fields(media)
+    data = content.pop("data")
+    where = {"url": data} if media.is_url else {"base64": media.base64()}
+    return {"type": "media", **where, **content}
 
 
 def _media_from_dict(content: dict[str, Any]) -> Media:
-    content.pop("type", None)
     encoded = content.pop("base64", None)
     data = content.pop("url") if encoded is None else base64.b64decode(encoded)
     return Media(data=data, **content)
@@ -148,7 +152,7 @@ def _response_to_dict(response: ToolResponse) -> dict[str, Any]:
 
 
 def _response_from_dict(data: Mapping[str, Any]) -> ToolResponse:
-    media = tuple(_media_from_dict(dict(item)) for item in data.get("media", ()))
+    media = tuple(_media_from_dict(_content(item)) for item in data.get("media", ()))
     return ToolResponse(
         id=data["id"],
         name=data["name"],

@@ -44,7 +44,7 @@ class PlaceholderRenderer:
         if not self.start or not self.end:
             msg = "a placeholder needs a start and an end delimiter"
             raise TemplateError(msg)
-        name = r"[A-Za-z_]\w*(?:\.[A-Za-z]\w*)*"
+        name = r"[^\W\d]\w*(?:\.[^\W\d_]\w*)*"
         pattern = rf"(\\?){re.escape(self.start)}\s*({name})\s*{re.escape(self.end)}"
         object.__setattr__(self, "_pattern", re.compile(pattern))
 

@@ -3,7 +3,7 @@
 Everything that makes tools out of Python code lives in `chatclient.tools`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar, overload, runtime_checkable
 
@@ -57,7 +57,8 @@ class ToolMetadata:
     """How a tool is to be run.
 
     Attributes:
-        return_direct: Whether its result is the final answer, not shown to the model again.
+        return_direct: Whether its result is the final answer, not shown to the model again: when
+            all tools of the round say so (True), or also when it is the last of them ("if_last").
         timeout: Seconds one run may take, or None for no limit of its own.
         sequential: Whether it never runs beside another call of itself.
         concurrency_group: Tools of one group never run beside each other.
@@ -65,7 +66,7 @@ class ToolMetadata:
         effect: What running it twice does; retries, de-duplication and approval read this.
     """
 
-    return_direct: bool = False
+    return_direct: bool | Literal["if_last"] = False
     timeout: float | None = None
     sequential: bool = False
     concurrency_group: str | None = None
@@ -93,9 +94,24 @@ class ToolContext(Mapping[str, Any]):
 
     A mapping of the `tool_context` values, with what is known about the call beside it. Nothing
     of it is ever sent to a model.
+
+    Attributes:
+        tool_call_id: The id that the model gave the call.
+        tool_name: What the model calls the tool.
+        attempt: How many calls of this tool the turn has seen, this one included.
+        timeout: Seconds the call may take, or None.
+        runtime: How the request runs; see `Runtime.invoke`.
     """
 
-    __slots__ = ("_values", "runtime", "timeout", "tool_call_id", "tool_name")
+    __slots__ = (
+        "_idempotency",
+        "_values",
+        "attempt",
+        "runtime",
+        "timeout",
+        "tool_call_id",
+        "tool_name",
+    )
 
     def __init__(
         self,
@@ -105,8 +121,12 @@ class ToolContext(Mapping[str, Any]):
         tool_call_id: str = "",
         tool_name: str = "",
         timeout: float | None = None,
+        attempt: int = 1,
+        idempotency: Callable[[], str] | None = None,
     ) -> None:
         self._values = values
+        self.attempt = attempt
+        self._idempotency = idempotency
         self.runtime = runtime or BLOCKING
         self.timeout = timeout
         self.tool_call_id = tool_call_id
@@ -128,6 +148,14 @@ class ToolContext(Mapping[str, Any]):
     def conversation_id(self) -> str | None:
         """The conversation this call belongs to, or None outside of one."""
         return self._values.get(CONVERSATION_ID)
+
+    @property
+    def idempotency_key(self) -> str:
+        """A key that is the same when a repeated turn makes the same call again.
+
+        Hand it to services that must not do a thing twice. Outside of a turn it is the call's id.
+        """
+        return self._idempotency() if self._idempotency is not None else self.tool_call_id
 
     @property
     def remaining_seconds(self) -> float:

@@ -1,7 +1,5 @@
 """Tools: made of Python code, found by name, run by one manager."""
 
-from chatclient.tools.schema import ToolParam
-
 from chatclient.tool import (
     ToolCallback,
     ToolCallbackProvider,
@@ -10,21 +8,35 @@ from chatclient.tool import (
     ToolMetadata,
     ToolResult,
 )
+from chatclient.tools.approval import ApprovalRequired, Decision, PendingTurn, ToolApproval
 from chatclient.tools.callback import FunctionToolCallback
 from chatclient.tools.decorator import tool
 from chatclient.tools.execution import ToolExecution, ToolExecutionResult
+from chatclient.tools.failure import (
+    ToolExecutionExceptionProcessor,
+    ToolFailure,
+    ToolFailurePolicy,
+)
+from chatclient.tools.invocation import NextTool, ToolInterceptor, ToolInvocation
+from chatclient.tools.limits import ToolLimits
 from chatclient.tools.manager import ToolCallingManager
 from chatclient.tools.resolution import (
     DelegatingToolCallbackResolver,
     StaticToolCallbackResolver,
     ToolCallbackResolver,
 )
+from chatclient.tools.schema import ToolParam
 from chatclient.tools.sources import tool_callbacks
 
 __all__ = [
+    "ApprovalRequired",
+    "Decision",
     "DelegatingToolCallbackResolver",
     "FunctionToolCallback",
+    "NextTool",
+    "PendingTurn",
     "StaticToolCallbackResolver",
+    "ToolApproval",
     "ToolCallback",
     "ToolCallbackProvider",
     "ToolCallbackResolver",
@@ -32,7 +44,13 @@ __all__ = [
     "ToolContext",
     "ToolDefinition",
     "ToolExecution",
+    "ToolExecutionExceptionProcessor",
     "ToolExecutionResult",
+    "ToolFailure",
+    "ToolFailurePolicy",
+    "ToolInterceptor",
+    "ToolInvocation",
+    "ToolLimits",
     "ToolMetadata",
     "ToolParam",
     "ToolResult",

@@ -111,9 +111,14 @@ class _ShownDefault:
 
 def _culprit(fields: Mapping[str, Any], error: Exception, place: str) -> ToolDefinitionError:
     """Return the error that names the parameter whose type cannot be described."""
-    for name, kind in fields.items():
-        try:
-            schema_of(typed_dict({name: kind}, extra="forbid"))
-        except PYDANTIC_ERRORS as reason:
-            return ToolDefinitionError(f"parameter {name!r} of {place}: {reason}")
-    return ToolDefinitionError(f"{place}: {error}")
+    guilty = [name for name, kind in fields.items() if not _is_describable(kind)]
+    where = f"parameter {guilty[0]!r} of {place}" if guilty else place
+    return ToolDefinitionError(f"{where} has a type that cannot come from a model: {error}")
+
+
+def _is_describable(kind: Any) -> bool:
+    try:
+        schema_of(typed_dict({"it": kind}, extra="forbid"))
+    except PYDANTIC_ERRORS:
+        return False
+    return True

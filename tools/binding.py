@@ -81,7 +81,7 @@ class ArgumentReader:
             mended = repair_json(text)
             if mended is None:
                 details = [f"not valid JSON: {error}; got {_shortened(text)}"]
-                raise self._error(details) from error
+                raise self._error(details, malformed=True) from error
             value = loads(mended)
         inner = repair_json(value) if isinstance(value, str) and self._wrapped is None else None
         return value if inner is None else loads(inner)
@@ -95,11 +95,12 @@ class ArgumentReader:
             raise self._error([f"should be a JSON object; got {_shown(value)}"])
         return {key: item for key, item in value.items() if key not in self._hidden}
 
-    def _error(self, details: Iterable[str]) -> ToolArgumentError:
+    def _error(self, details: Iterable[str], *, malformed: bool = False) -> ToolArgumentError:
         details = tuple(details)
         told = "".join(f"\n- {line}" for line in details)
         msg = f"The arguments for {self.tool_name} do not fit:{told}"
-        return ToolArgumentError(msg, tool_name=self.tool_name, details=details)
+        name = self.tool_name
+        return ToolArgumentError(msg, tool_name=name, details=details, malformed=malformed)
 
 
 # --- what to tell the model -----------------------------------------------------------------

@@ -6,7 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from chatclient.errors import ToolDefinitionError
+from chatclient.runtime import drive
+from chatclient.tool import ToolContext, ToolDefinition, ToolMetadata, ToolResult
 from chatclient.tools.conversion import ResultConverter, to_tool_result
+from chatclient.tools.decorator import ToolMark, mark_of
 from chatclient.tools.schema import (
     ToolSignature,
     check_tool_name,
@@ -15,11 +19,6 @@ from chatclient.tools.schema import (
     signature_of_model,
     signature_of_schema,
 )
-
-from chatclient.errors import ToolDefinitionError
-from chatclient.runtime import drive
-from chatclient.tool import ToolContext, ToolDefinition, ToolMetadata, ToolResult
-from chatclient.tools.decorator import ToolMark, mark_of
 from chatclient.values import EMPTY
 
 _NO_MARK = ToolMark()

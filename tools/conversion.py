@@ -1,11 +1,11 @@
 """What a tool returned, as the model is told it."""
 
+import json
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias, TypeGuard
 
 from pydantic_core import to_json
 
-from chatclient.json import dumps
 from chatclient.messages import Media
 from chatclient.tool import ToolResult
 
@@ -63,7 +63,7 @@ def _text(value: Any) -> str:
         if isinstance(value, bytes | bytearray):
             return value.decode()
         return _json(value)
-    except (ValueError, TypeError) as error:  # pydantic's serialisation errors are ValueErrors
+    except (ValueError, TypeError) as error:
         msg = (
             f"a tool returned a {type(value).__qualname__} that cannot be told to a model"
             f" ({error}); return text, JSON values, pydantic models, dataclasses or Media,"
@@ -75,5 +75,7 @@ def _text(value: Any) -> str:
 def _json(value: Any) -> str:
     try:
         return to_json(value, inf_nan_mode="strings").decode()
-    except UnicodeEncodeError:  # half a surrogate pair, such as in a file name
-        return dumps(value).decode()
+    except ValueError:  # which pydantic's serialisation errors are
+        # The standard library can write half a surrogate pair, such as in a file's name, and names
+        # the type of what cannot be written at all.
+        return json.dumps(value, separators=(",", ":"), allow_nan=False)

@@ -4,9 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast, overload
 
-from chatclient.tools.conversion import ResultConverter
-
 from chatclient.tool import Effect, ToolMetadata
+from chatclient.tools.conversion import ResultConverter
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -100,6 +100,8 @@ class _Reader:
         if not known or known not in _TITLES:
             return 0
         end = self._block_end(at + 1, _indent(title))
+        if at == 0 and end == 1:  # nothing but this section: cleandoc took its indentation away
+            end = len(self.lines)
         if known in _PARAMETER_TITLES:
             self._items(self.lines[at + 1 : end], _GOOGLE_ITEM)
         return end

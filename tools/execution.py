@@ -1,8 +1,11 @@
 """What running a model's tool calls comes to."""
 
+import hashlib
+import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from chatclient.messages import (
     AssistantMessage,
@@ -14,6 +17,8 @@ from chatclient.messages import (
 )
 from chatclient.prompt import Prompt
 from chatclient.response import Generation
+from chatclient.tool import CONVERSATION_ID
+from chatclient.tools.failure import FailureKind
 from chatclient.values import EMPTY
 
 
@@ -25,12 +30,14 @@ class ToolExecution:
         tool_call: What the model asked for.
         response: What it was told.
         seconds: How long the tool took; 0.0 when it was not run.
+        attempt: How many calls of this tool the turn has seen, this one included.
         error: What went wrong in full, or None. The model was told `response.data` only.
     """
 
     tool_call: ToolCall
     response: ToolResponse
     seconds: float = 0.0
+    attempt: int = 1
     error: Exception | None = field(default=None, compare=False)
 
     @property
@@ -48,11 +55,15 @@ class ToolExecutionResult:
             answers at its end, ready to be sent.
         return_direct: Whether the answers are final and need not be shown to the model.
         executions: Each call, in the order of the request.
+        breach: The limit that was reached, in words, or None.
+        pending: Calls that wait for somebody's approval; the history has no answers to them yet.
     """
 
     conversation_history: tuple[Message, ...]
     return_direct: bool
     executions: tuple[ToolExecution, ...]
+    breach: str | None = None
+    pending: tuple[ToolCall, ...] = ()
 
     @property
     def responses(self) -> tuple[ToolResponse, ...]:
@@ -71,6 +82,15 @@ class ToolExecutionResult:
             for index, response in enumerate(self.responses)
         )
 
+    def breach_generation(self) -> Generation:
+        """Return the generation that ends a turn at a limit: why, and the results so far."""
+        partial = tuple(e.response for e in self.executions if not e.is_error)
+        return Generation(
+            AssistantMessage(self.breach),
+            "tool_call_limit_exceeded",
+            metadata={"partial_tool_responses": partial},
+        )
+
 
 @dataclass(slots=True)
 class ToolTurn:
@@ -79,12 +99,22 @@ class ToolTurn:
     Attributes:
         context: What tools are told behind the model's back.
         calls: How often each tool was called.
+        failures: How often each tool failed in each way.
         executions: Every call so far.
+        rounds: How often the model was called.
+        started: When the turn began, on the clock of `time.monotonic`.
     """
 
-    context: Mapping[str, object] = EMPTY
+    context: Mapping[str, Any] = EMPTY
     calls: Counter[str] = field(default_factory=Counter)
+    failures: Counter[tuple[str, FailureKind]] = field(default_factory=Counter)
     executions: list[ToolExecution] = field(default_factory=list)
+    rounds: int = 0
+    started: float = field(default_factory=time.monotonic)
+    _repeats: dict[tuple[str, str], tuple[str, int]] = field(default_factory=dict)
+    _made: Counter[tuple[str, str]] = field(default_factory=Counter)
+    _seed: tuple[str, ...] | None = None
+    _messages: Sequence[Message] = ()
 
     @classmethod
     def of(cls, prompt: Prompt) -> "ToolTurn":
@@ -94,5 +124,47 @@ class ToolTurn:
             if isinstance(message, UserMessage):
                 break
             if isinstance(message, ToolResponseMessage):
+                turn.rounds += 1
                 turn.calls.update(response.name for response in message.responses)
         return turn
+
+    def repeats(self, call: ToolCall) -> int:
+        """Return how often in a row *call* has been made with one and the same result."""
+        return self._repeats.get((call.name, call.arguments), ("", 0))[1]
+
+    def remember(self, execution: ToolExecution) -> None:
+        """Take note of a call and its result."""
+        self.executions.append(execution)
+        key = (execution.tool_call.name, execution.tool_call.arguments)
+        result, count = self._repeats.get(key, ("", 0))
+        same = count == 0 or result == execution.response.data
+        self._repeats[key] = (execution.response.data, count + 1 if same else 1)
+
+    def nudged(self, call: ToolCall) -> None:
+        """Take note of a call that was answered with a reminder instead of being run."""
+        key = (call.name, call.arguments)
+        result, count = self._repeats[key]
+        self._repeats[key] = (result, count + 1)
+
+    def begin(self, messages: Sequence[Message]) -> None:
+        """Take note of the conversation that the turn belongs to, once."""
+        self._messages = self._messages or messages
+
+    def ordinal(self, call: ToolCall) -> int:
+        """Return how many times the turn has made this very call, this time included."""
+        self._made[call.name, call.arguments] += 1
+        return self._made[call.name, call.arguments]
+
+    def idempotency_key(self, call: ToolCall, ordinal: int) -> str:
+        """Return a key that is the same whenever this turn makes this call with these arguments.
+
+        It depends on the conversation, on which turn of it this is, on the tool, its arguments,
+        and on how many times the turn has made the very same call before; not on the call's id,
+        which a model makes up anew when a turn is repeated.
+        """
+        if self._seed is None:
+            users = [message for message in self._messages if isinstance(message, UserMessage)]
+            conversation = str(self.context.get(CONVERSATION_ID, ""))
+            self._seed = (conversation, str(len(users)), users[-1].text if users else "")
+        parts = (*self._seed, call.name, call.arguments, str(ordinal))
+        return hashlib.sha256("\x1f".join(parts).encode(errors="replace")).hexdigest()[:32]

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from pydantic import TypeAdapter
 from pydantic.errors import PydanticInvalidForJsonSchema
-from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
+from pydantic.json_schema import GenerateJsonSchema, JsonRef, JsonSchemaWarningKind
 
 from chatclient.tools.docstring import parse_docstring
 from chatclient.values import FrozenDict
@@ -83,6 +83,7 @@ _KEYS: Mapping[str, JsonSchema] = {
     "number": {"pattern": r"^-?(0|[1-9]\d*)(\.\d+)?$"},
     "boolean": {"enum": ["true", "false"]},
 }
+_READS_TEXT = "x-reads-text"  # marks an enum of numbers that takes them as text, as keys are
 _STRING_KEYWORDS = frozenset({"pattern", "format", "minLength", "maxLength"})
 _LEAP = r"(\d\d(0[48]|[2468][048]|[13579][26])|(0[48]|[2468][048]|[13579][26])00)-02-29"
 _YEAR = r"(\d{3}[1-9]|\d\d[1-9]0|\d[1-9]00|[1-9]000)"
@@ -176,6 +177,8 @@ class _Generator(GenerateJsonSchema):
         if not all(isinstance(member.value, str) for member in members):
             meaning = ", ".join(f"{member.value!r} = {member.name}" for member in members)
             result["description"] = _sentences(result.get("description"), meaning)
+        if schema.get("sub_type") in ("int", "float"):
+            result[_READS_TEXT] = True
         return result
 
     def literal_schema(self, schema: Any) -> JsonSchema:
@@ -207,11 +210,8 @@ class _Generator(GenerateJsonSchema):
         result.pop("propertyNames", None)
         for values in result.pop("patternProperties", {}).values():
             result["additionalProperties"] = values
-        keys: Any = schema.get("keys_schema")
-        if keys is not None:
-            names = self._names(self.generate_inner(keys))
-            if keys.get("sub_type") in ("int", "float"):  # an enum that reads its numbers from text
-                names = {"enum": [str(member.value) for member in keys["members"]]}
+        if "keys_schema" in schema:
+            names = self._names(self.generate_inner(schema["keys_schema"]))
             if names is None:
                 msg = "the keys of a JSON object are strings; a mapping needs keys made from those"
                 raise PydanticInvalidForJsonSchema(msg)
@@ -221,7 +221,8 @@ class _Generator(GenerateJsonSchema):
 
     def _names(self, schema: JsonSchema) -> JsonSchema | None:
         """Return the schema of the names that a key of *schema* is read from, None for none."""
-        schema = self.resolve_ref_schema(schema)
+        if "$ref" in schema:
+            schema = self.get_schema_from_definitions(JsonRef(schema["$ref"])) or {}
         branches = schema.get("anyOf") or schema.get("oneOf")
         if branches:
             names = [name for name in map(self._names, branches) if name is not None]
@@ -229,7 +230,8 @@ class _Generator(GenerateJsonSchema):
                 return {}
             return {"anyOf": names} if len(names) > 1 else next(iter(names), None)
         if "enum" in schema or "const" in schema:
-            texts = [v for v in schema.get("enum", [schema.get("const")]) if isinstance(v, str)]
+            values = schema.get("enum", [schema.get("const")])
+            texts = [str(v) for v in values if isinstance(v, str) or _READS_TEXT in schema]
             return {"enum": texts} if texts else None
         if schema.get("type") == "string":
             return {key: value for key, value in schema.items() if key in _STRING_KEYWORDS}
@@ -327,6 +329,7 @@ def _require(name: str, schema: JsonSchema, definitions: JsonSchema) -> None:
 def _tidied(schema: JsonSchema) -> JsonSchema:
     schema = changed_within(schema, _tidied)
     schema.pop("title", None)
+    schema.pop(_READS_TEXT, None)
     if schema.pop("discriminator", None):
         schema = {"anyOf": schema.pop("oneOf"), **schema}
     if str(schema.get("format")).startswith("uuid"):  # the version is in the pattern

@@ -1,38 +1,41 @@
 """Runs the tools that models ask for: the one place where that happens."""
 
 import difflib
+import functools
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from chatclient.errors import (
-    ToolArgumentError,
-    ToolError,
-    ToolTimeoutError,
-    UnknownToolError,
-    UsageError,
-)
+from chatclient.errors import DeadlineExceededError, UnknownToolError, UsageError
 from chatclient.events import ToolCallFinished
 from chatclient.logs import get_logger
-from chatclient.messages import ToolCall, ToolResponse, ToolResponseMessage
+from chatclient.messages import AssistantMessage, ToolCall, ToolResponse, ToolResponseMessage
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
 from chatclient.response import ChatResponse
-from chatclient.runtime import BLOCKING, ON_LOOP, Runtime, drive
+from chatclient.runtime import BLOCKING, ON_LOOP, Runtime, caller_deadline, drive
 from chatclient.tool import ToolCallback, ToolContext, ToolDefinition, ToolResult
+from chatclient.tools.approval import ApprovalRequired
 from chatclient.tools.execution import ToolExecution, ToolExecutionResult, ToolTurn
+from chatclient.tools.failure import (
+    ToolExecutionExceptionProcessor,
+    ToolFailure,
+    ToolFailurePolicy,
+    kind_of,
+)
+from chatclient.tools.invocation import ToolInterceptor, ToolInvocation, chain_of
+from chatclient.tools.limits import ToolLimits
 from chatclient.tools.resolution import ToolCallbackResolver
 
 log = get_logger(__name__)
 
-Job = Any  # Callable[[Runtime], Coroutine[Any, Any, list[tuple[int, ToolExecution]]]]
+_Callbacks = Mapping[str, ToolCallback]
 
 
 class ToolCallingManager:
     """Finds and runs the tools that a response asks for.
 
-    Every tool call gets exactly one answer, in the order of the calls, whatever happens: what
-    goes wrong is told to the model, marked as an error.
+    Every tool call gets exactly one answer, in the order of the calls, whatever happens.
 
     Args:
         resolver: Knows tools that were not offered with the request but may be run all the same
@@ -40,6 +43,9 @@ class ToolCallingManager:
         max_concurrency: How many tools of one response run at once on an event loop.
         blocking_concurrency: The same for blocking calls. With 1 they run one after another on
             the caller's thread, so that thread-locals work; with more, in a pool of threads.
+        limits: How long a turn may go on.
+        exception_processor: Decides what comes of a failed call; default: the model is told.
+        interceptors: Stand around every tool call, the first outermost.
     """
 
     def __init__(
@@ -48,11 +54,17 @@ class ToolCallingManager:
         resolver: ToolCallbackResolver | None = None,
         max_concurrency: int = 8,
         blocking_concurrency: int = 1,
+        limits: ToolLimits | None = None,
+        exception_processor: ToolExecutionExceptionProcessor | None = None,
+        interceptors: Sequence[ToolInterceptor] = (),
     ) -> None:
+        self.limits = limits or ToolLimits()
         self._resolver = resolver
-        self._limits = {False: max_concurrency, True: blocking_concurrency}
+        self._concurrency = {False: max_concurrency, True: blocking_concurrency}
+        self._process = exception_processor or ToolFailurePolicy()
+        self._call = chain_of(tuple(interceptors))
         # The last list of tools by name: it is the same one in all rounds of all requests.
-        self._known: tuple[object, dict[str, ToolCallback]] = (None, {})
+        self._known: tuple[object, _Callbacks] = (None, {})
 
     def resolve_tool_definitions(self, options: ChatOptions) -> list[ToolDefinition]:
         """Return what a model is told about the tools in *options*."""
@@ -64,6 +76,10 @@ class ToolCallingManager:
         Args:
             prompt: What was sent; its options hold the tools and their context.
             response: What the model answered.
+
+        Raises:
+            UsageError: The response asks for nothing.
+            ToolExecutionError: A call failed and the policy in force says to raise.
         """
         return drive(self.execute(prompt, response, BLOCKING, ToolTurn.of(prompt)))
 
@@ -76,98 +92,217 @@ class ToolCallingManager:
     async def execute(
         self, prompt: Prompt, response: ChatResponse, runtime: Runtime, turn: ToolTurn
     ) -> ToolExecutionResult:
-        """Run what *response* asks for, as one round of *turn*."""
+        """Run what *response* asks for, as one round of *turn*; see `execute_tool_calls`."""
         generation = next((g for g in response.generations if g.output.tool_calls), None)
         if generation is None:
             msg = "the response asks for no tool; check response.has_tool_calls() first"
             raise UsageError(msg)
-        callbacks = self._by_name(prompt.options.tool_callbacks or ())
-        calls = generation.output.tool_calls
-        turn.calls.update(call.name for call in calls)
-        executions = await self._run_all(calls, callbacks, runtime, turn)
-        turn.executions.extend(executions)
-        message = ToolResponseMessage(execution.response for execution in executions)
+        return await self.execute_message(prompt, generation.output, (), runtime, turn)
+
+    async def execute_message(
+        self,
+        prompt: Prompt,
+        message: AssistantMessage,
+        answered: Sequence[ToolResponse],
+        runtime: Runtime,
+        turn: ToolTurn,
+    ) -> ToolExecutionResult:
+        """Run those calls of *message* that are not among *answered*, as one round of *turn*."""
+        done = {response.id: response for response in answered}
+        round_ = _Round(self, prompt, message, runtime, turn)
+        executions = await round_.run(done)
+        pending = tuple(call for call in message.tool_calls if call.id in round_.pending)
+        if pending:
+            # The history ends before the message: its calls have no answers yet.
+            return ToolExecutionResult(
+                prompt.messages, return_direct=False, executions=tuple(executions), pending=pending
+            )
+        answers = ToolResponseMessage(execution.response for execution in executions)
         return ToolExecutionResult(
-            (*prompt.messages, generation.output, message),
-            all(_returns_direct(execution, callbacks) for execution in executions),
+            (*prompt.messages, message, answers),
+            _return_direct(executions, round_.callbacks),
             tuple(executions),
+            round_.breach,
         )
 
-    def _by_name(self, callbacks: Sequence[ToolCallback]) -> dict[str, ToolCallback]:
+    def callbacks_of(self, options: ChatOptions) -> _Callbacks:
+        """Return the tools in *options* by name."""
+        callbacks = options.tool_callbacks or ()
         known_list, by_name = self._known
         if known_list is not callbacks:
             by_name = {callback.definition.name: callback for callback in callbacks}
             self._known = (callbacks, by_name)
         return by_name
 
-    async def _run_all(
-        self,
-        calls: Sequence[ToolCall],
-        callbacks: dict[str, ToolCallback],
-        runtime: Runtime,
-        turn: ToolTurn,
-    ) -> list[ToolExecution]:
-        if len(calls) == 1:
-            return [await self._run(calls[0], callbacks, runtime, turn)]
-        executions: dict[int, ToolExecution] = {}
+    def find(self, name: str, callbacks: _Callbacks) -> ToolCallback:
+        """Return the tool called *name*.
 
-        def job(lane: list[int]) -> Job:
-            async def run(runtime: Runtime) -> None:
-                for at in lane:
-                    executions[at] = await self._run(calls[at], callbacks, runtime, turn)
-
-            return run
-
-        limit = self._limits[runtime.blocking]
-        for stage in _stages(calls, callbacks):
-            await runtime.gather([job(lane) for lane in stage], limit=limit)
-        return [executions[at] for at in range(len(calls))]
-
-    async def _run(
-        self,
-        call: ToolCall,
-        callbacks: dict[str, ToolCallback],
-        runtime: Runtime,
-        turn: ToolTurn,
-    ) -> ToolExecution:
-        started = time.perf_counter()
-        error: Exception | None = None
-        try:
-            result = await self._invoke(call, callbacks, runtime, turn)
-        except Exception as problem:  # noqa: BLE001 - a tool is the application's code
-            error, result = problem, ToolResult(_told(problem, call), is_error=True)
-        seconds = time.perf_counter() - started
-        response = ToolResponse(call.id, call.name, result.text, result.is_error, result.media)
-        log.debug("tool call", tool=call.name, seconds=seconds, error=error and repr(error))
-        await runtime.emit(ToolCallFinished(call, response, seconds))
-        return ToolExecution(call, response, seconds, error)
-
-    def _invoke(
-        self,
-        call: ToolCall,
-        callbacks: dict[str, ToolCallback],
-        runtime: Runtime,
-        turn: ToolTurn,
-    ) -> Coroutine[Any, Any, ToolResult]:
-        callback = callbacks.get(call.name)
+        Raises:
+            UnknownToolError: There is none; the message tells the nearest names.
+        """
+        callback = callbacks.get(name)
         if callback is None and self._resolver is not None:
-            callback = self._resolver.resolve(call.name)
+            callback = self._resolver.resolve(name)
         if callback is None:
-            raise UnknownToolError(_unknown(call.name, list(callbacks)), tool_name=call.name)
+            raise UnknownToolError(_unknown(name, list(callbacks)), tool_name=name)
+        return callback
+
+    async def run(self, call: ToolCall, callbacks: _Callbacks, context: ToolContext) -> ToolResult:
+        """Run one tool, with all interceptors around it."""
+        callback = self.find(call.name, callbacks)
+        context.timeout = _timeout(callback.metadata.timeout, context.runtime)
+        invocation = ToolInvocation(call, callback, context)
+        if context.runtime.deadline is None:
+            return await self._call(invocation)
+        with caller_deadline(context.runtime.deadline):
+            return await self._call(invocation)
+
+    def concurrency(self, runtime: Runtime) -> int:
+        """Return how many tools of one response run at once."""
+        return self._concurrency[runtime.blocking]
+
+    def processed(self, failure: ToolFailure) -> ToolResult:
+        """Return what the model is told about *failure*, or raise."""
+        told = self._process(failure)
+        return told if isinstance(told, ToolResult) else ToolResult(told, is_error=True)
+
+
+class _Round:
+    """The tool calls of one message: which are run, in which order, and what came of them."""
+
+    def __init__(
+        self,
+        manager: ToolCallingManager,
+        prompt: Prompt,
+        message: AssistantMessage,
+        runtime: Runtime,
+        turn: ToolTurn,
+    ) -> None:
+        self.manager = manager
+        self.prompt = prompt
+        self.calls = message.tool_calls
+        self.runtime = runtime
+        self.turn = turn
+        self.callbacks = manager.callbacks_of(prompt.options)
+        self.breach: str | None = None
+        self.pending: set[str] = set()
+
+    async def run(self, done: Mapping[str, ToolResponse]) -> list[ToolExecution]:
+        """Return an execution for every call but those that wait for approval."""
+        executions: dict[int, ToolExecution] = {}
+        admitted: list[int] = []
+        for at, call in enumerate(self.calls):
+            if call.id in done:
+                executions[at] = ToolExecution(call, done[call.id])
+            elif (refusal := self._refusal(call)) is not None:
+                refused = ToolResult(refusal, is_error=True)
+                executions[at] = await self._finished(call, refused, self.runtime)
+            else:
+                admitted.append(at)
+        if len(admitted) == 1:
+            await self._run_lane(admitted, executions, self.runtime)
+        else:
+            await self._run_stages(admitted, executions)
+        fresh = [executions[at] for at in admitted if at in executions]
+        for execution in fresh:
+            self.turn.remember(execution)
+        return [executions[at] for at in sorted(executions)]
+
+    async def _run_stages(
+        self, admitted: Sequence[int], executions: dict[int, ToolExecution]
+    ) -> None:
+        def job(lane: list[int]) -> Any:
+            return lambda runtime: self._run_lane(lane, executions, runtime)
+
+        limit = self.manager.concurrency(self.runtime)
+        for stage in _stages([(at, self.calls[at]) for at in admitted], self.callbacks):
+            await self.runtime.gather([job(lane) for lane in stage], limit=limit)
+
+    async def _run_lane(
+        self, lane: Sequence[int], executions: dict[int, ToolExecution], runtime: Runtime
+    ) -> None:
+        for at in lane:
+            try:
+                executions[at] = await self._run(self.calls[at], runtime)
+            except ApprovalRequired:
+                self.pending.add(self.calls[at].id)
+
+    def _refusal(self, call: ToolCall) -> str | None:
+        """Return why *call* is not run, or None when it is."""
+        limits, turn = self.manager.limits, self.turn
+        if self.breach is not None and limits.on_exceeded != "tell_model":
+            return f"Not run. {self.breach}"
+        if limits.max_repeats is not None and call.name not in limits.excluded:
+            repeats = turn.repeats(call)
+            if repeats >= limits.max_repeats:
+                turn.nudged(call)
+                if repeats + 1 >= 2 * limits.max_repeats:
+                    self.breach = f"No progress: '{call.name}' was called again and again."
+                return (
+                    f"'{call.name}' has been called {repeats} times with these very arguments, "
+                    "with the same result each time. Use that result, or do something else."
+                )
+        turn.calls[call.name] += 1
+        breach = limits.breach(call.name, turn.calls)
+        if breach is not None:
+            self.breach = breach
+        return breach
+
+    async def _run(self, call: ToolCall, runtime: Runtime) -> ToolExecution:
+        turn = self.turn
         context = ToolContext(
             turn.context,
             runtime=runtime,
             tool_call_id=call.id,
             tool_name=call.name,
-            timeout=callback.metadata.timeout,
+            attempt=turn.calls[call.name],
+            idempotency=functools.partial(turn.idempotency_key, call, turn.ordinal(call)),
         )
-        return callback.invoke(call.arguments, context)
+        turn.begin(self.prompt.messages)
+        started = time.perf_counter()
+        error: Exception | None = None
+        try:
+            result = await self.manager.run(call, self.callbacks, context)
+        except (ApprovalRequired, MemoryError):
+            raise
+        except Exception as problem:  # noqa: BLE001 - a tool is the application's code
+            error, result = problem, self._failed(call, problem)
+        return await self._finished(call, result, runtime, time.perf_counter() - started, error)
+
+    def _failed(self, call: ToolCall, error: Exception) -> ToolResult:
+        if not self.runtime.remaining():
+            msg = f"the deadline passed while the tool {call.name!r} ran"
+            raise DeadlineExceededError(msg) from error
+        kind = kind_of(error)
+        self.turn.failures[call.name, kind] += 1
+        count = self.turn.failures[call.name, kind]
+        return self.manager.processed(ToolFailure(kind, call, error, count))
+
+    async def _finished(
+        self,
+        call: ToolCall,
+        result: ToolResult,
+        runtime: Runtime,
+        seconds: float = 0.0,
+        error: Exception | None = None,
+    ) -> ToolExecution:
+        response = ToolResponse(call.id, call.name, result.text, result.is_error, result.media)
+        log.debug("tool call", tool=call.name, seconds=seconds, error=error and repr(error))
+        await runtime.emit(ToolCallFinished(call, response, seconds))
+        return ToolExecution(call, response, seconds, self.turn.calls[call.name], error)
 
 
-def _stages(calls: Sequence[ToolCall], callbacks: dict[str, ToolCallback]) -> list[list[list[int]]]:
+def _timeout(own: float | None, runtime: Runtime) -> float | None:
+    if runtime.deadline is None:
+        return own
+    remaining = runtime.remaining()
+    return remaining if own is None else min(own, remaining)
+
+
+def _stages(calls: Sequence[tuple[int, ToolCall]], callbacks: _Callbacks) -> list[list[list[int]]]:
     """Return stages that follow each other, of lanes that run side by side, of calls in a row."""
     stages: list[dict[object, list[int]]] = [{}]
-    for at, call in enumerate(calls):
+    for at, call in calls:
         callback = callbacks.get(call.name)
         metadata = callback.metadata if callback is not None else None
         if metadata is not None and metadata.exclusive:
@@ -182,9 +317,19 @@ def _stages(calls: Sequence[ToolCall], callbacks: dict[str, ToolCallback]) -> li
     return [list(stage.values()) for stage in stages if stage]
 
 
-def _returns_direct(execution: ToolExecution, callbacks: dict[str, ToolCallback]) -> bool:
-    callback = callbacks.get(execution.tool_call.name)
-    return callback is not None and callback.metadata.return_direct and not execution.is_error
+def _return_direct(executions: Sequence[ToolExecution], callbacks: _Callbacks) -> bool:
+    """Return whether a round's results are the answer.
+
+    They are when every tool returns directly, or when the last one does that only then; and never
+    when something failed, for an error is no answer.
+    """
+    if any(execution.is_error for execution in executions):
+        return False
+    ways = [
+        callbacks[name].metadata.return_direct if name in callbacks else False
+        for name in (execution.tool_call.name for execution in executions)
+    ]
+    return ways[-1] == "if_last" or all(ways)
 
 
 def _unknown(name: str, offered: list[str]) -> str:
@@ -196,13 +341,3 @@ def _unknown(name: str, offered: list[str]) -> str:
     else:
         hint = "no tools are available"
     return f"There is no tool {name!r}; {hint}"
-
-
-def _told(problem: Exception, call: ToolCall) -> str:
-    """Return what the model is told about *problem*: the tool's own words, never a cause."""
-    if isinstance(problem, TimeoutError) and not isinstance(problem, ToolError | ToolTimeoutError):
-        return f"The tool {call.name!r} did not answer in time."
-    text = str(problem)
-    if isinstance(problem, ToolArgumentError | ToolError | UnknownToolError) or text.strip():
-        return text
-    return f"Exception occurred in tool: {call.name} ({type(problem).__name__})"

@@ -107,6 +107,9 @@ def _string(token: re.Match[str]) -> str:
 
 # --- values ---------------------------------------------------------------------------------
 
+# Between these, some versions of pydantic do not take an integer for a float.
+_EXACT, _LARGEST = 2**53, 10**300
+
 
 def repair_value(value: Any, schema: Schema) -> Any:
     """Return *value* with what cannot be meant as it stands put right, by the JSON *schema*.
@@ -114,7 +117,7 @@ def repair_value(value: Any, schema: Schema) -> Any:
     - Null for an optional property that cannot be null is left out: the strict form of a schema
       has no other way to leave it out.
     - An object or array that was written as a string of JSON is taken for what it says.
-    - A number without a fraction is an integer where an integer is asked for.
+    - A number without a fraction is an integer where only integers are asked for.
     - Half a surrogate pair becomes U+FFFD, the replacement character.
     """
     return _repaired(value, schema, schema.get("$defs", {}))
@@ -128,10 +131,17 @@ def _repaired(value: Any, schema: Schema, defs: Schema) -> Any:
             return _repaired_array(value, schema, defs)
         case str():
             return _repaired_string(value, schema, defs)
-        case float() if value.is_integer() and not _admits(schema, defs, "number"):
-            return int(value) if _admits(schema, defs, "integer") else value
+        case int() | float() if not isinstance(value, bool):
+            return _repaired_number(value, schema, defs)
         case _:
             return value
+
+
+def _repaired_number(value: Any, schema: Schema, defs: Schema) -> Any:
+    whole, real = _admits(schema, defs, "integer"), _admits(schema, defs, "number")
+    if isinstance(value, float):
+        return int(value) if whole and not real and value.is_integer() else value
+    return float(value) if real and not whole and _EXACT < abs(value) < _LARGEST else value
 
 
 def _repaired_object(value: dict[str, Any], schema: Schema, defs: Schema) -> dict[str, Any]:

@@ -1,0 +1,119 @@
+"""The contract of an embedding model."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from chatclient.errors import InvalidResponseError
+from chatclient.runtime import BLOCKING, ON_LOOP, Runtime, drive
+from chatclient.values import EMPTY
+
+Vector = list[float]
+"""Where a text lies among all texts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddingOptions:
+    """What is asked of an embedding model.
+
+    Attributes:
+        model: Which model, or None for the provider's default.
+        dimensions: The length of the vectors, with models that can shorten them.
+        batch_size: How many texts go into one request at most.
+        extra: Fields for the provider's request that this library does not model.
+    """
+
+    model: str | None = None
+    dimensions: int | None = None
+    batch_size: int = 100
+    extra: Mapping[str, Any] = EMPTY
+
+
+NO_EMBEDDING_OPTIONS = EmbeddingOptions()
+
+
+class EmbeddingModel(ABC):
+    """A model that turns texts into vectors, close to each other where the texts are.
+
+    An implementor writes `embed_batch`, which serves blocking and asynchronous callers alike. It
+    does all waiting through the runtime it is given (or through `chatclient.providers.http`,
+    which does).
+    """
+
+    @property
+    def options(self) -> EmbeddingOptions:
+        """What is asked of the model in every request."""
+        return NO_EMBEDDING_OPTIONS
+
+    @property
+    def name(self) -> str:
+        """What to call this model in logs and spans."""
+        return self.options.model or type(self).__name__
+
+    @property
+    def dimensions(self) -> int | None:
+        """The length of the vectors, or None where the model decides."""
+        return self.options.dimensions
+
+    @abstractmethod
+    async def embed_batch(self, texts: Sequence[str], runtime: Runtime) -> list[Vector]:
+        """Return the vectors of one batch of texts, in their order; there is at least one."""
+
+    async def embed_all(self, texts: Iterable[str], runtime: Runtime) -> list[Vector]:
+        """Return the vectors of *texts*; for tools and advisors, which have a runtime.
+
+        Args:
+            texts: As many as one likes; they are sent batch by batch.
+            runtime: How the request runs.
+
+        Raises:
+            TypeError: There is a single text where a collection is expected.
+            ProviderError: The model's side failed.
+        """
+        if isinstance(texts, str):
+            msg = "embedding takes a collection of texts; put a single one into a list"
+            raise TypeError(msg)
+        texts = list(texts)
+        size = self.options.batch_size
+        vectors: list[Vector] = []
+        for start in range(0, len(texts), size):
+            batch = texts[start : start + size]
+            found = await self.embed_batch(batch, runtime)
+            if len(found) != len(batch):
+                msg = f"{self.name} gave {len(found)} vectors for {len(batch)} texts"
+                raise InvalidResponseError(msg)
+            vectors.extend(found)
+        return vectors
+
+    def embed(self, texts: Iterable[str]) -> list[Vector]:
+        """Return the vectors of *texts*, in their order.
+
+        Raises:
+            TypeError: There is a single text where a collection is expected.
+            ProviderError: The model's side failed.
+        """
+        return drive(self.embed_all(texts, BLOCKING))
+
+    async def aembed(self, texts: Iterable[str]) -> list[Vector]:
+        """Return the vectors of *texts*, in their order; see `embed`."""
+        return await self.embed_all(texts, ON_LOOP)
+
+    def close(self) -> None:  # noqa: B027 - a model that opens nothing has nothing to close
+        """Give back what blocking calls have opened, such as connections."""
+
+    async def aclose(self) -> None:
+        """Give back what calls on this event loop have opened, and what blocking calls have."""
+        self.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self.aclose()

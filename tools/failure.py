@@ -1,0 +1,130 @@
+"""What happens when a tool call fails: the model is told, or the caller."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NoReturn, Protocol
+
+from chatclient.errors import (
+    ToolArgumentError,
+    ToolDeniedError,
+    ToolError,
+    ToolExecutionError,
+    ToolTimeoutError,
+    UnknownToolError,
+)
+from chatclient.messages import ToolCall
+from chatclient.tool import ToolResult
+from chatclient.values import EMPTY
+
+FailureKind = Literal[
+    "unknown_tool", "malformed_arguments", "invalid_arguments", "exception", "timeout", "denied"
+]
+"""All that can go wrong with a tool call. A limit that was reached is no failure of a call: see
+`ToolLimits`."""
+
+Reaction = Literal["tell", "raise"]
+"""Tell the model, so that it can mend what it did; or raise to whoever made the call."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolFailure:
+    """A tool call that went wrong.
+
+    Attributes:
+        kind: What went wrong.
+        tool_call: The call.
+        error: The error itself, with its cause. Secrets may be in it: it is for logs and spans,
+            never for the model.
+        count: How many calls of this tool have failed in this way in this turn, this one included.
+    """
+
+    kind: FailureKind
+    tool_call: ToolCall
+    error: Exception
+    count: int = 1
+
+
+class ToolExecutionExceptionProcessor(Protocol):
+    """Decides what comes of a failed tool call; any function of this shape is one."""
+
+    def __call__(self, failure: ToolFailure, /) -> str | ToolResult:
+        """Return what the model is told, or raise to end the turn."""
+        ...
+
+
+@dataclass(frozen=True)
+class ToolFailurePolicy:
+    """Tells the model by default, in words that help it and give nothing away.
+
+    What is wrong with a name or with arguments is told in full, for the model wrote them. Of a
+    tool's own exception only its message is told, never its cause or traceback; `ToolError` is how
+    a tool speaks to the model on purpose.
+
+    Attributes:
+        raise_on: Exceptions of tools that are raised as they are, subclasses included.
+        always_raise: Whether every failure is raised.
+        reactions: What to do with each kind of failure; "tell" where nothing is said.
+        tools: The same for single tools, by name.
+        exception_text: How much of a tool's exception the model sees.
+        max_failures: How often one tool may fail in one way in a turn before it is raised after
+            all; None for ever.
+    """
+
+    raise_on: tuple[type[Exception], ...] = ()
+    always_raise: bool = False
+    reactions: Mapping[FailureKind, Reaction] = EMPTY  # type: ignore[assignment]
+    tools: Mapping[str, Reaction] = EMPTY
+    exception_text: Literal["message", "class", "nothing"] = "message"
+    max_failures: int | None = None
+
+    def __call__(self, failure: ToolFailure, /) -> str | ToolResult:
+        """Return what the model is told, or raise.
+
+        Raises:
+            ToolExecutionError: The policy says so; its cause is the tool's own error.
+            Exception: The tool's own error, when it is one of `raise_on`.
+        """
+        if isinstance(failure.error, self.raise_on):
+            raise failure.error
+        reaction = self.tools.get(failure.tool_call.name) or self.reactions.get(failure.kind)
+        spent = self.max_failures is not None and failure.count > self.max_failures
+        if self.always_raise or reaction == "raise" or spent:
+            _raise(failure)
+        return self.text_for(failure)
+
+    def text_for(self, failure: ToolFailure) -> str:
+        """Return what the model is told about *failure*."""
+        name, error = failure.tool_call.name, failure.error
+        if failure.kind == "timeout":
+            return f"The tool {name!r} did not answer in time."
+        if failure.kind != "exception" or isinstance(error, ToolError):
+            return str(error)
+        text = str(error).strip()
+        if self.exception_text == "message" and text:
+            return text
+        if self.exception_text == "nothing":
+            return f"The tool {name!r} failed."
+        return f"Exception occurred in tool: {name} ({type(error).__name__})"
+
+
+def _raise(failure: ToolFailure) -> NoReturn:
+    error = failure.error
+    if isinstance(error, ToolExecutionError):
+        raise error
+    name = failure.tool_call.name
+    if failure.kind == "timeout":
+        raise ToolTimeoutError(f"tool {name!r} did not answer in time", tool_name=name) from error
+    raise ToolExecutionError(f"tool {name!r} failed: {error}", tool_name=name) from error
+
+
+def kind_of(error: Exception) -> FailureKind:
+    """Return what kind of failure *error* is."""
+    kinds: tuple[tuple[Any, FailureKind], ...] = (
+        (UnknownToolError, "unknown_tool"),
+        (ToolDeniedError, "denied"),
+        (ToolError, "exception"),
+        (TimeoutError, "timeout"),
+    )
+    if isinstance(error, ToolArgumentError):
+        return "malformed_arguments" if error.malformed else "invalid_arguments"
+    return next((kind for cls, kind in kinds if isinstance(error, cls)), "exception")

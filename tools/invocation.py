@@ -1,0 +1,75 @@
+"""A tool call on its way to the tool: what interceptors see, and may change."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Protocol, Self
+
+from chatclient.messages import ToolCall
+from chatclient.tool import ToolCallback, ToolContext, ToolDefinition, ToolMetadata, ToolResult
+
+
+@dataclass(frozen=True, slots=True)
+class ToolInvocation:
+    """A tool that is about to be run.
+
+    Attributes:
+        tool_call: What the model asked for.
+        callback: The tool.
+        context: What the application tells it.
+    """
+
+    tool_call: ToolCall
+    callback: ToolCallback
+    context: ToolContext
+
+    @property
+    def definition(self) -> ToolDefinition:
+        """What the model was told about the tool."""
+        return self.callback.definition
+
+    @property
+    def metadata(self) -> ToolMetadata:
+        """How the tool is to be run."""
+        return self.callback.metadata
+
+    def with_arguments(self, arguments: str) -> Self:
+        """Return this with other arguments, a JSON object."""
+        return replace(self, tool_call=replace(self.tool_call, arguments=arguments))
+
+
+NextTool = Callable[[ToolInvocation], Awaitable[ToolResult]]
+"""The rest of the interceptors, and then the tool."""
+
+
+class ToolInterceptor(Protocol):
+    """Stands around every tool call; any coroutine function of this shape is one.
+
+    It may look on, change the arguments (`invocation.with_arguments`) or the result, answer in the
+    tool's place, or refuse with `ToolDeniedError`, whose message the model is told.
+    """
+
+    def __call__(self, invocation: ToolInvocation, call_next: NextTool, /) -> Awaitable[ToolResult]:
+        """Return the result of the call, from *call_next* or of one's own making."""
+        ...
+
+
+async def run_tool(invocation: ToolInvocation) -> ToolResult:
+    """Run the tool itself: the innermost of the interceptors."""
+    context = invocation.context
+    result = invocation.callback.invoke(invocation.tool_call.arguments, context)
+    return await context.runtime.within(context.timeout, result)
+
+
+def chain_of(interceptors: tuple[ToolInterceptor, ...]) -> NextTool:
+    """Return the first of *interceptors* around all others around the tool."""
+    chain: NextTool = run_tool
+    for interceptor in reversed(interceptors):
+        chain = _around(interceptor, chain)
+    return chain
+
+
+def _around(interceptor: ToolInterceptor, call_next: NextTool) -> NextTool:
+    def call(invocation: ToolInvocation) -> Awaitable[ToolResult]:
+        return interceptor(invocation, call_next)
+
+    return call

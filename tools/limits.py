@@ -1,0 +1,76 @@
+"""How long a tool loop may go on, and what happens when it has gone on for too long."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from chatclient.errors import UsageError
+from chatclient.values import EMPTY
+
+OnLimit = Literal["partial", "raise", "tell_model", "final_answer"]
+"""End the turn with what there is; raise; refuse the call and go on; or ask the model once more,
+without tools."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolLimits:
+    """Bounds of one turn, from the user's message to the final answer; None is no bound.
+
+    Attributes:
+        max_rounds: Calls of the model.
+        max_calls_per_tool: Runs of any one tool.
+        max_total_calls: Runs of all tools together.
+        max_seconds: Time since the turn began, looked at between rounds.
+        per_tool: Runs of single tools, by name, in place of `max_calls_per_tool`.
+        excluded: Tools that only count towards the total, and may repeat themselves.
+        max_repeats: Identical calls with identical results before the model is told that it makes
+            no progress; twice as many are a limit that was reached.
+        on_exceeded: What happens then.
+    """
+
+    max_rounds: int | None = 100
+    max_calls_per_tool: int | None = 40
+    max_total_calls: int | None = 150
+    max_seconds: float | None = None
+    per_tool: Mapping[str, int | None] = EMPTY
+    excluded: frozenset[str] = frozenset()
+    max_repeats: int | None = 3
+    on_exceeded: OnLimit = "partial"
+
+    def __post_init__(self) -> None:
+        bounds = {
+            "max_rounds": self.max_rounds,
+            "max_calls_per_tool": self.max_calls_per_tool,
+            "max_total_calls": self.max_total_calls,
+            "max_seconds": self.max_seconds,
+            "max_repeats": self.max_repeats,
+            **self.per_tool,
+        }
+        for name, bound in bounds.items():
+            if bound is not None and bound <= 0:
+                msg = f"the limit {name} must be greater than 0, or None for no limit"
+                raise UsageError(msg)
+
+    def breach(self, tool_name: str, calls: Counter[str]) -> str | None:
+        """Return why a tool may not be run, given how often each was called, this time included."""
+        bound = self.per_tool.get(tool_name, self.max_calls_per_tool)
+        if bound is not None and calls[tool_name] > bound and tool_name not in self.excluded:
+            return (
+                f"Tool call limit ({bound}) exceeded for tool '{tool_name}'. "
+                "No further calls to this tool are allowed in this turn."
+            )
+        if self.max_total_calls is not None and calls.total() > self.max_total_calls:
+            return (
+                f"Total tool call limit ({self.max_total_calls}) exceeded for this turn. "
+                "No further tool calls are allowed."
+            )
+        return None
+
+    def breach_between_rounds(self, rounds: int, seconds: float) -> str | None:
+        """Return why the model may not be called again, if so."""
+        if self.max_rounds is not None and rounds >= self.max_rounds:
+            return f"Round limit ({self.max_rounds}) reached for this turn."
+        if self.max_seconds is not None and seconds >= self.max_seconds:
+            return f"Time limit ({self.max_seconds:g} s) reached for this turn."
+        return None
