@@ -1,7 +1,8 @@
 """Puts a request together: its chain, its options and its tools."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from chatclient.advisors.tool_calling import ToolCallingAdvisor
@@ -13,13 +14,14 @@ from chatclient.chain import (
     order_of,
 )
 from chatclient.errors import ToolDefinitionError, UsageError
+from chatclient.messages import Message
 from chatclient.model import ChatModel
 from chatclient.options import NO_OPTIONS, ChatOptions, checked
 from chatclient.runtime import BLOCKING, Runtime, drive
 from chatclient.spec import RequestSpec
-from chatclient.tool import ToolCallback
+from chatclient.tool import CONVERSATION_ID, ToolCallback, ToolRequest
 from chatclient.tools import ToolCallbackResolver, ToolCallingManager
-from chatclient.tools.sources import Resolved, check_unique
+from chatclient.tools.sources import DuplicatePolicy, Resolved, without_duplicates
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,7 @@ class Engine:
     model: ChatModel
     manager: ToolCallingManager
     resolver: ToolCallbackResolver | None = None
+    duplicate_tools: DuplicatePolicy = "error"
 
 
 # --- the chain ------------------------------------------------------------------------------
@@ -94,35 +97,42 @@ def static_options(engine: Engine, spec: RequestSpec) -> ChatOptions | None:
     """Return the complete options of *spec*, or None when they differ from request to request."""
     if not all(isinstance(source, str | ToolCallback) for source in spec.tool_sources):
         return None
-    return drive(complete_options(engine, spec, BLOCKING))
+    return drive(complete_options(engine, spec, (), BLOCKING))
 
 
-async def complete_options(engine: Engine, spec: RequestSpec, runtime: Runtime) -> ChatOptions:
+async def complete_options(
+    engine: Engine, spec: RequestSpec, messages: tuple[Message, ...], runtime: Runtime
+) -> ChatOptions:
     """Return the model's options with those of *spec* on top, and all tools found.
 
     Tools given to the client or request stand in for tools in the options.
 
     Raises:
         ToolDefinitionError: A name is known to no resolver.
-        DuplicateToolError: Two tools have the same name.
+        DuplicateToolError: Two tools have the same name, and the policy is to refuse that.
     """
     options = engine.model.options.merge(spec.options)
     changes: dict[str, Any] = {}
     if spec.tool_context:
         changes["tool_context"] = {**options.tool_context, **spec.tool_context}
+    request = ToolRequest(
+        messages,
+        changes.get("tool_context", options.tool_context),
+        spec.advisor_params.get(CONVERSATION_ID),
+    )
     callbacks = list(options.tool_callbacks or ())
     if spec.tool_sources or spec.tools is not None:
-        callbacks = await _callbacks(engine, spec.tool_sources, runtime)
+        callbacks = await _callbacks(engine, spec.tool_sources, request, runtime)
     if options.tool_names:
-        callbacks += await _callbacks(engine, options.tool_names, runtime)
-    if callbacks != list(options.tool_callbacks or ()):
-        changes["tool_callbacks"] = callbacks
-    check_unique(callbacks)
+        callbacks += await _callbacks(engine, options.tool_names, request, runtime)
+    unique = list(without_duplicates(callbacks, engine.duplicate_tools))
+    if unique != list(options.tool_callbacks or ()):
+        changes["tool_callbacks"] = unique
     return options.mutate(**changes) if changes else options
 
 
 async def _callbacks(
-    engine: Engine, sources: Iterable[Resolved], runtime: Runtime
+    engine: Engine, sources: Iterable[Resolved], request: ToolRequest, runtime: Runtime
 ) -> list[ToolCallback]:
     callbacks: list[ToolCallback] = []
     for source in sources:
@@ -131,8 +141,18 @@ async def _callbacks(
         elif isinstance(source, ToolCallback):
             callbacks.append(source)
         else:
-            callbacks.extend(await runtime.invoke(source.tool_callbacks))
+            request = replace(request, callbacks=tuple(callbacks))
+            callbacks.extend(await _asked(source.tool_callbacks, request, runtime))
+            if hidden_tools := getattr(source, "hidden_tools", None):
+                hidden = set(await _asked(hidden_tools, request, runtime))
+                callbacks = [c for c in callbacks if c.definition.name not in hidden]
     return callbacks
+
+
+async def _asked(method: Callable[..., Any], request: ToolRequest, runtime: Runtime) -> Any:
+    """Ask a provider, with the request if it wants to know it."""
+    wants_request = bool(inspect.signature(method).parameters)
+    return await runtime.invoke(method, *([request] if wants_request else []))
 
 
 def _named(engine: Engine, name: str) -> ToolCallback:

@@ -21,6 +21,7 @@ from chatclient.assembly import (
 )
 from chatclient.chain import Advisor, AdvisorChain, ChatClientRequest, ChatClientResponse
 from chatclient.errors import UsageError
+from chatclient.events import ToolProgress
 from chatclient.messages import Media, Message
 from chatclient.model import ChatModel
 from chatclient.options import ChatOptions
@@ -29,10 +30,18 @@ from chatclient.providers.registry import chat_model
 from chatclient.runtime import BLOCKING, ON_LOOP, Runtime, within_callers_deadline
 from chatclient.spec import RequestSpec, TextSpec
 from chatclient.template import TemplateRenderer
-from chatclient.tool import CONVERSATION_ID
+from chatclient.tool import (
+    CONVERSATION_ID,
+    ToolCallback,
+    ToolContext,
+    ToolDefinition,
+    ToolMetadata,
+    ToolResult,
+)
 from chatclient.tools import PendingTurn, ToolCallbackResolver, ToolCallingManager
 from chatclient.tools.approval import Decisions, decisions_for
-from chatclient.tools.sources import ToolSource
+from chatclient.tools.schema import check_tool_name, signature_of_schema
+from chatclient.tools.sources import DuplicatePolicy, ToolSource
 
 
 class ChatClient:
@@ -116,6 +125,21 @@ class ChatClient:
         spec = replace(self._defaults, system=TextSpec(), user=TextSpec(), messages=turn.messages)
         return ChatClientRequestSpec(self, spec).advisor_params(params)
 
+    def as_tool(
+        self, name: str, description: str, *, metadata: ToolMetadata | None = None
+    ) -> ToolCallback:
+        """Return this client as a tool for another one: an agent that a model can ask.
+
+        Each call is a request of its own, within the deadline of the one it is made in. What the
+        agent does appears in the stream as `ToolProgress`.
+
+        Args:
+            name: What the model calls it.
+            description: What it can be asked for.
+            metadata: How it is to be run.
+        """
+        return ClientTool(self, name, description, metadata or ToolMetadata())
+
     def mutate(self) -> "ChatClientBuilder":
         """Return a builder that starts from everything this client has."""
         return ChatClientBuilder(self._engine, self._defaults)
@@ -161,7 +185,7 @@ class ChatClient:
         messages = spec.build_messages()
         options = self._options
         if options is None or not spec.has_same_options(self._defaults):
-            options = await complete_options(self._engine, spec, runtime)
+            options = await complete_options(self._engine, spec, messages, runtime)
         request = ChatClientRequest(Prompt.of(messages, options), spec.advisor_params, runtime)
         return await self._chain_of(spec)(request)
 
@@ -241,6 +265,10 @@ class ChatClientBuilder:
     def tool_callback_resolver(self, resolver: ToolCallbackResolver) -> Self:
         """Set what knows tools by name."""
         return type(self)(replace(self._engine, resolver=resolver), self._spec)
+
+    def duplicate_tools(self, policy: DuplicatePolicy) -> Self:
+        """Say what to do with several tools of one name: refuse them, or keep one."""
+        return type(self)(replace(self._engine, duplicate_tools=policy), self._spec)
 
     def clone(self) -> Self:
         """Return a builder with the same settings."""
@@ -406,3 +434,34 @@ class ChatClientRequestSpec:
 
     def _with(self, spec: RequestSpec) -> Self:
         return type(self)(self._client, spec)
+
+
+class ClientTool:
+    """A client as a tool: what the model asks is the user's text, the answer is the result."""
+
+    _SIGNATURE = signature_of_schema(
+        {
+            "properties": {"request": {"type": "string", "description": "What is asked for."}},
+            "required": ["request"],
+            "additionalProperties": False,
+        }
+    )
+
+    def __init__(
+        self, client: ChatClient, name: str, description: str, metadata: ToolMetadata
+    ) -> None:
+        check_tool_name(name)
+        self._client = client
+        self.metadata = metadata
+        self.definition = ToolDefinition(name, description, self._SIGNATURE.input_schema)
+
+    async def invoke(self, arguments: str, context: ToolContext) -> ToolResult:
+        """Ask the client."""
+        given = self._SIGNATURE.bind(arguments, context)
+
+        async def emit(event: Any) -> None:
+            await context.emit(ToolProgress(context.tool_call_id, self.definition.name, event))
+
+        request = self._client.prompt(str(given["request"])).tool_context(context)
+        response = await request._run(context.runtime.with_emitter(emit))
+        return ToolResult(response.chat_response.text)

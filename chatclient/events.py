@@ -57,6 +57,15 @@ class ToolCallFinished:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolProgress:
+    """Something that a running tool tells: its own news, or what the agent it asks does."""
+
+    tool_call_id: str
+    tool_name: str
+    event: object
+
+
+@dataclass(frozen=True, slots=True)
 class RoundEnded:
     """The model has finished one response; after tool calls another round follows."""
 
@@ -75,6 +84,7 @@ StreamEvent: TypeAlias = (
     | ReasoningDelta
     | ToolCallStarted
     | ToolCallDelta
+    | ToolProgress
     | ToolCallFinished
     | RoundEnded
     | Done

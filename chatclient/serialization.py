@@ -56,7 +56,7 @@ def message_from_dict(data: Mapping[str, Any]) -> Message:
 
 def _message_from(data: Mapping[str, Any]) -> Message:
     metadata = data.get("metadata")
-    match data["role"]:
+    match data.get("role"):
         case "system":
             return SystemMessage(data["content"], metadata)
         case "user":

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar, overload, runtime_checkable
 
 from chatclient.errors import UsageError
-from chatclient.messages import Media
+from chatclient.events import ToolProgress
+from chatclient.messages import Media, Message, UserMessage
 from chatclient.runtime import BLOCKING, Runtime
 from chatclient.values import EMPTY
 
@@ -184,8 +185,12 @@ class ToolContext(Mapping[str, Any]):
         return value
 
     async def emit(self, event: Any) -> None:
-        """Hand *event* to whoever consumes the stream of the request."""
+        """Hand *event* to whoever consumes the stream of the request, just as it is."""
         await self.runtime.emit(event)
+
+    async def progress(self, event: Any) -> None:
+        """Tell whoever consumes the stream how the tool is getting on, as a `ToolProgress`."""
+        await self.runtime.emit(ToolProgress(self.tool_call_id, self.tool_name, event))
 
 
 @runtime_checkable
@@ -216,10 +221,37 @@ class ToolCallback(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class ToolRequest:
+    """What a provider of tools knows of the request that it is asked for.
+
+    Attributes:
+        messages: The conversation that will be sent.
+        context: The tool context.
+        conversation_id: The conversation, if there is one.
+        callbacks: The tools found so far, from the sources before the provider.
+    """
+
+    messages: tuple[Message, ...]
+    context: Mapping[str, Any] = EMPTY
+    conversation_id: str | None = None
+    callbacks: tuple[ToolCallback, ...] = ()
+
+    @property
+    def user_message(self) -> UserMessage | None:
+        """What the user says in this request."""
+        return next((m for m in reversed(self.messages) if isinstance(m, UserMessage)), None)
+
+
 @runtime_checkable
 class ToolCallbackProvider(Protocol):
-    """A source of tools that is asked once per request."""
+    """A source of tools that is asked once per request.
 
-    def tool_callbacks(self) -> "list[ToolCallback] | tuple[ToolCallback, ...]":
-        """Return the tools to offer; may be asynchronous."""
+    `tool_callbacks` may be asynchronous, and may take a `ToolRequest`. A provider may also have a
+    method `hidden_tools`, of the same shape, that returns the names of tools to take away.
+    """
+
+    @property
+    def tool_callbacks(self) -> Callable[..., Any]:
+        """Return the tools to offer."""
         ...

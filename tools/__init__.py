@@ -6,10 +6,13 @@ from chatclient.tool import (
     ToolContext,
     ToolDefinition,
     ToolMetadata,
+    ToolRequest,
     ToolResult,
 )
 from chatclient.tools.approval import ApprovalRequired, Decision, PendingTurn, ToolApproval
+from chatclient.tools.augmentation import AugmentedArguments, AugmentedToolCallback, augment
 from chatclient.tools.callback import FunctionToolCallback
+from chatclient.tools.data import DataToolCallback
 from chatclient.tools.decorator import tool
 from chatclient.tools.execution import ToolExecution, ToolExecutionResult
 from chatclient.tools.failure import (
@@ -24,12 +27,16 @@ from chatclient.tools.resolution import (
     DelegatingToolCallbackResolver,
     StaticToolCallbackResolver,
     ToolCallbackResolver,
+    ToolRegistry,
 )
-from chatclient.tools.schema import ToolParam
+from chatclient.tools.schema import ToolMemoryId, ToolParam, sanitise_tool_name
 from chatclient.tools.sources import tool_callbacks
 
 __all__ = [
     "ApprovalRequired",
+    "AugmentedArguments",
+    "AugmentedToolCallback",
+    "DataToolCallback",
     "Decision",
     "DelegatingToolCallbackResolver",
     "FunctionToolCallback",
@@ -51,9 +58,14 @@ __all__ = [
     "ToolInterceptor",
     "ToolInvocation",
     "ToolLimits",
+    "ToolMemoryId",
     "ToolMetadata",
     "ToolParam",
+    "ToolRegistry",
+    "ToolRequest",
     "ToolResult",
+    "augment",
+    "sanitise_tool_name",
     "tool",
     "tool_callbacks",
 ]

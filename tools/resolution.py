@@ -1,10 +1,15 @@
 """Finds tools by name."""
 
+import threading
 from collections.abc import Iterable
+from importlib import import_module
+from itertools import chain
+from pkgutil import walk_packages
+from types import ModuleType
 from typing import Protocol
 
 from chatclient.tool import ToolCallback
-from chatclient.tools.sources import ToolSource, tool_callbacks
+from chatclient.tools.sources import ToolSource, check_unique, has_tools, tool_callbacks
 
 
 class ToolCallbackResolver(Protocol):
@@ -45,3 +50,50 @@ class DelegatingToolCallbackResolver:
             if (callback := resolver.resolve(name)) is not None:
                 return callback
         return None
+
+
+class ToolRegistry:
+    """Knows the tools that were registered so far, from modules and packages as well.
+
+    Safe to share between threads; tools may come and go while requests run.
+    """
+
+    def __init__(self, *sources: ToolSource) -> None:
+        self._lock = threading.Lock()
+        self._callbacks: dict[str, ToolCallback] = {}
+        self.register(*sources)
+
+    def register(self, *sources: ToolSource) -> None:
+        """Add the tools found in *sources*; a package stands for all its modules that have some.
+
+        Raises:
+            ToolDefinitionError: A source holds no tool.
+            DuplicateToolError: A tool of that name is registered already.
+        """
+        with self._lock:
+            found = tool_callbacks(*chain.from_iterable(map(_modules_of, sources)))
+            check_unique([*self._callbacks.values(), *found])
+            self._callbacks.update({c.definition.name: c for c in found})
+
+    def unregister(self, name: str) -> None:
+        """Forget the tool called *name*, if it is known."""
+        with self._lock:
+            self._callbacks.pop(name, None)
+
+    def resolve(self, name: str, /) -> ToolCallback | None:
+        """Return the tool called *name*, or None."""
+        return self._callbacks.get(name)
+
+    def tool_callbacks(self) -> list[ToolCallback]:
+        """Return all tools: a registry is a provider as well."""
+        with self._lock:
+            return list(self._callbacks.values())
+
+
+def _modules_of(source: ToolSource) -> list[ToolSource]:
+    """Return the modules of a package that define tools; anything else as it is."""
+    if not isinstance(source, ModuleType) or not hasattr(source, "__path__"):
+        return [source]
+    names = [info.name for info in walk_packages(source.__path__, f"{source.__name__}.")]
+    modules = [source, *map(import_module, names)]
+    return [module for module in modules if has_tools(module)] or [source]

@@ -2,12 +2,13 @@
 
 import inspect
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 from chatclient.errors import DuplicateToolError, ToolDefinitionError
+from chatclient.runtime import BLOCKING, drive
 from chatclient.tool import ToolCallback, ToolCallbackProvider
 from chatclient.tools.callback import FunctionToolCallback
 from chatclient.tools.decorator import ToolMark, mark_of
@@ -37,9 +38,19 @@ def tool_callbacks(*sources: ToolSource) -> list[ToolCallback]:
         if isinstance(found, ToolCallback):
             callbacks.append(found)
         else:
-            callbacks.extend(found.tool_callbacks())
+            callbacks.extend(_provided(found))
     check_unique(callbacks)
     return callbacks
+
+
+def _provided(provider: ToolCallbackProvider) -> Iterable[ToolCallback]:
+    """Return what a provider offers outside of any request."""
+    try:
+        offered = drive(BLOCKING.invoke(provider.tool_callbacks))
+    except TypeError as error:
+        msg = f"{provider!r} offers tools for a request only; pass it to .tools(...)"
+        raise ToolDefinitionError(msg) from error
+    return list(offered)
 
 
 def resolve_sources(sources: Iterable[ToolSource]) -> list[Resolved]:
@@ -48,6 +59,29 @@ def resolve_sources(sources: Iterable[ToolSource]) -> list[Resolved]:
     for source in sources:
         resolved.extend(_resolve(source))
     return resolved
+
+
+DuplicatePolicy = Literal["error", "first", "last"]
+"""What to do with several tools of one name."""
+
+
+def without_duplicates(
+    callbacks: Sequence[ToolCallback], policy: DuplicatePolicy
+) -> Sequence[ToolCallback]:
+    """Return *callbacks* with one for each name.
+
+    Raises:
+        DuplicateToolError: There are several of one name, and the policy is `error`.
+    """
+    if policy == "error":
+        check_unique(callbacks)
+        return callbacks
+    kept: dict[str, ToolCallback] = {}
+    for callback in callbacks:
+        name = callback.definition.name
+        if policy == "last" or name not in kept:
+            kept[name] = callback
+    return list(kept.values())
 
 
 def check_unique(callbacks: Sequence[ToolCallback]) -> None:
@@ -137,12 +171,19 @@ def _needs_instance(kind: type, attribute: str) -> bool:
     return inspect.isfunction(inspect.getattr_static(kind, attribute))
 
 
+def has_tools(module: ModuleType) -> bool:
+    """Return whether *module* defines functions with `@tool`; imported ones do not count."""
+    return any(_defined_tools(module))
+
+
+def _defined_tools(module: ModuleType) -> Iterator[Callable[..., Any]]:
+    for value in vars(module).values():
+        if inspect.isfunction(value) and mark_of(value) and value.__module__ == module.__name__:
+            yield value
+
+
 def _tools_of_module(module: ModuleType) -> list[FunctionToolCallback]:
-    callbacks = [
-        FunctionToolCallback(value)
-        for value in vars(module).values()
-        if inspect.isfunction(value) and mark_of(value)
-    ]
+    callbacks = [FunctionToolCallback(function) for function in _defined_tools(module)]
     if not callbacks:
         msg = f"module {module.__name__} has no function with @tool"
         raise ToolDefinitionError(msg)

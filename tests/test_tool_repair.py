@@ -1,0 +1,193 @@
+"""Repair of what models get wrong when they write JSON."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chatclient.tools.repair import repair_json, repair_value
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ('{"a": 1,}', {"a": 1}),
+        ('{"a": [1, 2,],}', {"a": [1, 2]}),
+        ('{"a": {"b": [1, 2', {"a": {"b": [1, 2]}}),
+        ('{"a": "text', {"a": "text"}),
+        ('{"a": "te}xt",', {"a": "te}xt"}),
+        ('{"a": 1}}', {"a": 1}),
+        ('{"a": 1}]}\n', {"a": 1}),
+        ('```json\n{"a": 1}\n```', {"a": 1}),
+        ('```\n{"a": 1}```', {"a": 1}),
+        ('```json\n{"a": 1}', {"a": 1}),
+        ('"{\\"a\\": 1}"', {"a": 1}),
+        ('"\\"{\\\\\\"a\\\\\\": 1}\\""', {"a": 1}),
+        ('"{\\"a\\": 1,}"', {"a": 1}),
+        (
+            "{'a': 'b', 'c': True, 'd': None, 'e': False}",
+            {"a": "b", "c": True, "d": None, "e": False},
+        ),
+        ("{'a': 'say \"hi\"'}", {"a": 'say "hi"'}),
+        ("{'a': 'it\\'s'}", {"a": "it's"}),
+        ('{"a": "it\\\'s"}', {"a": "it's"}),
+        ("{'a': 'b", {"a": "b"}),
+        ('{"a": "two\nlines\tand a tab"}', {"a": "two\nlines\tand a tab"}),
+        ("{'a': 'one\\ntwo \\\\ \\\"'}", {"a": 'one\ntwo \\ "'}),
+        ('\ufeff{"a": 1}', {"a": 1}),
+        ('{"a": -1.5e3,}', {"a": -1500.0}),
+    ],
+)
+def test_damage_that_can_mean_only_one_thing(text: str, meant: Any) -> None:
+    """What is wrong in one obvious way is put right."""
+    repaired = repair_json(text)
+
+    assert repaired is not None
+    assert json.loads(repaired) == meant
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "the weather in Paris",
+        '{"a": 1, "b"',
+        '{"a": 1, "b":',
+        '{"a": [1, 2}',
+        '{"a": 1} {"b": 2}',
+        '{"a": 1}} and more',
+        '{"a" 1}',
+        '{"a": 1 "b": 2}',
+        "{'a': 'it's'}",
+        '{"a": "x\\',
+        '{"a": (1, 2)}',
+        "{a: 1}",
+        "[" * 100_000,
+    ],
+)
+def test_damage_that_is_ambiguous(text: str) -> None:
+    """What could mean several things, or nothing, is not guessed."""
+    assert repair_json(text) is None
+
+
+@pytest.mark.parametrize("text", ['{"a": 1}', "[1, 2]", "12", '"word"', "null"])
+def test_json_without_damage_stays(text: str) -> None:
+    """JSON comes back as it is, character by character."""
+    assert repair_json(text) == text
+
+
+@given(st.text(alphabet="{}[],:'\"\\ \nabTrue1.", max_size=30))
+def test_repair_never_raises(text: str) -> None:
+    """Whatever a model writes, the result is JSON or None."""
+    repaired = repair_json(text)
+
+    assert repaired is None or json.loads(repaired, strict=False) is not ...
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+        max_leaves=8,
+    ).filter(lambda value: isinstance(value, dict | list))
+)
+def test_python_literals_are_read_back(value: Any) -> None:
+    """A value that a model wrote as Python would print it, if it can be read, is what it was."""
+    repaired = repair_json(str(value))
+
+    assert repaired is None or json.loads(repaired) == value
+
+
+# --- values ---------------------------------------------------------------------------------
+
+POINT = {
+    "type": "object",
+    "properties": {"x": {"type": "integer"}, "y": {"type": "integer"}},
+    "required": ["x"],
+    "additionalProperties": False,
+}
+
+
+def in_properties(**properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties}
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "repaired"),
+    [
+        (POINT, {"x": 1, "y": None}, {"x": 1}),
+        (POINT, {"x": None, "y": 1}, {"x": None, "y": 1}),
+        (POINT, {"x": 1.0, "y": 1.5}, {"x": 1, "y": 1.5}),
+        (POINT, {"x": 1, "z": None}, {"x": 1, "z": None}),
+        (in_properties(a={"type": ["integer", "null"]}), {"a": None}, {"a": None}),
+        (in_properties(a={"enum": ["b", None]}), {"a": None}, {"a": None}),
+        (in_properties(a={"enum": [1, True, 1.5, [], {}]}), {"a": None}, {}),
+        (in_properties(a={}), {"a": None}, {"a": None}),
+        (in_properties(a={"type": "number"}), {"a": 5}, {"a": 5}),
+        (in_properties(a={"type": "number"}), {"a": 10**20}, {"a": 1e20}),
+        (in_properties(a={"type": "number"}), {"a": 10**400}, {"a": 10**400}),
+        (in_properties(a={"type": "integer"}), {"a": True}, {"a": True}),
+        (in_properties(a=POINT), {"a": '{"x": 1, "y": null}'}, {"a": {"x": 1}}),
+        (in_properties(a=POINT), {"a": "{'x': 1"}, {"a": {"x": 1}}),
+        (in_properties(a=POINT), {"a": "{x"}, {"a": "{x"}),
+        (in_properties(a=POINT), {"a": "[1]"}, {"a": "[1]"}),
+        (in_properties(a={"type": "string"}), {"a": "{}"}, {"a": "{}"}),
+        (in_properties(a={"type": "string"}), {"a": "\ud800!"}, {"a": "\ufffd!"}),
+        (
+            in_properties(a={"type": "array", "items": POINT}),
+            {"a": "[{'x': 1}]"},
+            {"a": [{"x": 1}]},
+        ),
+        (in_properties(a={"type": "array"}), {"a": [1.0]}, {"a": [1.0]}),
+        (in_properties(a={"type": "array", "items": False}), {"a": [1.0]}, {"a": [1.0]}),
+        (
+            in_properties(a={"type": "array", "items": {"type": "integer"}}),
+            {"a": [1.0]},
+            {"a": [1]},
+        ),
+        (
+            in_properties(
+                a={
+                    "type": "array",
+                    "prefixItems": [{"type": "number"}],
+                    "items": {"type": "integer"},
+                }
+            ),
+            {"a": [1.0, 2.0]},
+            {"a": [1.0, 2]},
+        ),
+        (in_properties(a={"type": "string"}), {"a": [1.0]}, {"a": [1.0]}),
+        (in_properties(a={"type": "string"}), {"a": {"b": 1.0}}, {"a": {"b": 1.0}}),
+        (
+            {"type": "object", "additionalProperties": {"type": "integer"}},
+            {"a": 1.0},
+            {"a": 1},
+        ),
+    ],
+)
+def test_values_are_put_right_by_the_schema(schema: Any, value: Any, repaired: Any) -> None:
+    """Values that cannot be meant as they stand become what the schema asks for; others stay."""
+    result = repair_value(value, schema)
+
+    assert json.dumps(result) == json.dumps(repaired)
+
+
+def test_the_alternative_with_the_right_properties_counts() -> None:
+    """In a union, an object is put right by the alternative that it was written for."""
+    cat = in_properties(kind={"const": "cat"}, lives={"type": "integer"})
+    dog = in_properties(kind={"const": "dog"}, lives={"type": ["integer", "null"]})
+    bird = {**in_properties(wings={"type": "integer"}), "additionalProperties": False}
+    schema = {
+        **in_properties(pet={"anyOf": [{"type": "string"}, {"$ref": "#/$defs/Pet"}]}),
+        "$defs": {"Pet": {"oneOf": [bird, cat, dog]}},
+    }
+
+    def pet(**values: Any) -> Any:
+        return repair_value({"pet": values}, schema)["pet"]
+
+    assert pet(kind="cat", lives=None) == {"kind": "cat"}
+    assert pet(kind="dog", lives=None) == {"kind": "dog", "lives": None}
+    assert pet(wings=None) == {}
+    assert pet(kind="fish", lives=None) == {"kind": "fish", "lives": None}
