@@ -32,6 +32,7 @@ from chatclient.errors import (
 from chatclient.logs import get_logger
 from chatclient.providers.failures import error_of
 from chatclient.runtime import Runtime
+from chatclient.values import EMPTY
 
 log = get_logger(__name__)
 
@@ -228,12 +229,18 @@ class HttpClient:
         # Per path what all requests share: library, headers, URL, headers in bytes.
         self._known: dict[str, tuple[ModuleType, Headers, Any, list[tuple[bytes, bytes]]]] = {}
         self._blocking: Any = None
-        self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopPools] = (
-            WeakKeyDictionary()
-        )
+        self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopPools] = WeakKeyDictionary()
 
-    async def post(self, runtime: Runtime, path: str, body: bytes) -> HttpAnswer:
+    async def post(
+        self, runtime: Runtime, path: str, body: bytes, headers: Headers = EMPTY
+    ) -> HttpAnswer:
         """Send JSON and return the whole answer.
+
+        Args:
+            runtime: How the request runs.
+            path: What follows the base URL.
+            body: The JSON.
+            headers: More headers, for this request only.
 
         Raises:
             ProviderError: There was none, or a refusal; retries have been made.
@@ -241,7 +248,7 @@ class HttpClient:
         """
 
         async def attempt() -> HttpAnswer:
-            response, shard = await self._open(runtime, path, body)
+            response, shard = await self._open(runtime, path, body, headers)
             try:
                 content = response.read() if runtime.blocking else await response.aread()
             except self._failures(response) as error:
@@ -253,7 +260,7 @@ class HttpClient:
         return await self._with_retries(runtime, attempt)
 
     async def stream(
-        self, runtime: Runtime, path: str, body: bytes
+        self, runtime: Runtime, path: str, body: bytes, headers: Headers = EMPTY
     ) -> "AsyncGenerator[HttpAnswer, None]":
         """Send JSON and yield the answer piece by piece, each with the headers.
 
@@ -264,17 +271,19 @@ class HttpClient:
             ProviderError: As with `post`; once the headers are there, nothing is retried.
             StreamInterruptedError: The connection broke, or went silent, in the middle.
         """
-        response, shard = await self._with_retries(runtime, lambda: self._open(runtime, path, body))
-        headers = _plain(response.headers)
-        encoded = "content-encoding" in headers
+        response, shard = await self._with_retries(
+            runtime, lambda: self._open(runtime, path, body, headers)
+        )
+        received = _plain(response.headers)
+        encoded = "content-encoding" in received
         try:
-            yield HttpAnswer(headers, b"")
+            yield HttpAnswer(received, b"")
             if runtime.blocking:
                 for chunk in response.iter_bytes() if encoded else response.iter_raw():
-                    yield HttpAnswer(headers, chunk)
+                    yield HttpAnswer(received, chunk)
             else:
                 async for chunk in response.aiter_bytes() if encoded else response.aiter_raw():
-                    yield HttpAnswer(headers, chunk)
+                    yield HttpAnswer(received, chunk)
         except self._failures(response) as error:
             cause = self._translated(error)
             msg = f"the stream broke before its end: {cause}"
@@ -299,7 +308,9 @@ class HttpClient:
 
     # --- one exchange ---
 
-    async def _open(self, runtime: Runtime, path: str, body: bytes) -> "tuple[Any, _Shard | None]":
+    async def _open(
+        self, runtime: Runtime, path: str, body: bytes, headers: Headers
+    ) -> "tuple[Any, _Shard | None]":
         """Send a request and return its answer, of which only the headers have been read."""
         if not runtime.remaining():
             msg = f"the deadline passed before {self.provider} could be asked"
@@ -309,7 +320,7 @@ class HttpClient:
             shard.busy += 1
         response: Any = None
         try:
-            request = self._request(client, path, body, runtime)
+            request = self._request(client, path, body, headers, runtime)
             if self.http_client is not None:
                 sent = client.send(request, stream=True)
             elif runtime.blocking:
@@ -334,13 +345,15 @@ class HttpClient:
         if response is not None:
             response.close() if runtime.blocking else await response.aclose()
 
-    def _request(self, client: Any, path: str, body: bytes, runtime: Runtime) -> Any:
+    def _request(
+        self, client: Any, path: str, body: bytes, headers: Headers, runtime: Runtime
+    ) -> Any:
         library = _library_of(client)
-        more = self.headers()
+        more = {**self.headers(), **headers}
         if self.http_client is not None:
             # Through its own builder: it may have headers, cookies and time-outs of its own.
-            headers = {**_HEADERS, **more}
-            return client.build_request("POST", self.base_url + path, content=body, headers=headers)
+            named = {**_HEADERS, **more}
+            return client.build_request("POST", self.base_url + path, content=body, headers=named)
         known = self._known.get(path)
         if known is None or known[0] is not library or known[1] != more:
             url = library.URL(self.base_url + path)
@@ -348,14 +361,12 @@ class HttpClient:
             raw = [(name.encode("ascii"), value.encode()) for name, value in named.items()]
             known = self._known[path] = (library, more, url, raw)
         _, _, url, raw = known
-        headers = library.Headers([*raw, (b"content-length", b"%d" % len(body))])
+        sent = library.Headers([*raw, (b"content-length", b"%d" % len(body))])
         timeout = self.timeouts.within(runtime.remaining())
         # With a stream in place of content the library adds no headers: they are complete.
         stream = library.ByteStream(body)
         extensions = {"timeout": timeout}
-        request = library.Request(
-            "POST", url, headers=headers, stream=stream, extensions=extensions
-        )
+        request = library.Request("POST", url, headers=sent, stream=stream, extensions=extensions)
         request.read()  # there is nothing to wait for, and transports may ask for the content
         return request
 

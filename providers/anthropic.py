@@ -1,0 +1,396 @@
+"""Anthropic's Messages API, and every server that speaks it."""
+
+import os
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from chatclient.errors import InvalidResponseError, UsageError
+from chatclient.json import dumps, loads
+from chatclient.messages import AssistantMessage, Message
+from chatclient.model import ChatModel
+from chatclient.options import ChatOptions
+from chatclient.prompt import Prompt
+from chatclient.providers.anthropic_decoding import decode_response
+from chatclient.providers.anthropic_encoding import (
+    ANTHROPIC,
+    COMPATIBLE,
+    PROVIDER,
+    Conversation,
+    without_trailing_space,
+)
+from chatclient.providers.anthropic_stream import StreamDecoder
+from chatclient.providers.http import Headers, HttpClient, RetryPolicy, Timeouts, as_timeouts
+from chatclient.providers.sse import ServerSentEventDecoder
+from chatclient.response import ChatResponse
+from chatclient.runtime import Runtime
+from chatclient.tool import ToolDefinition
+from chatclient.values import EMPTY
+
+_BASE_URL = "https://api.anthropic.com"
+_PATH = "/v1/messages"
+_VERSION = "2023-06-01"  # later ones know no temperature, top_p and top_k
+_MAX_TOKENS = 16_384  # the API wants a bound; every current model can write so much
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnthropicChatOptions(ChatOptions):
+    """Options of Anthropic's Messages API beside the common ones.
+
+    The API wants `max_tokens`; where none is set it is 16,384, and a thinking budget on top. It
+    has no seed and no penalties: those options are not sent.
+
+    Attributes:
+        thinking: A budget in tokens, a mode such as `adaptive` or `disabled`, or the whole of the
+            API's field.
+        effort: How hard the model works, such as `low` or `max`.
+        service_tier: Which of the provider's tiers serves the request.
+        user_id: Who the end user is, for the provider's abuse detection.
+        cache: Up to where the prompt is cached: the tools, also the system text, or the whole
+            conversation.
+        cache_ttl: How long the cache is kept.
+        server_tools: Tools that the provider runs itself, in the API's form.
+        betas: Names for the `anthropic-beta` header.
+    """
+
+    thinking: int | str | Mapping[str, Any] | None = None
+    effort: str | None = None
+    service_tier: str | None = None
+    user_id: str | None = None
+    cache: Literal["tools", "system", "conversation"] | None = None
+    cache_ttl: Literal["5m", "1h"] | None = None
+    server_tools: Sequence[Mapping[str, Any]] | None = None
+    betas: str | Sequence[str] | None = None
+
+
+class AnthropicChatModel(ChatModel):
+    """A model behind Anthropic's Messages API, or any server that speaks it.
+
+    Args:
+        model: Which model.
+        api_key: The key, or a function that returns the current one; default: the environment's
+            `ANTHROPIC_API_KEY`.
+        base_url: Where the API is, without its version; default: the environment's
+            `ANTHROPIC_BASE_URL`, else Anthropic's own.
+        options: Options for every request.
+        max_retries: How often a request is repeated that failed for a passing reason.
+        timeout: Seconds to wait for an answer, or `Timeouts`.
+        headers: More headers for every request; `anthropic-version` is among those that can be
+            replaced.
+        http_client: An httpx or httpx2 client to send requests with; the caller closes it.
+
+    Raises:
+        UsageError: There is no key, or the URL is none.
+    """
+
+    def __init__(
+        self,
+        model: str = "claude-haiku-4-5",
+        *,
+        api_key: str | Callable[[], str] | None = None,
+        base_url: str | None = None,
+        options: ChatOptions | None = None,
+        max_retries: int = 2,
+        timeout: float | Timeouts | None = 600.0,
+        headers: Mapping[str, str] | None = None,
+        http_client: Any = None,
+    ) -> None:
+        base_url = base_url or os.environ.get("ANTHROPIC_BASE_URL") or _BASE_URL
+        base_url = base_url.rstrip("/").removesuffix("/v1")
+        self._dialect = ANTHROPIC if base_url == _BASE_URL else COMPATIBLE
+        defaults = AnthropicChatOptions(model=model).merge(options)
+        self._options = replace(defaults, model=defaults.model or model)
+        self._http = HttpClient(
+            PROVIDER,
+            base_url,
+            _headers(_api_key(api_key, base_url), headers or EMPTY),
+            as_timeouts(timeout),
+            RetryPolicy(max_retries),
+            http_client,
+        )
+        # Headers belong to a client, and beta features are named in a header.
+        self._http_with: dict[tuple[str, ...], HttpClient] = {(): self._http}
+        # The last options and what they come to: the same ones in all rounds of all requests.
+        self._head: tuple[ChatOptions | None, bool, bytes] = (None, False, b"")
+        self._sent: tuple[tuple[Message, ...], Conversation] = ((), Conversation())
+
+    @property
+    def options(self) -> ChatOptions:
+        """The options that hold where a prompt sets none."""
+        return self._options
+
+    async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
+        """Return the model's response to *prompt*."""
+        http = self._client_for(_own(prompt.options))
+        answer = await http.post(runtime, _PATH, self._body(prompt, streaming=False))
+        try:
+            data = loads(answer.body)
+        except ValueError as error:
+            shown = answer.body[:200].decode(errors="replace")
+            msg = f"{PROVIDER} answered with something that is not JSON: {shown!r}"
+            raise InvalidResponseError(msg, provider=PROVIDER) from error
+        return decode_response(data, answer.headers)
+
+    async def generate_stream(
+        self, prompt: Prompt, runtime: Runtime
+    ) -> AsyncGenerator[ChatResponse | str, None]:
+        """Yield the model's response to *prompt* as it comes."""
+        http = self._client_for(_own(prompt.options))
+        body = self._body(prompt, streaming=True)
+        events = ServerSentEventDecoder()
+        async with aclosing(http.stream(runtime, _PATH, body)) as pieces:
+            first = await anext(pieces)
+            decoder = StreamDecoder(first.headers)
+            async for piece in pieces:
+                for event in events.feed(piece.body):
+                    chunk = decoder.feed(event.data)
+                    if chunk is not None:
+                        yield chunk
+        decoder.finish(events.finish())
+
+    def close(self) -> None:
+        """Close the connections of blocking calls."""
+        for http in self._http_with.values():
+            http.close()
+
+    async def aclose(self) -> None:
+        """Close the connections of blocking calls and of this event loop."""
+        for http in self._http_with.values():
+            await http.aclose()
+
+    def _client_for(self, options: AnthropicChatOptions) -> HttpClient:
+        betas = (options.betas,) if isinstance(options.betas, str) else tuple(options.betas or ())
+        http = self._http_with.get(betas)
+        if http is None:
+            named = replace(self._http, headers=_with_betas(self._http.headers, betas))
+            http = self._http_with.setdefault(betas, named)
+        return http
+
+    def _body(self, prompt: Prompt, *, streaming: bool) -> bytes:
+        options, was_streaming, head = self._head
+        if options is not prompt.options or was_streaming != streaming:
+            head = dumps(encode_options(_own(prompt.options), streaming=streaming))
+            self._head = (prompt.options, streaming, head)
+        conversation = self._conversation(prompt.messages)
+        system = b""
+        if conversation.system:
+            system = b',"system":[%b]' % _marked(conversation.system, _own(prompt.options))
+        return b'%b%b,"messages":[%b]}' % (head[:-1], system, conversation.messages())
+
+    def _conversation(self, messages: tuple[Message, ...]) -> Conversation:
+        match messages:
+            case (*_, AssistantMessage() as last):  # from where the model is to go on
+                ending = [without_trailing_space(last)]
+                return self._kept(messages[:-1]).plus(ending, self._dialect)
+            case _:
+                return self._kept(messages)
+
+    def _kept(self, messages: tuple[Message, ...]) -> Conversation:
+        known, conversation = self._sent
+        # The next round of a conversation begins with what was sent in the last one: the very
+        # same messages, which the comparison sees by their identity.
+        size = len(known)
+        if size > len(messages) or messages[:size] != known:
+            size, conversation = 0, Conversation()
+        conversation = conversation.plus(messages[size:], self._dialect)
+        self._sent = (messages, conversation)
+        return conversation
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r}, base_url={self._http.base_url!r})"
+
+
+def _api_key(api_key: str | Callable[[], str] | None, base_url: str) -> Callable[[], str]:
+    """Return what gives the key; servers other than Anthropic's may want none."""
+    if callable(api_key):
+        return api_key
+    key = api_key if api_key is not None else os.environ.get("ANTHROPIC_API_KEY", "")
+    if not key and base_url == _BASE_URL:
+        msg = "Anthropic wants an API key: set ANTHROPIC_API_KEY or pass api_key="
+        raise UsageError(msg)
+    return lambda: key
+
+
+def _headers(key: Callable[[], str], more: Mapping[str, str]) -> Callable[[], Headers]:
+    more = {"anthropic-version": _VERSION, **{name.lower(): more[name] for name in more}}
+
+    def headers() -> Headers:
+        token = key()
+        return {"x-api-key": token, **more} if token else more
+
+    return headers
+
+
+def _with_betas(headers: Callable[[], Headers], betas: tuple[str, ...]) -> Callable[[], Headers]:
+    def with_betas() -> Headers:
+        more = headers()
+        named = [*filter(None, [more.get("anthropic-beta")]), *betas]
+        return {**more, "anthropic-beta": ",".join(named)}
+
+    return with_betas
+
+
+def _own(options: ChatOptions) -> AnthropicChatOptions:
+    """Return *options* as this provider's: a prompt may come with another's."""
+    if isinstance(options, AnthropicChatOptions):
+        return options
+    names = AnthropicChatOptions.__dataclass_fields__
+    values = options.set_values()
+    return AnthropicChatOptions(**{name: values[name] for name in values if name in names})
+
+
+# --- encoding -------------------------------------------------------------------------------
+
+_NAME_OF = {
+    "model": "model",
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "stop": "stop_sequences",
+    "service_tier": "service_tier",
+}
+
+
+def encode_options(options: AnthropicChatOptions, *, streaming: bool) -> dict[str, Any]:
+    """Return all of a request but its messages and system text."""
+    thinking = _thinking(options.thinking)
+    body: dict[str, Any] = {
+        name: value
+        for option, name in _NAME_OF.items()
+        if (value := getattr(options, option)) is not None and value != ()
+    }
+    body["max_tokens"] = options.max_tokens or _MAX_TOKENS + thinking.get("budget_tokens", 0)
+    found = {
+        "thinking": thinking,
+        "metadata": _set(user_id=options.user_id),
+        "output_config": _set(effort=options.effort, format=_format(options.output_schema)),
+        "tools": _tools(options),
+        "tool_choice": _tool_choice(options),
+        "cache_control": _cache_control(options) if options.cache == "conversation" else None,
+        "stream": streaming,
+    }
+    body.update({name: value for name, value in found.items() if value})
+    for name, value in options.extra.items():
+        both = isinstance(value, Mapping) and isinstance(body.get(name), Mapping)
+        body[name] = {**body[name], **value} if both else value
+    return body
+
+
+def _set(**values: Any) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _thinking(thinking: int | str | Mapping[str, Any] | None) -> Mapping[str, Any]:
+    match thinking:
+        case None:
+            return EMPTY
+        case int():
+            return {"type": "enabled", "budget_tokens": thinking}
+        case str():
+            return {"type": thinking}
+        case _:
+            return thinking
+
+
+def _tools(options: AnthropicChatOptions) -> list[dict[str, Any]]:
+    tools = [_tool(callback.definition) for callback in options.tool_callbacks or ()]
+    tools += [dict(tool) for tool in options.server_tools or ()]
+    if tools and options.cache is not None:
+        tools[-1]["cache_control"] = _cache_control(options)
+    return tools
+
+
+def _tool(definition: ToolDefinition) -> dict[str, Any]:
+    schema = definition.input_schema
+    tool = {
+        "name": definition.name,
+        "description": definition.description,
+        "input_schema": enforceable(schema) if definition.strict else schema,
+    }
+    return {**tool, **_set(strict=definition.strict)}
+
+
+def _tool_choice(options: AnthropicChatOptions) -> dict[str, Any] | None:
+    if not options.tool_callbacks and not options.server_tools:
+        return None
+    one_at_a_time = options.parallel_tool_calls is False
+    wanted = options.tool_choice or ("auto" if one_at_a_time else None)
+    if wanted is None or wanted == "none":
+        return {"type": "none"} if wanted else None
+    kinds = {"auto": {"type": "auto"}, "required": {"type": "any"}}
+    choice = kinds.get(wanted, {"type": "tool", "name": wanted})
+    return {**choice, "disable_parallel_tool_use": True} if one_at_a_time else choice
+
+
+def _cache_control(options: AnthropicChatOptions) -> dict[str, Any]:
+    return {"type": "ephemeral", **_set(ttl=options.cache_ttl)}
+
+
+def _marked(system: bytes, options: AnthropicChatOptions) -> bytes:
+    """Return system blocks, the last of them marked as the end of what is cached, if wanted."""
+    if options.cache in (None, "tools"):
+        return system
+    return b'%b,"cache_control":%b}' % (system[:-1], dumps(_cache_control(options)))
+
+
+# What the API can hold a model to, "JSON Schema limitations" in
+# https://platform.claude.com/docs/en/build-with-claude/structured-outputs
+_KEYWORDS = frozenset(
+    {
+        *("type", "title", "description", "default", "enum", "const", "anyOf", "allOf"),
+        *("$defs", "properties", "required", "additionalProperties", "items"),
+    }
+)
+_FORMATS = frozenset(
+    {
+        *("date-time", "time", "date", "duration"),
+        *("email", "hostname", "uri", "ipv4", "ipv6", "uuid"),
+    }
+)
+
+
+def _format(schema: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    return None if schema is None else {"type": "json_schema", "schema": enforceable(schema)}
+
+
+def enforceable(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return *schema* as far as the API can enforce it; the rest is told in descriptions.
+
+    Objects are closed unless they say otherwise.
+    """
+    result = {key: _within(key, value) for key, value in schema.items() if _is_known(key, value)}
+    if "oneOf" in schema:
+        result["anyOf"] = _within("anyOf", schema["oneOf"])
+    if "$ref" in schema:
+        return {"$ref": schema["$ref"], **{k: result[k] for k in ("$defs",) if k in result}}
+    if schema.get("type") == "object" or "properties" in schema:
+        result.setdefault("additionalProperties", False)
+    told = {k: v for k, v in schema.items() if k not in result and k[0] != "$" and k != "oneOf"}
+    if told:
+        words = [schema.get("description"), f"Constraints: {dumps(told).decode()}"]
+        result["description"] = "\n\n".join(filter(None, words))
+    return result
+
+
+def _is_known(key: str, value: Any) -> bool:
+    match key:
+        case "format":
+            return value in _FORMATS
+        case "minItems":
+            return value in (0, 1)
+        case _:
+            return key in _KEYWORDS
+
+
+def _within(key: str, value: Any) -> Any:
+    """Return the value of a keyword with the schemas in it made enforceable."""
+    match key, value:
+        case ("properties" | "$defs", Mapping()):
+            return {name: _within("items", each) for name, each in value.items()}
+        case ("anyOf" | "allOf", list() | tuple()):
+            return [_within("items", each) for each in value]
+        case ("items", Mapping()):
+            return enforceable(value)
+        case _:
+            return value

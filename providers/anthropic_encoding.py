@@ -1,0 +1,279 @@
+"""Messages in the JSON of Anthropic's Messages API."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from chatclient.errors import UsageError
+from chatclient.json import dumps, loads
+from chatclient.messages import (
+    AssistantMessage,
+    Media,
+    Message,
+    Part,
+    ProviderPart,
+    Reasoning,
+    SystemMessage,
+    ToolCall,
+    ToolResponse,
+    ToolResponseMessage,
+    UserMessage,
+)
+
+PROVIDER = "anthropic"
+"""What this API is called in errors, and in the parts of messages that only it knows."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dialect:
+    """In what a server's Messages API differs from Anthropic's.
+
+    Attributes:
+        unsigned_thinking: Whether thoughts without a signature are sent back. Anthropic refuses
+            them; servers that never sign want them, for their models continue from them.
+    """
+
+    unsigned_thinking: bool = False
+
+
+ANTHROPIC = Dialect()
+COMPATIBLE = Dialect(unsigned_thinking=True)
+
+Block = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """A conversation in the API's form, to which messages can be added without encoding it anew.
+
+    Neighbours of one role become one turn. All bytes are JSON elements, joined by commas.
+
+    Attributes:
+        system: The system messages, which the API takes beside the conversation.
+        turns: What is complete.
+        role: Whose turn is open: `user`, `assistant`, or empty for messages in the API's own form.
+        results: The open turn's tool results, which the API wants first.
+        content: The open turn's other content.
+    """
+
+    system: bytes = b""
+    turns: bytes = b""
+    role: str = ""
+    results: bytes = b""
+    content: bytes = b""
+
+    def plus(self, messages: Iterable[Message], dialect: Dialect) -> "Conversation":
+        """Return this conversation with *messages* at its end."""
+        role, system, turns = self.role, [self.system], [self.turns]
+        results, content = [self.results], [self.content]
+        for message in messages:
+            form = wire_of(message, dialect)
+            if not form:
+                continue
+            if isinstance(message, SystemMessage):
+                system.append(form)
+                continue
+            if (its_role := _role(message)) != role:
+                turns.append(_turn(role, _joined(results), _joined(content)))
+                role, results, content = its_role, [], []
+            (results if isinstance(message, ToolResponseMessage) else content).append(form)
+        return Conversation(
+            _joined(system), _joined(turns), role, _joined(results), _joined(content)
+        )
+
+    def messages(self) -> bytes:
+        """Return the elements of the request's `messages`."""
+        return _joined([self.turns, _turn(self.role, self.results, self.content)])
+
+
+def _joined(elements: list[bytes]) -> bytes:
+    return b",".join([element for element in elements if element])
+
+
+def _role(message: Message) -> str:
+    if isinstance(message, AssistantMessage):
+        return "assistant"
+    return "" if _is_whole(message) else "user"
+
+
+def _is_whole(message: Message) -> bool:
+    """Whether *message* is nothing but one in the API's own form, such as a later system turn."""
+    if not isinstance(message, UserMessage) or len(message.parts) != 1:
+        return False
+    part = message.parts[0]
+    return isinstance(part, ProviderPart) and part.provider == PROVIDER and "role" in part.data
+
+
+def _turn(role: str, results: bytes, content: bytes) -> bytes:
+    elements = _joined([results, content])
+    if not role or not elements:
+        return elements
+    return b'{"role":"%b","content":[%b]}' % (role.encode(), elements)
+
+
+def wire_of(message: Message, dialect: Dialect) -> bytes:
+    """Return the content blocks of *message*, joined by commas; encoded once, then kept."""
+    kept = message.wire(dialect)
+    if kept is not None:
+        return kept
+    blocks = encode_message(message, dialect)
+    return message.keep_wire(dialect, b",".join([dumps(block) for block in blocks]))
+
+
+def encode_message(message: Message, dialect: Dialect) -> list[Block]:
+    """Return *message* as content blocks; there may be none, for the API takes no blank text.
+
+    Raises:
+        UsageError: It holds something that the API does not take.
+    """
+    match message:
+        case SystemMessage():
+            return _text(message.text)
+        case UserMessage():
+            return [block for part in message.parts for block in _said_by_user(part)]
+        case AssistantMessage():
+            return [b for part in message.parts for b in _said_by_assistant(part, dialect)]
+        case ToolResponseMessage():
+            results = [_tool_result(response) for response in message.responses]
+            return [*results, *_media_of_failures(message.responses)]
+        case _:
+            msg = f"{type(message).__name__} is no kind of message that can be sent"
+            raise UsageError(msg)
+
+
+def without_trailing_space(message: AssistantMessage) -> AssistantMessage:
+    """Return *message* as the API takes it at the end of a conversation, for the model to go on."""
+    *before, last = message.parts or ("",)
+    return AssistantMessage([*before, last.rstrip()]) if isinstance(last, str) else message
+
+
+def _text(text: str) -> list[Block]:
+    # The API refuses text that is nothing but white space, although its models may write it.
+    return [{"type": "text", "text": text}] if text.strip() else []
+
+
+def _said_by_user(part: str | Media | ProviderPart) -> list[Block]:
+    match part:
+        case str():
+            return _text(part)
+        case Media():
+            return [_media(part)]
+        case _:
+            return _own_block(part)
+
+
+def _said_by_assistant(part: Part, dialect: Dialect) -> list[Block]:
+    match part:
+        case str():
+            return _text(part)
+        case Reasoning():
+            return _thinking(part, dialect)
+        case ToolCall():
+            return [_tool_use(part)]
+        case ProviderPart():
+            return _own_block(part)
+        case _:
+            return []  # of what a model drew or spoke, the API takes nothing back
+
+
+def _own_block(part: ProviderPart) -> list[Block]:
+    if part.provider != PROVIDER:
+        return _text(part.text)
+    if part.data.get("type") == "text" and not part.data.get("text", "").strip():
+        return []
+    return [part.data]
+
+
+def _thinking(part: Reasoning, dialect: Dialect) -> list[Block]:
+    if part.provider != PROVIDER:
+        return []
+    if part.data is not None:
+        return [part.data]
+    if part.signature is not None:
+        return [{"type": "thinking", "thinking": part.text, "signature": part.signature}]
+    unsigned = dialect.unsigned_thinking and part.text
+    return [{"type": "thinking", "thinking": part.text}] if unsigned else []
+
+
+CALL_KEYS = ("caller", "toolset_name")
+_NOT_IN_IDS = re.compile(r"[^a-zA-Z0-9_-]")
+
+
+def _tool_use(call: ToolCall) -> Block:
+    more = {key: call.metadata[key] for key in CALL_KEYS if key in call.metadata}
+    input = input_of(call.arguments)
+    return {"type": "tool_use", "id": _id(call.id), "name": call.name, "input": input, **more}
+
+
+def _id(id: str) -> str:
+    """Return *id* in the letters that the API allows; other providers' ids may have more."""
+    return _NOT_IN_IDS.sub("_", id)
+
+
+def input_of(arguments: str) -> Any:
+    """Return arguments as the object that the API insists on, whatever the model had written."""
+    if not arguments.strip():
+        return {}
+    try:
+        value = loads(arguments)
+    except ValueError:
+        value = None
+    return value if isinstance(value, dict) else {"malformed_arguments": arguments}
+
+
+def _tool_result(response: ToolResponse) -> Block:
+    result: dict[str, Any] = {"type": "tool_result", "tool_use_id": _id(response.id)}
+    if response.is_error:
+        return {**result, "content": response.data.strip() or "error", "is_error": True}
+    if response.media:
+        result["content"] = [*_text(response.data), *map(_media, response.media)]
+    elif response.data:
+        result["content"] = response.data
+    return result
+
+
+def _media_of_failures(responses: Iterable[ToolResponse]) -> list[Block]:
+    """Return what failed tools have to show: their results may hold text only."""
+    return [_media(media) for r in responses if r.is_error for media in r.media]
+
+
+_MEDIA_KEYS = ("cache_control", "citations", "context", "title")
+_AS_TEXT = ("application/json", "application/xml", "application/yaml")
+
+
+def _media(media: Media) -> Block:
+    kind = _media_kind(media)
+    if kind == "container_upload":
+        return {"type": kind, "file_id": media.id}
+    title = {"title": media.name} if kind == "document" and media.name else {}
+    more = {key: media.metadata[key] for key in _MEDIA_KEYS if key in media.metadata}
+    return {"type": kind, "source": _source(media), **title, **more}
+
+
+def _media_kind(media: Media) -> str:
+    mime_type = media.mime_type
+    if mime_type.startswith("image/"):
+        return "image"
+    if mime_type in ("application/pdf", "text/plain"):
+        return "document"
+    if media.id is not None:
+        return "container_upload"  # for the model's code to read
+    if mime_type.startswith("text/") or mime_type in _AS_TEXT:
+        return "document"
+    msg = f"the Messages API takes images, PDFs and text, not {mime_type}; convert it, or upload it"
+    raise UsageError(msg)
+
+
+def _source(media: Media) -> Block:
+    if media.id is not None:
+        return {"type": "file", "file_id": media.id}
+    if isinstance(media.data, str):
+        head, _, content = media.data.partition(";base64,")
+        if head.startswith("data:") and content:
+            return {"type": "base64", "media_type": media.mime_type, "data": content}
+        return {"type": "url", "url": media.data}
+    if media.mime_type.startswith("image/") or media.mime_type == "application/pdf":
+        return {"type": "base64", "media_type": media.mime_type, "data": media.base64()}
+    text = media.data.decode(errors="replace")
+    return {"type": "text", "media_type": "text/plain", "data": text}

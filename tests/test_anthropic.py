@@ -1,0 +1,980 @@
+"""The Messages API through the client, in all four ways, against a server as strict as theirs."""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from conftest import Ask, Mode
+from messages_server import (
+    Json,
+    MessagesServer,
+    as_stream,
+    failure,
+    message,
+    problems,
+    text,
+    thinking,
+    tool_use,
+)
+from servers import Reply
+
+from chatclient import (
+    AssistantMessage,
+    ChatClient,
+    ChatOptions,
+    Media,
+    Message,
+    Prompt,
+    SystemMessage,
+    ToolCall,
+    ToolResponse,
+    ToolResponseMessage,
+    UserMessage,
+)
+from chatclient.errors import (
+    AuthenticationError,
+    ContextLengthExceededError,
+    InvalidRequestError,
+    InvalidResponseError,
+    OverloadedError,
+    ProviderError,
+    RateLimitedError,
+    StreamInterruptedError,
+    UsageError,
+)
+from chatclient.events import ReasoningDelta, TextDelta, ToolCallDelta, ToolCallStarted
+from chatclient.messages import Part, ProviderPart, Reasoning
+from chatclient.providers.anthropic import (
+    AnthropicChatModel,
+    AnthropicChatOptions,
+    encode_options,
+    enforceable,
+)
+from chatclient.providers.anthropic_decoding import decode_response
+from chatclient.providers.anthropic_stream import StreamDecoder
+from chatclient.providers.openai import OpenAIChatOptions
+from chatclient.runtime import ON_LOOP
+from chatclient.tools import tool, tool_callbacks
+
+Serve = Callable[..., MessagesServer]
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Start servers that speak the Messages API; all are gone after the test."""
+    servers: list[MessagesServer] = []
+
+    def start(*replies: Any) -> MessagesServer:
+        servers.append(MessagesServer(*replies))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+@tool
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+@tool
+def now() -> str:
+    """Tell the time."""
+    return "noon"
+
+
+def body_of(*messages: Message, **options: Any) -> Json:
+    """Return what is sent for *messages*."""
+    model = AnthropicChatModel(api_key="key", options=AnthropicChatOptions(**options))
+    body: Json = json.loads(model._body(Prompt(messages, model.options), streaming=False))
+    return body
+
+
+def content_of(message: Message) -> list[Json]:
+    """Return the blocks that *message* is sent as."""
+    content: list[Json] = body_of(message)["messages"][0]["content"]
+    return content
+
+
+# --- asking ---------------------------------------------------------------------------------
+
+
+def test_the_answer_comes_with_all_that_is_known_of_it(ask: Ask, serve: Serve) -> None:
+    """Text, finish reason, usage with the cached input, ids."""
+    server = serve("Hello there")
+    result = ask(ChatClient.create(server.model()).prompt("Hi"))
+    response = result.response.chat_response
+
+    assert result.text == response.text == "Hello there"
+    assert (response.finish_reason, response.metadata.id) == ("stop", "msg_1")
+    assert response.metadata.request_id == "req_1"
+    usage = response.usage
+    assert (usage.input_tokens, usage.output_tokens) == (1110, 5)
+    assert (usage.cache_read_tokens, usage.cache_write_tokens) == (100, 1000)
+    assert server.headers[0]["x-api-key"] == "key"
+    assert server.headers[0]["anthropic-version"] == "2023-06-01"
+    assert server.requests[0].get("stream", False) == ask.streaming
+
+
+def test_system_messages_go_beside_the_conversation(ask: Ask, serve: Serve) -> None:
+    """They become blocks of the system text, wherever they stand."""
+    server = serve("ok")
+    client = ChatClient.builder(server.model()).default_system("Be brief.").build()
+    later = [UserMessage("a"), SystemMessage("Be kind."), AssistantMessage("b")]
+    ask(client.prompt().messages(later).user("c"))
+
+    assert server.requests[0]["system"] == [text("Be brief."), text("Be kind.")]
+    assert [m["role"] for m in server.requests[0]["messages"]] == ["user", "assistant", "user"]
+
+
+def test_a_tool_is_called_and_its_result_sent(ask: Ask, serve: Serve) -> None:
+    """The call goes back with its result, in the form the API insists on."""
+    call = tool_use("toolu_1", "add", {"a": 2, "b": 3})
+    server = serve(message("Let me see.", call), "It is 5.")
+    result = ask(ChatClient.create(server.model()).prompt("2 + 3?").tools(add))
+
+    assert result.response.chat_response.text == "It is 5."
+    assert server.requests[1]["messages"][1:] == [
+        {"role": "assistant", "content": [text("Let me see."), call]},
+        {
+            "role": "user",
+            "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": "5"}],
+        },
+    ]
+
+
+def test_parallel_calls_are_answered_in_one_message(ask: Ask, serve: Serve) -> None:
+    """Two calls, one of them without arguments, have their results side by side."""
+    calls = [tool_use("toolu_1", "add", {"a": 1, "b": 1}), tool_use("toolu_2", "now", {})]
+    server = serve(message(*calls), "Two, at noon.")
+    result = ask(ChatClient.create(server.model()).prompt("?").tools(add, now))
+    last = server.requests[1]["messages"][-1]["content"]
+
+    assert [execution.tool_call.name for execution in result.executions] == ["add", "now"]
+    assert [block["tool_use_id"] for block in last] == ["toolu_1", "toolu_2"]
+    assert result.response.chat_response.usage.output_tokens == 10
+
+
+def test_a_failed_tool_says_so(ask: Ask, serve: Serve) -> None:
+    """A result that is an error is marked as one."""
+    server = serve(message(tool_use("toolu_1", "add", {"a": "x"})), "Sorry.")
+    ask(ChatClient.create(server.model()).prompt("?").tools(add))
+
+    assert server.requests[1]["messages"][-1]["content"][0]["is_error"] is True
+
+
+def test_thoughts_go_back_unchanged(ask: Ask, serve: Serve) -> None:
+    """The API refuses a round of tools without the signed thoughts that led to it."""
+    redacted = {"type": "redacted_thinking", "data": "b3BhcXVl"}
+    silent = thinking("", "c2lsZW50")
+    call = tool_use("toolu_1", "add", {"a": 2, "b": 3}, caller={"type": "direct"})
+    content = [thinking("Two and three."), silent, redacted, text("So:"), call]
+    server = serve(message(*content), message(thinking("Done.", "eg=="), "5"))
+    options = AnthropicChatOptions(thinking=2048)
+    result = ask(ChatClient.create(server.model()).prompt("2 + 3?").tools(add).options(options))
+    output = result.response.chat_response.output
+
+    assert server.requests[1]["messages"][1]["content"] == content
+    assert server.requests[0]["thinking"] == {"type": "enabled", "budget_tokens": 2048}
+    assert output is not None
+    assert output.reasoning == (Reasoning("Done.", "eg==", "anthropic"),)
+
+
+@pytest.mark.parametrize("mode", ["stream", "astream"])
+def test_a_stream_tells_what_comes_as_it_comes(mode: Mode, serve: Serve) -> None:
+    """Thoughts, text and a call with its arguments, piece by piece."""
+    call = tool_use("toolu_1", "add", {"a": 2, "b": 3})
+    server = serve(message(thinking("Hm, well."), "Let me see.", call), "5")
+    result = Ask(mode)(ChatClient.create(server.model()).prompt("2 + 3?").tools(add))
+    told = [e for e in result.events if isinstance(e, TextDelta | ReasoningDelta)]
+    arguments = [e.arguments for e in result.events if isinstance(e, ToolCallDelta)]
+
+    assert [event.text for event in told] == ["Hm, ", "well.", "Let ", "me ", "see.", "5"]
+    assert [e.name for e in result.events if isinstance(e, ToolCallStarted)] == ["add"]
+    assert len(arguments) == 2
+    assert json.loads("".join(arguments)) == {"a": 2, "b": 3}
+
+
+def test_what_only_the_provider_knows_goes_back_unchanged(ask: Ask, serve: Serve) -> None:
+    """Tools that the provider ran, and cited passages, whose text is part of the answer."""
+    search = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search"}
+    found = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []}
+    cited = text("noon there.", citations=[{"type": "web_search_result_location", "url": "u"}])
+    content = [text("Well: "), {**search, "input": {"query": "time"}}, found, cited]
+    server = serve(message(*content), "Bye")
+    client = ChatClient.create(server.model())
+    answer = ask(client.prompt("What time is it?")).response.chat_response
+    assert answer.output is not None
+    ask(client.prompt().messages(UserMessage("?"), answer.output).user("Thanks"))
+
+    assert answer.text == "Well: noon there."
+    assert server.requests[1]["messages"][1]["content"] == content
+
+
+def test_a_paused_turn_goes_on_where_it_stopped(ask: Ask, serve: Serve) -> None:
+    """The message of a pause is sent back as it is, and has no finish reason of ours."""
+    server = serve(message("Searching ", stop_reason="pause_turn"), "Found.")
+    client = ChatClient.create(server.model())
+    paused = ask(client.prompt("?")).response.chat_response
+    assert paused.output is not None
+    ask(client.prompt().messages(UserMessage("?"), paused.output))
+
+    assert paused.finish_reason is None
+    assert paused.has_finish_reasons(["pause_turn"])
+    assert server.requests[1]["messages"][-1]["content"] == [text("Searching")]
+
+
+def test_an_answer_can_be_held_to_a_schema(ask: Ask, serve: Serve) -> None:
+    """The schema goes along in the form that the API can enforce."""
+    server = serve('{"age": 3}')
+    schema = {"type": "object", "properties": {"age": {"type": "integer", "minimum": 0}}}
+    ask(ChatClient.create(server.model()).prompt("?").options(output_schema=schema))
+
+    sent = server.requests[0]["output_config"]["format"]
+    assert sent["type"] == "json_schema"
+    assert sent["schema"]["additionalProperties"] is False
+    assert sent["schema"]["properties"]["age"] == {
+        "type": "integer",
+        "description": 'Constraints: {"minimum":0}',
+    }
+
+
+def test_a_refusal_is_told_apart(ask: Ask, serve: Serve) -> None:
+    """An answer without content that ends in a refusal says so, with its details."""
+    details = {"type": "refusal", "category": "cyber", "explanation": None}
+    server = serve(message(stop_reason="refusal", stop_details=details))
+    result = ask(ChatClient.create(server.model()).prompt("?")).response.chat_response.result
+
+    assert result is not None
+    assert (result.finish_reason, result.native_finish_reason) == ("content_filter", "refusal")
+    assert result.output == AssistantMessage()
+
+
+# --- failures -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("reply", "kind"),
+    [
+        (failure("invalid_request_error", "no", 400), InvalidRequestError),
+        (failure("invalid_request_error", "prompt is too long", 400), ContextLengthExceededError),
+        (failure("authentication_error", "invalid x-api-key", 401), AuthenticationError),
+        (failure("permission_error", "not you", 403), AuthenticationError),
+        (failure("rate_limit_error", "slow down", 429, **{"retry-after": "7"}), RateLimitedError),
+        (failure("api_error", "Internal server error", 500), OverloadedError),
+        (failure("overloaded_error", "Overloaded", 529), OverloadedError),
+        (Reply(b"<html>Bad gateway</html>", 502), OverloadedError),
+    ],
+)
+def test_refusals_are_classified(
+    ask: Ask, serve: Serve, reply: Reply, kind: type[ProviderError]
+) -> None:
+    """What the API refuses becomes the error that says what to do."""
+    client = ChatClient.create(serve(reply).model(max_retries=0))
+    with pytest.raises(kind) as caught:
+        ask(client.prompt("Hi"))
+
+    assert caught.value.provider == "anthropic"
+    assert caught.value.status == reply.status
+    assert caught.value.retry_after == (7 if kind is RateLimitedError else None)
+    assert caught.value.request_id == reply.headers.get("request-id")
+
+
+def test_a_passing_failure_is_asked_again(ask: Ask, serve: Serve) -> None:
+    """An overloaded server is asked again after the time it names."""
+    server = serve(failure("overloaded_error", "Overloaded", 529, **{"retry-after": "0"}), "ok")
+
+    assert ask(ChatClient.create(server.model()).prompt("Hi")).text == "ok"
+    assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    [
+        ("overloaded_error", OverloadedError),
+        ("api_error", OverloadedError),
+        ("rate_limit_error", RateLimitedError),
+        ("authentication_error", AuthenticationError),
+        ("invalid_request_error", InvalidRequestError),
+        ("something_new", ProviderError),
+    ],
+)
+@pytest.mark.parametrize("mode", ["stream", "astream"])
+def test_an_error_inside_a_stream_is_that_error(
+    serve: Serve, kind: str, error: type[ProviderError], mode: Mode
+) -> None:
+    """A stream that reports a failure raises it, whatever came before."""
+    told = as_stream(message("one two"))[:900].rpartition(b"event:")[0]
+    event = {"type": "error", "error": {"type": kind, "message": "Oh no"}}
+    reply = Reply(told + b"data: %b\n\n" % json.dumps(event).encode())
+    with pytest.raises(error, match="Oh no"):
+        Ask(mode)(ChatClient.create(serve(reply).model(max_retries=0)).prompt("Hi"))
+
+
+@pytest.mark.parametrize("mode", ["stream", "astream"])
+def test_a_stream_without_its_end_is_an_error_with_what_came(serve: Serve, mode: Mode) -> None:
+    """A stream that just stops raises, and carries what had arrived."""
+    whole = as_stream(message("one two three"))
+    server = serve(Reply(whole[: whole.index(b"event: content_block_stop")]))
+    with pytest.raises(StreamInterruptedError) as caught:
+        Ask(mode)(ChatClient.create(server.model(max_retries=0)).prompt("Hi"))
+
+    assert caught.value.partial.text == "one two three"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"not JSON",
+        b'{"type": "message"}',
+        b"[]",
+        b'{"content": [{"type": "tool_use"}]}',
+        b'{"content": ["text"]}',
+    ],
+)
+def test_an_answer_of_no_known_form_is_an_error(serve: Serve, body: bytes) -> None:
+    """What cannot be read is never taken for an empty answer."""
+    with pytest.raises(InvalidResponseError):
+        serve(Reply(body)).model().call("Hi")
+
+
+def test_an_error_in_an_answer_of_status_200_is_that_error() -> None:
+    """Some servers report errors as if all were well."""
+    data = {"type": "error", "error": {"type": "overloaded_error", "message": "Busy"}}
+    with pytest.raises(OverloadedError, match="Busy"):
+        decode_response(data)
+    with pytest.raises(ProviderError, match="Busy"):
+        decode_response({"error": "Busy"})
+
+
+# --- events of streams ----------------------------------------------------------------------
+
+
+def chunks(*events: Json) -> list[Any]:
+    """Return what a decoder makes of *events*, without those that say nothing."""
+    decoder = StreamDecoder()
+    found = [decoder.feed(json.dumps(event).encode()) for event in events]
+    return [chunk for chunk in found if chunk is not None]
+
+
+def block(*events: Json, start: Json) -> list[Part]:
+    """Return the parts that a block is told in."""
+    deltas = [{"type": "content_block_delta", "index": 0, "delta": delta} for delta in events]
+    first = {"type": "content_block_start", "index": 0, "content_block": start}
+    found = chunks(first, *deltas, {"type": "content_block_stop", "index": 0})
+    return [p for c in found for p in ([c] if isinstance(c, str) else c.output.parts)]
+
+
+def test_unknown_events_are_skipped() -> None:
+    """What a later version of the API adds does no harm, nor does another API's end."""
+    assert (
+        chunks({"type": "ping"}, {"type": "new"}, {"type": "content_block_stop", "index": 7}) == []
+    )
+    assert StreamDecoder().feed(b"[DONE]") is None
+
+
+def test_what_follows_the_end_is_not_read() -> None:
+    """The end of a message is the end, whatever a gateway sends after it."""
+    decoder = StreamDecoder()
+    decoder.feed(b'{"type": "message_stop"}')
+
+    assert decoder.feed(b"nonsense") is None
+    decoder.finish(b"nonsense")
+
+
+def test_a_message_that_begins_twice_begins_once() -> None:
+    """Gateways may repeat the beginning; one that comes with content is told."""
+    content = [tool_use("toolu_1", "add", {"a": 1})]
+    start = {"type": "message_start", "message": message(*content)}
+    (chunk,) = chunks(start, start)
+
+    assert chunk.output.tool_calls == (ToolCall("toolu_1", "add", '{"a":1}'),)
+    assert chunk.finish_reason == "tool_call"
+
+
+def test_text_without_a_beginning_is_text() -> None:
+    """A block whose beginning got lost is taken for text."""
+    delta = {"type": "text_delta", "text": "Hi"}
+
+    assert chunks({"type": "content_block_delta", "index": 3, "delta": delta}) == ["Hi"]
+
+
+def test_text_may_come_with_its_beginning() -> None:
+    """What a beginning already says is told, be it text, thoughts or a whole call."""
+    assert block(start=text("Hi")) == ["Hi"]
+    assert block(start=thinking("Hm", "eA==")) == [
+        Reasoning("Hm", provider="anthropic"),
+        Reasoning("", "eA==", "anthropic"),
+    ]
+    assert [p.arguments for p in block(start=tool_use("1", "f", {"a": 1}))][-1:] == ['{"a":1}']  # type: ignore[union-attr]
+
+
+def test_citations_that_come_late_keep_what_follows_them() -> None:
+    """Text that was told is told; what comes after a citation stays with it."""
+    cite = {"type": "citations_delta", "citation": {"cited_text": "x"}}
+    parts = block(
+        {"type": "text_delta", "text": "told "},
+        cite,
+        {"type": "text_delta", "text": "held"},
+        {"type": "new_delta"},
+        start=text(""),
+    )
+
+    held = {"type": "text", "text": "held", "citations": [{"cited_text": "x"}]}
+    assert parts == ["told ", ProviderPart("anthropic", held, "held")]
+
+
+def test_blocks_of_other_kinds_are_put_together() -> None:
+    """Fragments of text join, other values replace, and input is parsed at the end."""
+    parts = block(
+        {"type": "compaction_delta", "content": "So "},
+        {"type": "compaction_delta", "content": "far"},
+        {"type": "compaction_delta", "level": 2},
+        start={"type": "compaction", "content": "", "level": 1},
+    )
+    cut = block({"type": "input_json_delta", "partial_json": '{"q'}, start=server_tool())
+
+    assert parts == [
+        ProviderPart("anthropic", {"type": "compaction", "content": "So far", "level": 2})
+    ]
+    assert cut == [ProviderPart("anthropic", server_tool({"malformed_arguments": '{"q'}))]
+
+
+def server_tool(input: Json | None = None) -> Json:
+    return {"type": "server_tool_use", "id": "s", "name": "web_search", "input": input or {}}
+
+
+def test_thoughts_ignore_what_they_do_not_know() -> None:
+    """An empty or unknown fragment of thought adds nothing."""
+    parts = block(
+        {"type": "thinking_delta", "thinking": ""},
+        {"type": "new_delta"},
+        start={"type": "thinking", "thinking": ""},
+    )
+
+    assert parts == []
+
+
+@pytest.mark.parametrize(
+    "data", [b"{", b"[]", b'{"type": "message_start"}', b'{"type": "content_block_delta"}']
+)
+def test_an_event_that_cannot_be_read_is_an_error(data: bytes) -> None:
+    """A broken event is never skipped: something of the answer would be missing."""
+    with pytest.raises(InvalidResponseError):
+        StreamDecoder().feed(data)
+
+
+def test_a_failure_without_the_form_of_a_stream_is_reported() -> None:
+    """A plain JSON error where a stream should be, or at its end, is that error."""
+    body = b'{"type":"error","error":{"type":"overloaded_error","message":"Busy"}}'
+    for rest in (body, b"data: " + body):
+        with pytest.raises(OverloadedError):
+            StreamDecoder().finish(rest)
+
+
+# --- messages -------------------------------------------------------------------------------
+
+
+def test_neighbours_become_one_turn_with_results_first() -> None:
+    """Users' messages merge, tool results go before what was said, blank text goes nowhere."""
+    body = body_of(
+        UserMessage("a"),
+        UserMessage("b"),
+        AssistantMessage("c", [ToolCall("1", "add", "{}")]),
+        UserMessage("meanwhile"),
+        ToolResponseMessage([ToolResponse("1", "add", "5")]),
+        AssistantMessage(" \n"),
+        UserMessage("d"),
+    )
+
+    result = {"type": "tool_result", "tool_use_id": "1", "content": "5"}
+    assert [turn["content"] for turn in body["messages"]] == [
+        [text("a"), text("b")],
+        [text("c"), tool_use("1", "add", {})],
+        [result, text("meanwhile"), text("d")],
+    ]
+
+
+def test_a_growing_conversation_is_the_same_as_a_fresh_one() -> None:
+    """What was encoded for one round is used for the next, also after a change of subject."""
+    model = AnthropicChatModel(api_key="key")
+    call = ToolCall("1", "add", "{}")
+    history: list[Message] = [
+        SystemMessage("s"),
+        UserMessage("a"),
+        AssistantMessage("b", [call]),
+        ToolResponseMessage([ToolResponse("1", "add", "5")]),
+        UserMessage("c"),
+        AssistantMessage("d"),
+        SystemMessage("t"),
+        UserMessage("e"),
+    ]
+    for end in (2, 4, 5, 6, 8, 4, 8):
+        prompt = Prompt(history[:end], model.options)
+        fresh = AnthropicChatModel(api_key="key")
+        assert model._body(prompt, streaming=False) == fresh._body(prompt, streaming=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "input"),
+    [
+        (" ", {}),
+        ('{"a": 1}', {"a": 1}),
+        ('{"a": ', {"malformed_arguments": '{"a": '}),
+        ("[1]", {"malformed_arguments": "[1]"}),
+    ],
+)
+def test_arguments_are_always_an_object(arguments: str, input: Json) -> None:
+    """The API takes nothing else, not even back from a model that had written it."""
+    sent = content_of(AssistantMessage(None, [ToolCall("1", "add", arguments)]))
+
+    assert sent == [tool_use("1", "add", input)]
+
+
+def test_other_providers_parts_are_sent_as_far_as_they_are_understood() -> None:
+    """Of another provider's message there remains what was said, and ids the API takes."""
+    call = ToolCall("functions.add:0", "add", "{}", {"extra_content": 1, "caller": {"type": "x"}})
+    sent = content_of(
+        AssistantMessage(
+            [
+                Reasoning("hm", "sig", "gemini"),
+                ProviderPart("openai", {"refusal": "No."}, "No."),
+                ProviderPart("openai", {"annotations": []}),
+                Media("image/png", b"drawn"),
+                call,
+            ]
+        )
+    )
+
+    assert sent == [text("No."), tool_use("functions_add_0", "add", {}, caller={"type": "x"})]
+
+
+def test_thoughts_without_a_signature_go_only_to_servers_that_never_sign() -> None:
+    """Anthropic refuses them; a local server's model continues from them."""
+    messages = [UserMessage("?"), AssistantMessage([Reasoning("hm", None, "anthropic"), "x"])]
+    local = AnthropicChatModel(base_url="http://127.0.0.1:11434/v1/")
+    sent = json.loads(local._body(Prompt(messages, local.options), streaming=False))
+
+    assert body_of(*messages)["messages"][1]["content"] == [text("x")]
+    assert sent["messages"][1]["content"] == [{"type": "thinking", "thinking": "hm"}, text("x")]
+
+
+PNG = {"type": "base64", "media_type": "image/png", "data": "AAEC"}
+PDF = {"type": "base64", "media_type": "application/pdf", "data": "AAEC"}
+
+
+@pytest.mark.parametrize(
+    ("media", "sent"),
+    [
+        (Media("image/png", b"\0\1\2"), {"type": "image", "source": PNG}),
+        (Media("image/png", "data:image/png;base64,AAEC"), {"type": "image", "source": PNG}),
+        (
+            Media("image/png", "https://x/y.png", metadata={"seen": 1}),
+            {"type": "image", "source": {"type": "url", "url": "https://x/y.png"}},
+        ),
+        (
+            Media("application/pdf", b"\0\1\2", name="a.pdf", metadata={"context": "old"}),
+            {"type": "document", "source": PDF, "title": "a.pdf", "context": "old"},
+        ),
+        (
+            Media("application/pdf", "", id="file_1"),
+            {"type": "document", "source": {"type": "file", "file_id": "file_1"}},
+        ),
+        (
+            Media("text/markdown", b"# \xc3\xa4"),
+            {
+                "type": "document",
+                "source": {"type": "text", "media_type": "text/plain", "data": "# ä"},
+            },
+        ),
+        (
+            Media("text/csv", "", id="file_2"),
+            {"type": "container_upload", "file_id": "file_2"},
+        ),
+    ],
+)
+def test_media_are_sent_as_the_api_takes_them(media: Media, sent: Json) -> None:
+    """Images, documents, text, by content, URL or the provider's own id."""
+    assert content_of(UserMessage(["See:", media])) == [text("See:"), sent]
+
+
+def test_media_that_the_api_does_not_take_are_an_error() -> None:
+    """Sound is refused before anything is sent, with what to do."""
+    with pytest.raises(UsageError, match="audio/wav"):
+        body_of(UserMessage([Media("audio/wav", b"")]))
+
+
+def test_a_tools_media_are_part_of_its_result_unless_it_failed() -> None:
+    """The API takes only text as the result of a tool that failed; the rest follows."""
+    picture = Media("image/png", b"\0\1\2")
+    body = body_of(
+        UserMessage("?"),
+        AssistantMessage(None, [ToolCall(id, "f", "") for id in "123"]),
+        ToolResponseMessage(
+            [
+                ToolResponse("1", "f", "seen", media=(picture,)),
+                ToolResponse("2", "f", "", is_error=True, media=(picture,)),
+                ToolResponse("3", "f", ""),
+            ]
+        ),
+    )
+    seen, failed, silent, shown = body["messages"][-1]["content"]
+
+    assert seen["content"] == [text("seen"), {"type": "image", "source": PNG}]
+    assert (failed["content"], failed["is_error"]) == ("error", True)
+    assert silent == {"type": "tool_result", "tool_use_id": "3"}
+    assert shown == {"type": "image", "source": PNG}
+
+
+def test_the_apis_own_blocks_and_messages_can_be_sent() -> None:
+    """What our messages do not model goes along as a provider part, even a whole message."""
+    marked = text("long", cache_control={"type": "ephemeral"})
+    later = {"role": "system", "content": "From now on, be kind."}
+    body = body_of(
+        UserMessage([ProviderPart("anthropic", marked, "long")]),
+        AssistantMessage([ProviderPart("anthropic", text(" "), " "), "a"]),
+        UserMessage([ProviderPart("anthropic", later)]),
+        UserMessage("b"),
+    )
+
+    assert body["messages"] == [
+        {"role": "user", "content": [marked]},
+        {"role": "assistant", "content": [text("a")]},
+        later,
+        {"role": "user", "content": [text("b")]},
+    ]
+
+
+def test_a_message_of_a_kind_of_its_own_is_refused() -> None:
+    """Only the four kinds of message can be sent."""
+
+    class Shout(Message):
+        pass
+
+    with pytest.raises(UsageError, match="Shout"):
+        body_of(Shout())
+
+
+# --- options --------------------------------------------------------------------------------
+
+
+def asked_for(**options: Any) -> Json:
+    """Return what *options* put into a request."""
+    return encode_options(AnthropicChatOptions(model="m", **options), streaming=False)
+
+
+def test_options_have_their_place_in_a_request() -> None:
+    """Every option of ours that the API knows is sent by the API's name."""
+    assert asked_for(
+        temperature=0.5,
+        top_p=0.9,
+        top_k=5,
+        max_tokens=100,
+        stop=("END",),
+        seed=1,
+        thinking="adaptive",
+        effort="low",
+        user_id="u",
+        service_tier="auto",
+        extra={"container": "c", "output_config": {"task_budget": 1}},
+    ) == {
+        "model": "m",
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "top_k": 5,
+        "max_tokens": 100,
+        "stop_sequences": ("END",),
+        "thinking": {"type": "adaptive"},
+        "output_config": {"effort": "low", "task_budget": 1},
+        "metadata": {"user_id": "u"},
+        "service_tier": "auto",
+        "container": "c",
+    }
+
+
+def test_output_has_room_beside_a_thinking_budget() -> None:
+    """Where no bound is set there is one, and thoughts do not use it up."""
+    own = {"type": "enabled", "budget_tokens": 5000, "display": "omitted"}
+
+    assert asked_for() == {"model": "m", "max_tokens": 16_384}
+    assert asked_for(thinking=2000)["max_tokens"] == 18_384
+    assert asked_for(thinking=own)["thinking"] == own
+
+
+@pytest.mark.parametrize(
+    ("choice", "parallel", "sent"),
+    [
+        (None, None, None),
+        (None, False, {"type": "auto", "disable_parallel_tool_use": True}),
+        ("auto", True, {"type": "auto"}),
+        ("none", False, {"type": "none"}),
+        ("required", None, {"type": "any"}),
+        ("add", False, {"type": "tool", "name": "add", "disable_parallel_tool_use": True}),
+    ],
+)
+def test_the_choice_of_tools_is_said_in_the_apis_words(
+    choice: str | None, sent: Json | None, *, parallel: bool | None
+) -> None:
+    """Also whether several may be called at once, which the API keeps there."""
+    tools = {
+        "tool_callbacks": tool_callbacks(add),
+        "tool_choice": choice,
+        "parallel_tool_calls": parallel,
+    }
+
+    assert asked_for(**tools).get("tool_choice") == sent
+    assert "tool_choice" not in asked_for(tool_choice=choice, parallel_tool_calls=parallel)
+
+
+def test_tools_of_the_provider_stand_beside_ours() -> None:
+    """A tool that the provider runs is sent as it is."""
+    search = {"type": "web_search_20250305", "name": "web_search"}
+    ours, theirs = asked_for(tool_callbacks=tool_callbacks(add), server_tools=[search])["tools"]
+
+    assert (ours["name"], ours["description"]) == ("add", "Add two numbers.")
+    assert ours["input_schema"]["required"] == ["a", "b"]
+    assert theirs == search
+
+
+@pytest.mark.parametrize(
+    ("cache", "marked"),
+    [
+        (None, []),
+        ("tools", ["tools"]),
+        ("system", ["tools", "system"]),
+        ("conversation", ["tools", "system", "conversation"]),
+    ],
+)
+def test_a_prompt_is_cached_up_to_where_it_is_wanted(cache: Any, marked: list[str]) -> None:
+    """Marks stand at the end of the tools, of the system text, of the conversation."""
+    messages = (SystemMessage("a"), SystemMessage("b"), UserMessage("c"))
+    body = body_of(*messages, cache=cache, cache_ttl="1h", tool_callbacks=tool_callbacks(add))
+    marks = {
+        "tools": body["tools"][-1].get("cache_control"),
+        "system": body["system"][-1].get("cache_control"),
+        "conversation": body.get("cache_control"),
+    }
+
+    assert [place for place, mark in marks.items() if mark] == marked
+    assert all(mark in (None, {"type": "ephemeral", "ttl": "1h"}) for mark in marks.values())
+
+
+def test_beta_features_are_named_in_a_header(ask: Ask, serve: Serve) -> None:
+    """Those of the model, those of the request, and those of the application's own headers."""
+    server = serve("ok")
+    model = server.model(headers={"Anthropic-Beta": "a"}, options=AnthropicChatOptions(betas="b"))
+    client = ChatClient.create(model)
+    for options in (None, AnthropicChatOptions(betas=["c", "d"]), None):
+        request = client.prompt("Hi")
+        ask(request if options is None else request.options(options))
+
+    assert [h["anthropic-beta"] for h in server.headers] == ["a,b", "a,c,d", "a,b"]
+
+
+def test_another_providers_options_are_taken_as_far_as_they_are_common(serve: Serve) -> None:
+    """A request meant for another model can be sent to this one."""
+    server = serve("ok")
+    model = server.model()
+    options = OpenAIChatOptions(model="stub", temperature=0.1, reasoning_effort="high")
+    asyncio.run(model.generate(Prompt("Hi", options), ON_LOOP))
+    plain = Prompt("Hi", ChatOptions(model="stub", max_tokens=5))
+    asyncio.run(model.generate(plain, ON_LOOP))
+
+    assert [r["max_tokens"] for r in server.requests] == [16_384, 5]
+    assert server.requests[0]["temperature"] == 0.1
+
+
+# --- schemas --------------------------------------------------------------------------------
+
+
+def test_a_schema_is_enforced_as_far_as_it_can_be() -> None:
+    """Objects are closed; what the API cannot enforce is told to the model in words."""
+    name = {"type": "string", "minLength": 2, "description": "Full.", "format": "x"}
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$defs": {"Name": name},
+        "properties": {
+            "name": {"$ref": "#/$defs/Name", "description": "Whose."},
+            "any": {"oneOf": [{"type": "null"}, {"properties": {}}]},
+            "tags": {"type": "array", "items": {"enum": ["a"]}, "minItems": 1},
+            "open": {"type": "object", "additionalProperties": {"type": "string"}},
+            "anything": True,
+        },
+    }
+
+    words = 'Full.\n\nConstraints: {"minLength":2,"format":"x"}'
+    assert enforceable(schema) == {
+        "$defs": {"Name": {"type": "string", "description": words}},
+        "properties": {
+            "name": {"$ref": "#/$defs/Name"},
+            "any": {"anyOf": [{"type": "null"}, {"properties": {}, "additionalProperties": False}]},
+            "tags": {"type": "array", "items": {"enum": ["a"]}, "minItems": 1},
+            "open": {"type": "object", "additionalProperties": {"type": "string"}},
+            "anything": True,
+        },
+        "additionalProperties": False,
+    }
+    assert enforceable(enforceable(schema)) == enforceable(schema)
+
+
+def test_a_schema_may_begin_with_a_reference() -> None:
+    """Its definitions stay with it."""
+    schema = {"$ref": "#/$defs/A", "$defs": {"A": {"type": "integer", "maximum": 3}}}
+
+    assert enforceable(schema) == {
+        "$ref": "#/$defs/A",
+        "$defs": {"A": {"type": "integer", "description": 'Constraints: {"maximum":3}'}},
+    }
+
+
+# --- the model ------------------------------------------------------------------------------
+
+
+def test_keys_come_from_the_environment_or_a_function(
+    monkeypatch: pytest.MonkeyPatch, serve: Serve
+) -> None:
+    """A function is asked for each request; a missing key is an error at once."""
+    server = serve("ok")
+    keys = iter(["one", "two"])
+    rotating = server.model(api_key=lambda: next(keys), base_url=server.url + "/v1")
+    rotating.call("Hi")
+    rotating.call("Hi")
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "three")
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
+    server.model(api_key=None, base_url=None).call("Hi")
+    monkeypatch.delenv("ANTHROPIC_API_KEY")
+    monkeypatch.delenv("ANTHROPIC_BASE_URL")
+
+    assert [headers["x-api-key"] for headers in server.headers] == ["one", "two", "three"]
+    with pytest.raises(UsageError, match="ANTHROPIC_API_KEY"):
+        AnthropicChatModel()
+
+
+def test_a_key_is_never_shown() -> None:
+    """Neither the model nor an error tells it."""
+    model = AnthropicChatModel("claude", api_key="secret")
+
+    assert repr(model) == "AnthropicChatModel('claude', base_url='https://api.anthropic.com')"
+
+
+def test_a_local_server_wants_no_key(serve: Serve) -> None:
+    """Without one none is sent; the strict server says what it thinks of that."""
+    with pytest.raises(AuthenticationError):
+        serve("ok").model(api_key=None).call("Hi")
+
+
+def test_connections_are_closed_with_the_model(serve: Serve) -> None:
+    """Those of requests with beta features too, in both worlds."""
+    server = serve("ok")
+
+    async def ask() -> None:
+        async with server.model() as model:
+            await model.acall("Hi")
+            await model.acall(Prompt("Hi", AnthropicChatOptions(betas=("b",))))
+
+    asyncio.run(ask())
+    with server.model() as model:
+        model.call("Hi")
+
+    assert len(server.requests) == 3
+
+
+def test_what_is_left_of_the_rate_limit_is_told(serve: Serve) -> None:
+    """With the times until it is full again, by the server's own clock."""
+    limits = {
+        "anthropic-ratelimit-requests-limit": "50",
+        "anthropic-ratelimit-requests-remaining": "49",
+        "anthropic-ratelimit-requests-reset": "2026-11-21T10:00:30Z",
+        "anthropic-ratelimit-tokens-remaining": "many",
+        "anthropic-ratelimit-tokens-reset": "soon",
+        "retry-after": "61",
+    }
+    date = {"date": "Sat, 21 Nov 2026 10:00:00 GMT"}
+    timed = decode_response(message("ok"), {**limits, **date}).metadata.rate_limit
+    untimed = decode_response(message("ok"), limits).metadata.rate_limit
+
+    assert timed is not None
+    assert (timed.requests_limit, timed.requests_remaining) == (50, 49)
+    assert (timed.requests_reset, timed.tokens_remaining, timed.tokens_reset) == (30, None, None)
+    assert untimed is not None
+    assert decode_response(message("ok")).metadata.rate_limit is None
+
+
+# --- the server of these tests --------------------------------------------------------------
+
+USER = {"role": "user", "content": [text("?")]}
+CALL = tool_use("1", "add", {})
+CALLS = {"role": "assistant", "content": [CALL]}
+RESULT = {"type": "tool_result", "tool_use_id": "1", "content": "5"}
+
+
+def said(*content: Json) -> Json:
+    return {"role": "assistant", "content": [*content]}
+
+
+@pytest.mark.parametrize(
+    ("request_", "problem"),
+    [
+        ({"seed": 1}, "seed: Extra inputs"),
+        ({"max_tokens": None}, "max_tokens: Field required"),
+        ({"tools": [{"name": "a b", "input_schema": {"type": "object"}}]}, "no proper tool"),
+        ({"output_config": {"format": {"schema": {"minimum": 1}}}}, "'minimum'"),
+        ({"messages": [said(text("a"))]}, "must alternate"),
+        ({"messages": [USER, said()]}, "non-empty content"),
+        ({"messages": [USER, said(text(" "))]}, "non-whitespace"),
+        ({"messages": [USER, said(thinking("", ""))]}, "signature: Field required"),
+        ({"messages": [USER, said(text("a "))]}, "trailing whitespace"),
+        ({"messages": [USER, CALLS]}, "without tool_result"),
+        ({"messages": [USER, CALLS, USER]}, "do not pair up"),
+        ({"messages": [{"role": "user", "content": [text("?"), RESULT]}]}, "must come first"),
+        ({"messages": [USER, said(CALL, CALL)]}, "must be unique"),
+        ({"messages": [USER, said({**CALL, "input": "{}"})]}, "valid dictionary"),
+        ({"thinking": {"type": "enabled"}, "messages": [USER, CALLS]}, "Expected `thinking`"),
+    ],
+)
+def test_the_server_is_as_strict_as_the_real_one(request_: Json, problem: str) -> None:
+    """Without that, a request that it takes would prove nothing."""
+    whole = {"model": "m", "max_tokens": 1, "messages": [USER]}
+
+    assert not [*problems(whole)]
+    assert any(problem in found for found in problems({**whole, **request_}))
+
+
+# --- the official client --------------------------------------------------------------------
+
+
+def test_the_official_client_understands_our_server(serve: Serve) -> None:
+    """The server of these tests is honest: the official package reads what it says."""
+    anthropic = pytest.importorskip("anthropic")
+    call = tool_use("toolu_1", "add", {"a": 2, "b": 3})
+    cited = text("Cited.", citations=[char_location()])
+    server = serve(message(thinking("Hm, well."), "Let me see.", cited, call))
+    client = anthropic.Anthropic(api_key="key", base_url=server.url, max_retries=0)
+    asked = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": [text("?")]}]}
+    whole = client.messages.create(**asked)
+    with client.messages.stream(**asked) as stream:
+        streamed = stream.get_final_message()
+    client.close()
+
+    told = [block.model_dump(exclude={"parsed_output"}) for block in streamed.content]
+    assert told == [block.model_dump() for block in whole.content]
+    assert [block.type for block in whole.content] == ["thinking", "text", "text", "tool_use"]
+    assert (whole.stop_reason, streamed.stop_reason) == ("tool_use", "tool_use")
+    assert streamed.usage.output_tokens == whole.usage.output_tokens == 5
+    assert whole.content[3].input == {"a": 2, "b": 3}
+
+
+def char_location() -> Json:
+    return {
+        "type": "char_location",
+        "cited_text": "Cited.",
+        "document_index": 0,
+        "document_title": None,
+        "start_char_index": 0,
+        "end_char_index": 6,
+        "file_id": None,
+    }

@@ -1,0 +1,474 @@
+"""The Messages API against recorded traffic: all of it, in every legal cut, both ways."""
+
+import asyncio
+import base64
+import copy
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import takewhile
+from typing import Any, cast
+
+import pytest
+from replay import (
+    Chunking,
+    Exchange,
+    LineEnds,
+    Noise,
+    ReplayServer,
+    by_api,
+    collect,
+    compare,
+    exchanges,
+    expected,
+    needs_recordings,
+    pieces,
+    with_line_ends,
+    with_noise,
+)
+
+from chatclient import (
+    AssistantMessage,
+    ChatResponse,
+    Media,
+    Message,
+    Prompt,
+    SystemMessage,
+    ToolResponse,
+    ToolResponseMessage,
+    UserMessage,
+)
+from chatclient.errors import ChatClientError, StreamInterruptedError
+from chatclient.messages import ProviderPart
+from chatclient.providers.anthropic import AnthropicChatModel, AnthropicChatOptions
+from chatclient.providers.anthropic_decoding import decode_block
+from chatclient.providers.anthropic_stream import StreamDecoder
+from chatclient.providers.sse import ServerSentEventDecoder
+from chatclient.tool import ToolCallback, ToolContext, ToolDefinition, ToolMetadata, ToolResult
+
+pytestmark = needs_recordings
+
+Json = dict[str, Any]
+
+FIFTEEN_ANSWERS = "481f829a0be8"
+"""Not one exchange but the fifteen answers of a tool loop, one after another in one file."""
+
+
+def recorded() -> list[Exchange]:
+    return [e for e in exchanges("anthropic.messages") if e.id != FIFTEEN_ANSWERS]
+
+
+def streams() -> list[Exchange]:
+    return [e for e in recorded() if e.streaming and e.status == 200]
+
+
+# --- responses ------------------------------------------------------------------------------
+
+
+def ask_blocking(model: AnthropicChatModel, *, streaming: bool) -> ChatResponse | Exception:
+    try:
+        return collect(model.stream("Hi")) if streaming else model.call("Hi")
+    except ChatClientError as error:
+        return error
+    finally:
+        model.close()
+
+
+async def ask_async(model: AnthropicChatModel, *, streaming: bool) -> ChatResponse | Exception:
+    try:
+        if streaming:
+            return collect([chunk async for chunk in model.astream("Hi")])
+        return await model.acall("Hi")
+    except ChatClientError as error:
+        return error
+    finally:
+        await model.aclose()
+
+
+@pytest.mark.parametrize("chunking", ["whole", "random"])
+@pytest.mark.parametrize("blocking", [True, False])
+def test_every_recorded_exchange_is_understood(*, blocking: bool, chunking: Chunking) -> None:
+    """Each answer and each refusal comes out as its recording says, over real sockets."""
+    outcomes: dict[Exchange, ChatResponse | Exception] = {}
+
+    async def ask_all(server: ReplayServer) -> None:
+        for exchange in recorded():
+            url = server.url(exchange, chunking, seed=len(outcomes))
+            model = AnthropicChatModel("m", api_key="key", base_url=url, max_retries=0)
+            streaming = exchange.streaming
+            outcomes[exchange] = (
+                ask_blocking(model, streaming=streaming)
+                if blocking
+                else await ask_async(model, streaming=streaming)
+            )
+
+    with ReplayServer() as server:
+        asyncio.run(ask_all(server))
+        paths = {path for path, _, _ in server.requests.values()}
+
+    wrong = {str(e): found for e, o in outcomes.items() if (found := compare(o, expected(e)))}
+    print(f"understood, blocking {blocking}, {chunking}:", by_api(outcomes))  # noqa: T201
+    assert wrong == {}
+    assert paths == {"/v1/messages"}
+
+
+def decoded(chunks: Iterable[bytes]) -> ChatResponse:
+    events, decoder = ServerSentEventDecoder(), StreamDecoder()
+    found = [decoder.feed(event.data) for chunk in chunks for event in events.feed(chunk)]
+    decoder.finish(events.finish())
+    return collect(cast("Iterable[ChatResponse]", [c for c in found if c is not None]))
+
+
+@pytest.mark.parametrize(
+    ("chunking", "line_ends", "noise"),
+    [
+        ("byte", "as recorded", "none"),
+        ("utf8", "as recorded", "bom"),
+        ("crlf", "crlf", "comments"),
+        ("random", "as recorded", "none"),
+        ("random", "cr", "blank"),
+        ("random", "crlf", "id"),
+        ("line", "lf", "retry"),
+    ],
+)
+def test_every_recorded_stream_survives_every_cut(
+    chunking: Chunking, line_ends: LineEnds, noise: Noise
+) -> None:
+    """However a stream is cut, ended and interspersed, it spells the same response."""
+    wrong = [
+        str(exchange)
+        for exchange in streams()
+        if decoded(
+            pieces(
+                with_noise(with_line_ends(exchange.body, line_ends), noise),
+                chunking,
+                seed=len(exchange.body),
+            )
+        )
+        != decoded([exchange.body])
+    ]
+
+    assert wrong == []
+
+
+def test_every_recorded_stream_that_is_cut_short_is_an_error() -> None:
+    """A stream that ends before its last event is never taken for a whole answer."""
+    taken = []
+    for exchange in streams():
+        end = exchange.body.rindex(b"event: message_stop")
+        for share in (0.0, 0.3, 0.6, 0.9, 1.0):
+            try:
+                decoded([exchange.body[: int(end * share)]])
+            except StreamInterruptedError:
+                continue
+            taken.append(f"{exchange}: {share}")
+
+    assert taken == []
+
+
+def test_answers_in_one_file_are_answers_each() -> None:
+    """The loop of a program that the provider ran: fourteen calls, each a stream, then text."""
+    for exchange in exchanges("anthropic.messages"):
+        if exchange.id != FIFTEEN_ANSWERS:
+            continue
+        start = b"event: message_start"
+        *asking, last = [decoded([start + body]) for body in exchange.body.split(start)[1:]]
+
+        assert len(asking) == 14
+        assert all(response.finish_reason == "tool_call" for response in asking)
+        assert all(len(r.output.tool_calls) == 1 for r in asking if r.output is not None)
+        assert compare(last, {**expected(exchange), "tool_calls": []}) == []
+
+
+def test_a_streamed_message_goes_back_as_the_blocks_it_was_made_of() -> None:
+    """Nothing of a stream is lost or out of order in the message that it spells."""
+    wrong = {}
+    for exchange in streams():
+        output = decoded([exchange.body]).output
+        assert output is not None
+        sent = request_of([UserMessage("Hi"), output, UserMessage("Go on")])["messages"][1:-1]
+        content = [block for message in sent for block in message["content"]]
+        if (found := with_joined_text(content)) != (made := with_joined_text(blocks_in(exchange))):
+            wrong[str(exchange)] = (found, made)
+
+    assert wrong == {}
+
+
+def blocks_in(exchange: Exchange) -> list[Json]:
+    """Return the blocks of a stream as the API's own reference says how to put them together."""
+    blocks: dict[int, Json] = {}
+    for line in exchange.body.decode().splitlines():
+        event = json.loads(line[5:]) if line.startswith("data:") else {}
+        match event.get("type"):
+            case "content_block_start":
+                blocks[event["index"]] = {**event["content_block"], "partial": ""}
+            case "content_block_delta":
+                apply(event["delta"], blocks[event["index"]])
+    whole = [blocks[index] for index in sorted(blocks)]
+    for block in whole:
+        block["input" if block["partial"] else "partial"] = json.loads(block["partial"] or "0")
+        del block["partial"]
+    return whole
+
+
+def apply(delta: Json, block: Json) -> None:
+    match delta:
+        case {"partial_json": piece}:
+            block["partial"] += piece
+        case {"citation": citation}:
+            block["citations"] = [*(block.get("citations") or ()), citation]
+        case _:
+            key = delta["type"].removesuffix("_delta")
+            block[key] = block.get(key, "") + delta[key]
+
+
+def with_joined_text(blocks: list[Json]) -> list[Json]:
+    """Return *blocks* with neighbours of plain text as one, without unsigned thoughts."""
+    joined: list[Json] = []
+    for block in blocks:
+        if block["type"] == "thinking" and not block.get("signature"):
+            continue
+        plain = block["type"] == "text" and not block.get("citations")
+        if plain and joined and joined[-1].keys() == {"type", "text"}:
+            joined[-1]["text"] += block["text"]
+        elif not plain or block["text"].strip():
+            joined.append({"type": "text", "text": block["text"]} if plain else block)
+    return joined
+
+
+# --- requests -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Offered:
+    """A tool that is only told of."""
+
+    definition: ToolDefinition
+    metadata: ToolMetadata = field(default_factory=ToolMetadata)
+
+    async def invoke(self, arguments: str, context: ToolContext) -> ToolResult:
+        raise NotImplementedError
+
+
+def requests() -> dict[Exchange, Json]:
+    """Return the recorded requests that were accepted."""
+    found = {e: e.request for e in recorded() if e.status == 200 and e.request.get("messages")}
+    copied: dict[Exchange, Json] = copy.deepcopy(found)
+    return copied
+
+
+def made_again(request: Json, server: str = "anthropic") -> Json:
+    """Return what we send for the conversation and the options of a recorded request."""
+    request = copy.deepcopy(request)
+    return request_of(messages_of(request), server, **options_of(request))
+
+
+def request_of(messages: Iterable[Message], server: str = "anthropic", **options: Any) -> Json:
+    model = AnthropicChatModel(
+        api_key="key",
+        base_url=None if server == "anthropic" else "http://127.0.0.1:11434",
+        options=AnthropicChatOptions(**options),
+    )
+    body: Json = json.loads(model._body(Prompt(messages, model.options), streaming=False))
+    return body
+
+
+def messages_of(request: Json) -> list[Message]:
+    """Return the conversation of a recorded request in our messages."""
+    messages: list[Message] = [SystemMessage(b["text"]) for b in as_blocks(request.get("system"))]
+    for message in request["messages"]:
+        blocks = as_blocks(message["content"])
+        match message["role"]:
+            case "assistant":
+                parts = [part for block in blocks if (part := decode_block(block)) is not None]
+                messages.append(AssistantMessage(parts))
+            case "user":
+                messages += user_messages(blocks)
+            case _:
+                messages.append(UserMessage([ProviderPart("anthropic", message)]))
+    return messages
+
+
+def as_blocks(content: str | list[Json] | None) -> list[Json]:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content or []
+
+
+def user_messages(blocks: list[Json]) -> Iterator[Message]:
+    results = [*takewhile(lambda block: response_in(block) is not None, blocks)]
+    responses = [response for block in results if (response := response_in(block)) is not None]
+    if responses:
+        yield ToolResponseMessage(responses)
+    if more := blocks[len(results) :]:
+        yield UserMessage([said(block) for block in more])
+
+
+def response_in(block: Json) -> ToolResponse | None:
+    """Return the tool's response that a block is, or None where only the API knows its like."""
+    if block["type"] != "tool_result":
+        return None
+    content = as_blocks(block["content"])
+    first = [c["text"] for c in content[:1] if c["type"] == "text"]
+    media = [media_in(c) for c in content[len(first) :]]
+    if not all(isinstance(m, Media) for m in media):
+        return None
+    return ToolResponse(
+        block["tool_use_id"],
+        "tool",
+        "".join(first),
+        is_error=bool(block.get("is_error")),
+        media=tuple(cast("list[Media]", media)),
+    )
+
+
+def said(block: Json) -> str | Media | ProviderPart:
+    if block.keys() == {"type", "text"}:
+        return str(block["text"])
+    return media_in(block) or ProviderPart("anthropic", block, block.get("text", ""))
+
+
+def media_in(block: Json) -> Media | None:
+    if block["type"] == "container_upload":
+        return Media("text/csv", "", id=block["file_id"])
+    if block["type"] not in ("image", "document"):
+        return None
+    more = {k: v for k, v in block.items() if k not in ("type", "source")}
+    mime_type = "image/png" if block["type"] == "image" else "application/pdf"
+    match block["source"]:
+        case {"type": "base64", "media_type": mime_type, "data": data}:
+            return Media(mime_type, base64.b64decode(data), metadata=more)
+        case {"type": "text", "data": text}:
+            return Media("text/plain", text.encode(), metadata=more)
+        case {"type": "url", "url": url}:
+            return Media(mime_type, url, metadata=more)
+        case {"file_id": id}:
+            return Media(mime_type, "", id=id, metadata=more)
+    return None
+
+
+def options_of(request: Json) -> Json:
+    """Return the options that ask for what a recorded request asks for."""
+    beside = ("messages", "system", "stream")
+    left = {key: value for key, value in request.items() if key not in beside}
+    ours: Json = {k: left.pop(k) for k in ("model", "max_tokens", "temperature") if k in left}
+    ours["stop"] = left.pop("stop_sequences", None)
+    ours["thinking"] = left.pop("thinking", None)
+    config = left.pop("output_config", {})
+    ours["effort"] = config.pop("effort", None)
+    ours["output_schema"] = config.pop("format", {}).get("schema")
+    tools = left.pop("tools", [])
+    ours["tool_callbacks"] = tuple(offered(t) for t in tools if is_ours(t))
+    ours["server_tools"] = [tool for tool in tools if not is_ours(tool)]
+    choice = left.pop("tool_choice", {"type": None})
+    ours["tool_choice"] = {"any": "required"}.get(choice["type"], choice.get("name"))
+    ours["tool_choice"] = ours["tool_choice"] or choice["type"]
+    ours["parallel_tool_calls"] = False if choice.get("disable_parallel_tool_use") else None
+    if "cache_control" in left:
+        ours["cache"], ours["cache_ttl"] = "conversation", left.pop("cache_control").get("ttl")
+    return {**ours, "extra": {**left, "output_config": config} if config else left}
+
+
+def is_ours(tool: Json) -> bool:
+    return tool.keys() - {"cache_control", "strict"} == {"name", "description", "input_schema"}
+
+
+def offered(tool: Json) -> ToolCallback:
+    definition = ToolDefinition(
+        tool["name"], tool["description"], tool["input_schema"], tool.get("strict")
+    )
+    return Offered(definition)
+
+
+def canonical(request: Json) -> Json:
+    """Return a request with everything said in one way of the several that the API takes."""
+    whole = {k: without_marks(v) for k, v in request.items() if k not in ("stream", "messages")}
+    whole["tools"] = sorted(whole.get("tools", ()), key=lambda tool: not is_ours(tool))
+    whole["system"] = without_marks(as_blocks(request.get("system")))
+    whole["messages"] = []
+    for message in request["messages"]:
+        blocks = [canonical_block(block) for block in as_blocks(message["content"])]
+        turns = whole["messages"]
+        if turns and turns[-1]["role"] == message["role"] != "system":
+            turns[-1]["content"] += blocks
+        else:
+            turns.append({**message, "content": blocks})
+    return whole
+
+
+def without_marks(value: Any) -> Any:
+    """Return system blocks and tools without the marks where their caches end."""
+    if not isinstance(value, list):
+        return value
+    return [
+        {k: v for k, v in item.items() if k != "cache_control"} if isinstance(item, dict) else item
+        for item in value
+    ]
+
+
+def canonical_block(block: Json) -> Json:
+    if block["type"] != "tool_result":
+        return block
+    left_out = () if block.get("is_error") else ("is_error",)
+    result = {k: v for k, v in block.items() if k not in (*left_out, "cache_control")}
+    return {**result, "content": as_blocks(block.get("content"))}
+
+
+def test_every_recorded_request_can_be_made() -> None:
+    """From our messages and options comes the recorded request again: nothing of it is lost."""
+    wrong = {}
+    for exchange, request in requests().items():
+        made = made_again(request, exchange.provider)
+        if canonical(made) != canonical(request):
+            wrong[str(exchange)] = (made, request)
+    several = [r for r in requests().values() if len(r["messages"]) > 1]
+    print(f"requests: {len(requests())}, of several turns: {len(several)}")  # noqa: T201
+
+    assert wrong == {}
+    assert several
+
+
+@cache
+def official_request() -> Callable[[Json], list[str]]:
+    """Return what tells why the official package would not take a request."""
+    package = pytest.importorskip("anthropic")
+    pydantic = pytest.importorskip("pydantic")
+    kinds = [package.types.MessageCreateParams, package.types.beta.message_create_params]
+    adapters = [
+        pydantic.TypeAdapter(kinds[0]),
+        pydantic.TypeAdapter(kinds[1].MessageCreateParams),
+    ]
+
+    def problems(request: Json) -> list[str]:
+        found = []
+        for adapter in adapters:
+            try:
+                exhaust(adapter.validate_python(request))
+            except pydantic.ValidationError as error:
+                found.append(str(error))
+            else:
+                return []
+        return found
+
+    return problems
+
+
+def exhaust(value: Any) -> None:
+    """Walk through everything: what the official types call iterable is only checked then."""
+    if isinstance(value, Mapping):
+        value = value.values()
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes):
+        for item in value:
+            exhaust(item)
+
+
+def test_every_request_we_make_is_official() -> None:
+    """The official package's types accept what we send for every recorded conversation."""
+    problems = official_request()
+    wrong = {}
+    for exchange, request in requests().items():
+        if found := problems(made_again(request)):
+            wrong[str(exchange)] = found
+
+    assert wrong == {}
+    assert problems({"model": "m", "max_tokens": 1, "messages": [{"role": "user"}]})
+    assert problems(request_of([UserMessage("Hi")], extra={"tools": [{"type": "none"}]}))
