@@ -1,0 +1,84 @@
+"""Every code block of the README and the docs is run; what they claim about names holds."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chatclient import Prompt, UserMessage
+from chatclient.testing import Answer, ScriptedModel, call
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks(page: Path) -> Iterator[tuple[int, str]]:
+    """Yield the code blocks of *page* with the line they begin at."""
+    text = page.read_text(encoding="utf-8")
+    for match in BLOCK.finditer(text):
+        yield text[: match.start()].count("\n") + 1, match.group(1)
+
+
+def example(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Any:
+    """Return a value that satisfies *schema*, as plain as can be."""
+    if "$ref" in schema:
+        return example(root["$defs"][schema["$ref"].rpartition("/")[2]], root)
+    match schema.get("type"):
+        case "object":
+            properties = schema.get("properties", {})
+            return {name: example(properties[name], root) for name in schema.get("required", ())}
+        case "integer" | "number":
+            return 1
+        case "boolean":
+            return True
+        case "array":
+            return []
+        case _:
+            return "Rome"
+
+
+def play(prompt: Prompt) -> Answer:
+    """Call the first tool there is, then answer: what the pages expect of a model."""
+    callbacks = prompt.options.tool_callbacks
+    asks = isinstance(prompt.messages[-1], UserMessage)
+    if callbacks and asks and prompt.options.tool_choice != "none":
+        definition = callbacks[0].definition
+        schema = definition.input_schema
+        return call(definition.name, json.dumps(example(schema, schema)))
+    return "It is done."
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_code_of_a_page_runs(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The blocks of a page run one after another, with a scripted model as the local one."""
+    monkeypatch.setattr("chatclient.client.chat_model", lambda name: ScriptedModel(play))
+    namespace: dict[str, Any] = {"__name__": page.stem}
+    for line, code in blocks(page):
+        exec(compile("\n" * line + code, str(page), "exec"), namespace)
+
+
+FEATURES = ROOT / "docs" / "features.md"
+
+
+def test_every_row_of_the_feature_table_names_tests_that_exist() -> None:
+    """The table says where each feature is proved; the proof is there."""
+    known = {
+        f"{file.stem}::{name}"
+        for file in (ROOT / "tests").glob("test_*.py")
+        for name in re.findall(r"^(?:async )?def (test_\w+)", file.read_text(), re.MULTILINE)
+    }
+    named = re.findall(r"`(test_\w+::test_\w+)`", FEATURES.read_text(encoding="utf-8"))
+
+    assert len(named) > 100
+    assert [name for name in named if name not in known] == []
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    """No page points at a file that is not there."""
+    for page in PAGES:
+        for target in re.findall(r"\]\(([\w/.-]+\.md)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
