@@ -618,3 +618,86 @@ def test_a_model_is_found_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ChatClient.create("openai:gpt-x").model.name == "gpt-x"
     with pytest.raises(UsageError, match="openai"):
         ChatClient.create("nobody:gpt-x")
+
+
+def test_an_async_answer_has_all_accessors() -> None:
+    """Each accessor of an asynchronous call can be awaited by itself."""
+
+    @tool
+    def nothing() -> None:
+        """Do nothing."""
+
+    async def main() -> tuple[Any, ...]:
+        from chatclient.testing import call
+
+        model = ScriptedModel(call("nothing"), "done")
+        answer = ChatClient.builder(model).default_tools(nothing).build().prompt("Hi").acall()
+        return (
+            (await answer.tool_executions())[0].response.data,
+            (await answer.chat_client_response()).chat_response.text,
+            await answer.pending_turn(),
+        )
+
+    assert asyncio.run(main()) == ("Done", "done", None)
+
+
+def test_an_async_stream_has_all_views() -> None:
+    """Text, chat responses, client responses: each a view of the same stream."""
+
+    async def main() -> list[Any]:
+        client = ChatClient.create(ScriptedModel("ab", "ab", "ab", chunks=1))
+        texts = [piece async for piece in client.prompt("Hi").astream()]
+        chunks = [c.text async for c in client.prompt("Hi").astream().chat_response()]
+        stream = client.prompt("Hi").astream()
+        whole = [r.chat_response.text async for r in stream.chat_client_response()]
+        assert stream.pending_turn() is None
+        return [texts, chunks, whole, stream.tool_executions()]
+
+    assert asyncio.run(main()) == [["a", "b"], ["a", "b", ""], ["a", "b", ""], ()]
+
+
+def test_an_async_stream_closed_early_gives_nothing_more() -> None:
+    """After closing, the iterator is exhausted."""
+
+    async def main() -> list[str]:
+        pieces = ChatClient.create(ScriptedModel("abc", chunks=1)).prompt("Hi").astream().content()
+        await anext(pieces)
+        await pieces.aclose()
+        return [piece async for piece in pieces]
+
+    assert asyncio.run(main()) == []
+
+
+def test_reasoning_is_streamed_beside_the_text() -> None:
+    """What a model thinks comes as events and chunks of its own, never as text."""
+    from chatclient.events import ReasoningDelta
+    from chatclient.messages import Reasoning
+
+    message = AssistantMessage("42", reasoning=[Reasoning("six times seven")])
+    client = ChatClient.create(ScriptedModel(message, message, chunks=9))
+    events = list(client.prompt("Hi").stream().events())
+    chunks = list(client.prompt("Hi").stream().chat_response())
+
+    assert events[:2] == [ReasoningDelta("six times seven"), TextDelta("42")]
+    assert chunks[0].generations[0].output.reasoning == (Reasoning("six times seven"),)
+    assert "".join(chunk.text for chunk in chunks) == "42"
+
+
+def test_options_can_be_given_as_an_object() -> None:
+    """Options of the provider's own kind, or common ones, go over those set before."""
+    model = ScriptedModel("ok", options=ChatOptions(model="m"))
+    request = ChatClient.create(model).prompt("Hi").options(ChatOptions(top_p=0.3), seed=7)
+    request.options(top_p=0.4).call().content()
+
+    options = asked(model).options
+    assert (options.model, options.top_p, options.seed) == ("m", 0.4, 7)
+
+
+def test_messages_alone_are_a_prompt() -> None:
+    """A list of messages, or one, can be all there is to say."""
+    model = ScriptedModel("ok", "ok")
+    client = ChatClient.create(model)
+    client.prompt([UserMessage("a"), UserMessage("b")]).call().content()
+    client.prompt(UserMessage("c")).call().content()
+
+    assert [prompt.contents for prompt in model.prompts] == ["a\nb", "c"]

@@ -1,0 +1,108 @@
+"""A model without a client: the same four ways of calling."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+
+from chatclient import ChatClient, ChatModel, ChatOptions, ChatResponse, Prompt, UserMessage
+from chatclient.errors import UsageError
+from chatclient.runtime import Runtime
+from chatclient.testing import ScriptedModel, call
+
+
+class Plain(ChatModel):
+    """A model that cannot stream and has nothing to close."""
+
+    async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
+        return ChatResponse.of(f"{prompt.contents} {prompt.options.temperature}")
+
+
+class Words(Plain):
+    """A model that streams bare text."""
+
+    async def generate_stream(
+        self, prompt: Prompt, runtime: Runtime
+    ) -> AsyncGenerator[ChatResponse | str, None]:
+        for word in ("one ", "", "two"):
+            await runtime.sleep(0)
+            yield word
+
+
+@pytest.mark.parametrize("prompt", ["Hi", UserMessage("Hi"), [UserMessage("Hi")], Prompt("Hi")])
+def test_a_model_takes_prompts_in_every_form(prompt: Any) -> None:
+    """A text, a message, messages or a prompt are all the same to it."""
+
+    async def main() -> ChatResponse:
+        return await Plain().acall(prompt)
+
+    assert Plain().call(prompt).text == "Hi None"
+    assert asyncio.run(main()).text == "Hi None"
+
+
+def test_the_models_options_hold_where_the_prompt_sets_none() -> None:
+    """A model's own options lie under those of the prompt."""
+    model = ScriptedModel("ok", "ok", options=ChatOptions(temperature=0.5, top_p=0.1))
+    model.call("Hi")
+    model.call(Prompt("Hi", ChatOptions(temperature=0.9)))
+
+    used = [(p.options.temperature, p.options.top_p) for p in model.prompts]
+    assert used == [(0.5, 0.1), (0.9, 0.1)]
+
+
+def test_a_model_that_cannot_stream_has_one_chunk() -> None:
+    """Streaming such a model gives the whole answer at once."""
+    assert [chunk.text for chunk in Plain().stream("Hi")] == ["Hi None"]
+
+
+def test_bare_text_is_a_chunk() -> None:
+    """A model may yield text instead of chunks; callers get chunks all the same."""
+
+    async def main() -> list[str]:
+        return [chunk.text async for chunk in Words().astream("Hi")]
+
+    assert [chunk.text for chunk in Words().stream("Hi")] == ["one ", "", "two"]
+    assert asyncio.run(main()) == ["one ", "", "two"]
+    assert list(ChatClient.create(Words()).prompt("Hi").stream()) == ["one ", "two"]
+
+
+def test_a_model_hands_tool_calls_back() -> None:
+    """Running tools is not a model's business."""
+    assert ScriptedModel(call("anything")).call("Hi").has_tool_calls()
+
+
+def test_a_blank_prompt_is_refused() -> None:
+    """Nothing is sent for a prompt that says nothing."""
+    with pytest.raises(UsageError, match="blank"):
+        Plain().call("  ")
+
+
+def test_a_model_is_a_context_manager() -> None:
+    """Both kinds of `with` close a model; one that opened nothing takes it lightly."""
+
+    async def main() -> str:
+        async with Plain() as model:
+            return (await model.acall("Hi")).text
+
+    with Plain() as model:
+        assert model.name == "Plain"
+    assert asyncio.run(main()) == "Hi None"
+
+
+def test_a_script_that_is_too_short_says_so() -> None:
+    """A test that asks more than it scripted learns which call that was."""
+    model = ScriptedModel("only one")
+    model.call("Hi")
+
+    with pytest.raises(AssertionError, match="call 2"):
+        model.call("Hi")
+
+
+def test_a_script_can_be_a_function_or_fail() -> None:
+    """Answers come from a function of the prompt, and may be errors."""
+    echo = ScriptedModel(lambda prompt: prompt.contents.upper())
+
+    assert echo.call("hi").text == "HI"
+    with pytest.raises(LookupError):
+        ScriptedModel(LookupError("gone")).call("Hi")
