@@ -1,6 +1,6 @@
 """What `import chatclient` costs beside importing what everybody imports, in CPU time.
 
-    python benchmarks/imports.py [--repeat 15]
+python benchmarks/imports.py [--repeat 15]
 """
 
 import argparse

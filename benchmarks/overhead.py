@@ -86,7 +86,9 @@ HISTORY_JSON = [{"role": m.role, "content": m.text} for m in HISTORY]
 class HandWritten:
     """The loop as one would write it by hand."""
 
-    def __init__(self, url: str, tools: int = 0, history: list[dict[str, Any]] | None = None) -> None:
+    def __init__(
+        self, url: str, tools: int = 0, history: list[dict[str, Any]] | None = None
+    ) -> None:
         self.url = f"{url}/chat/completions"
         self.tools = [tool_json(f"add_{n}") for n in range(tools - 1)] + [tool_json("add")]
         self.with_tools = bool(tools)

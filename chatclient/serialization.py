@@ -58,7 +58,7 @@ def _message_from(data: Mapping[str, Any]) -> Message:
     metadata = data.get("metadata")
     match data.get("role"):
         case "system":
-            return SystemMessage(data["content"], metadata)
+            return SystemMessage(data["content"], frozen(metadata))
         case "user":
             return UserMessage(_parts_from(data["content"]), metadata=metadata)
         case "assistant":

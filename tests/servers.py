@@ -57,9 +57,8 @@ def as_stream(whole: dict[str, Any]) -> bytes:
         function = call["function"]
         half = len(function["arguments"]) // 2
         start = {"name": function["name"], "arguments": ""}
-        deltas.append(
-            {"tool_calls": [{"index": index, "id": call["id"], "type": "function", "function": start}]}
-        )
+        begin = {"index": index, "id": call["id"], "type": "function", "function": start}
+        deltas.append({"tool_calls": [begin]})
         deltas += [
             {"tool_calls": [{"index": index, "function": {"arguments": piece}}]}
             for piece in (function["arguments"][:half], function["arguments"][half:])

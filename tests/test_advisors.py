@@ -54,7 +54,9 @@ def test_lower_order_is_further_out_and_equal_orders_keep_theirs(ask: Ask) -> No
         Noting("b", log, -1),
     ]
     model = ScriptedModel(call("ping"), "done")
-    ask(ChatClient.builder(model).default_advisors(advisors).default_tools(ping).build().prompt("x"))
+    ask(
+        ChatClient.builder(model).default_advisors(advisors).default_tools(ping).build().prompt("x")
+    )
 
     round_trip = [f"{n} in" for n in "bcde"] + [f"{n} out" for n in "edcb"]
     assert log == ["a in", *round_trip, *round_trip, "a out"]
@@ -131,9 +133,12 @@ def test_an_advisor_may_rewrite_what_is_streamed(ask: Ask) -> None:
             await request.runtime.emit(changed)
 
         response = await call_next(request.mutate(runtime=request.runtime.with_emitter(emit)))
-        return response.mutate(chat_response=ChatResponse.of(response.chat_response.text.upper()))
+        text = response.chat_response.text.upper()
+        return response.mutate(chat_response=ChatResponse.of(text))
 
-    result = ask(ChatClient.builder(ScriptedModel("psst")).default_advisors(loud).build().prompt("x"))
+    result = ask(
+        ChatClient.builder(ScriptedModel("psst")).default_advisors(loud).build().prompt("x")
+    )
 
     assert result.text == result.response.chat_response.text == "PSST"
 
@@ -175,9 +180,7 @@ def test_a_tool_loop_of_ones_own_takes_the_place_of_ours(ask: Ask) -> None:
     assert ask(client.prompt("x")).response.chat_response.has_tool_calls()
 
 
-def test_the_logger_logs_every_round(
-    ask: Ask, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_logger_logs_every_round(ask: Ask, caplog: pytest.LogCaptureFixture) -> None:
     """Requests and responses are logged at debug level, and nothing above it."""
     caplog.set_level(logging.DEBUG, "chatclient.advisors.simple_logger")
     model = ScriptedModel(call("ping"), "done")

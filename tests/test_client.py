@@ -254,7 +254,9 @@ def test_params_make_a_text_a_template(ask: Ask) -> None:
         .default_system("You work for {company}, in {mood} mood.", params={"company": "Acme"})
         .build()
     )
-    request = client.prompt().system(params={"mood": "good"}).user("Hi {name}", params={"name": "J"})
+    request = (
+        client.prompt().system(params={"mood": "good"}).user("Hi {name}", params={"name": "J"})
+    )
     ask(request)
 
     texts = [message.text for message in asked(model).messages]
@@ -283,9 +285,7 @@ def test_missing_template_values_are_listed(ask: Ask) -> None:
 def test_a_renderer_of_ones_own_fills_the_templates() -> None:
     """The template renderer can be set for the client and for the request."""
     model = ScriptedModel("ok", "ok")
-    client = (
-        ChatClient.builder(model).default_template_renderer(lambda t, v: t % dict(v)).build()
-    )
+    client = ChatClient.builder(model).default_template_renderer(lambda t, v: t % dict(v)).build()
     client.prompt().user("%(x)s", params={"x": 1}).call().content()
     request = client.prompt().template_renderer(lambda t, v: "fixed")
     request.user("%(x)s", params={"x": 1}).call().content()

@@ -461,9 +461,7 @@ def test_a_base_url_has_a_scheme() -> None:
         HttpClient("p", "localhost:8000", dict)
 
 
-def test_an_unknown_library_is_refused(
-    chat_server: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unknown_library_is_refused(chat_server: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """A wrong choice of the HTTP library is told with the possible ones."""
     monkeypatch.setenv("CHATCLIENT_HTTP", "requests")
     with pytest.raises(UsageError, match="httpx2"):
@@ -483,5 +481,3 @@ def wait_until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.01)
-
-

@@ -239,8 +239,6 @@ def test_interrupting_a_blocking_call_cancels_its_async_part() -> None:
 
     main_thread = threading.main_thread().ident
     assert main_thread is not None
-    import signal
-
     timer = threading.Timer(0.1, signal.pthread_kill, (main_thread, signal.SIGINT))
     timer.start()
     with pytest.raises(KeyboardInterrupt):
@@ -541,7 +539,7 @@ def test_an_error_reaches_the_consumer_after_the_events_before_it() -> None:
         seen: list[int] = []
         with pytest.raises(LookupError, match="broken"):
             async for event in AsyncEvents(request, ON_LOOP):
-                seen.append(event)
+                seen.append(event)  # noqa: PERF401 - what came before the error is kept
         return seen
 
     assert asyncio.run(main()) == [1]

@@ -39,9 +39,25 @@ DENY = Decision(approved=False)
 DECISIONS = "tool_approval_decisions"
 """The key in a request's context of decisions by tool call id, once they have been made."""
 
+_VERSION = 1
+
 
 class ApprovalRequired(Exception):  # noqa: N818 - no error: it suspends the turn
     """Raised by an interceptor to suspend the turn until somebody has decided about the call."""
+
+
+def decision_of(decision: object) -> Decision:
+    """Return *decision*, which may be a bool, as a `Decision`.
+
+    Raises:
+        UsageError: It is neither.
+    """
+    if isinstance(decision, bool):
+        return APPROVE if decision else DENY
+    if not isinstance(decision, Decision):
+        msg = f"an approval is a bool or a Decision, not {decision!r}"
+        raise UsageError(msg)
+    return decision
 
 
 def _writes(invocation: ToolInvocation) -> bool:
@@ -85,12 +101,7 @@ class ToolApproval:
             decision = await invocation.context.runtime.invoke(self.ask, invocation)
         if decision is None:
             raise ApprovalRequired
-        if isinstance(decision, bool):
-            return APPROVE if decision else DENY
-        if not isinstance(decision, Decision):
-            msg = f"an approval is a bool or a Decision, not {decision!r}"
-            raise UsageError(msg)
-        return decision
+        return decision_of(decision)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +131,7 @@ class PendingTurn:
         answered = ToolResponseMessage(self.responses)
         return json.dumps(
             {
-                "version": 1,
+                "version": _VERSION,
                 "messages": [message_to_dict(message) for message in self.messages],
                 "message": message_to_dict(self.message),
                 "responses": message_to_dict(answered)["responses"],
@@ -140,6 +151,7 @@ class PendingTurn:
         """
         try:
             data = json.loads(text)
+            _check_version(data["version"])
             message: Any = message_from_dict(data["message"])
             answered: Any = message_from_dict({"role": "tool", "responses": data["responses"]})
             return cls(
@@ -154,6 +166,12 @@ class PendingTurn:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             msg = f"no pending turn: {error!r}"
             raise UsageError(msg) from error
+
+
+def _check_version(version: object) -> None:
+    if version != _VERSION:
+        msg = f"version {version!r} is not known"
+        raise ValueError(msg)
 
 
 Decisions = Mapping[str, Decision | bool] | Literal["approve", "deny"]
@@ -174,5 +192,4 @@ def decisions_for(turn: PendingTurn, decisions: Decisions) -> dict[str, Decision
         left, strange = sorted(missing), sorted(unknown)
         msg = f"decide about the calls {ids}: not decided {left}, unknown {strange}"
         raise UsageError(msg)
-    made = {True: APPROVE, False: DENY}
-    return {id: d if isinstance(d, Decision) else made[d] for id, d in decisions.items()}
+    return {id: decision_of(decision) for id, decision in decisions.items()}

@@ -12,9 +12,10 @@ import typing_extensions  # pydantic's own; its TypedDict is the one that pydant
 from pydantic import ConfigDict, Field, GetJsonSchemaHandler, TypeAdapter
 from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
 from pydantic.fields import FieldInfo
-from pydantic_core import CoreSchema, SchemaError, to_jsonable_python
+from pydantic_core import CoreSchema, SchemaError, to_json
 
 from chatclient.errors import ToolDefinitionError
+from chatclient.json import loads
 from chatclient.tools.generation import JsonSchema, schema_of
 from chatclient.tools.parameters import MISSING, Parameter, metadata_of
 
@@ -104,7 +105,7 @@ class _ShownDefault:
     ) -> JsonSchema:
         schema = handler(core_schema)
         try:
-            return {**schema, "default": to_jsonable_python(self.default, inf_nan_mode="strings")}
+            return {**schema, "default": loads(to_json(self.default, inf_nan_mode="strings"))}
         except (ValueError, TypeError):
             return schema
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -64,6 +65,8 @@ class AugmentedToolCallback(Generic[M]):
         self._consumer = consumer
         self._keep = keep
         self.definition = _augmented(delegate.definition, arguments)
+        own = delegate.definition.input_schema.get("properties", {})
+        self._names = frozenset(self.definition.input_schema["properties"]) - frozenset(own)
 
     @property
     def metadata(self) -> ToolMetadata:
@@ -78,11 +81,11 @@ class AugmentedToolCallback(Generic[M]):
             event = AugmentedArguments(self.definition, arguments, extra)
             await context.runtime.invoke(self._consumer, event)
         if not self._keep:
-            given = {k: v for k, v in given.items() if k not in self._model.model_fields}
+            given = {key: value for key, value in given.items() if key not in self._names}
         return await self.delegate.invoke(dumps(given).decode(), context)
 
     def _extra(self, given: Mapping[str, Any]) -> M:
-        values = {name: given[name] for name in self._model.model_fields if name in given}
+        values = {key: value for key, value in given.items() if key in self._names}
         try:
             return self._model.model_validate(values)
         except ValidationError as error:
@@ -113,9 +116,9 @@ def _object(arguments: str, name: str) -> dict[str, Any]:
 
 
 def _augmented(definition: ToolDefinition, arguments: type[BaseModel]) -> ToolDefinition:
-    more = arguments.model_json_schema()
-    extra: dict[str, Any] = more.get("properties", {})
     schema = dict(definition.input_schema)
+    more = _renamed(arguments.model_json_schema(), schema.get("$defs", {}))
+    extra: dict[str, Any] = more.get("properties", {})
     own: Mapping[str, Any] = schema.get("properties", {})
     if not extra:
         msg = f"{arguments.__name__} has no fields to add to tool {definition.name!r}"
@@ -132,6 +135,35 @@ def _augmented(definition: ToolDefinition, arguments: type[BaseModel]) -> ToolDe
     return ToolDefinition(
         definition.name, definition.description, deep_frozen(schema), definition.strict
     )
+
+
+def _renamed(schema: dict[str, Any], taken: Mapping[str, Any]) -> dict[str, Any]:
+    """Return *schema* with those of its definitions renamed whose names mean something else."""
+    own: dict[str, Any] = schema.get("$defs", {})
+    names: dict[str, str] = {}
+    for name, meaning in own.items():
+        if name in taken and taken[name] != meaning:
+            free = (f"{name}_{n}" for n in count(2))
+            names[name] = next(new for new in free if new not in taken and new not in own)
+    if not names:
+        return schema
+    renamed: dict[str, Any] = _with_refs(schema, {_REF + a: _REF + b for a, b in names.items()})
+    renamed["$defs"] = {names.get(key, key): item for key, item in renamed["$defs"].items()}
+    return renamed
+
+
+_REF = "#/$defs/"
+
+
+def _with_refs(schema: Any, refs: Mapping[str, str]) -> Any:
+    if isinstance(schema, list):
+        return [_with_refs(item, refs) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    changed = {key: _with_refs(item, refs) for key, item in schema.items()}
+    if isinstance(ref := changed.get("$ref"), str):
+        changed["$ref"] = refs.get(ref, ref)
+    return changed
 
 
 def augment(

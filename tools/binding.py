@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from chatclient.errors import ToolArgumentError
 from chatclient.json import loads
-from chatclient.tools.repair import repair_json, repair_value
+from chatclient.tools.repair import repair_json, repair_value, whole_text
 
 Validate: TypeAlias = Callable[[str], dict[str, Any]]
 """Makes arguments by name from JSON text, or raises pydantic's `ValidationError`."""
@@ -73,11 +73,12 @@ class ArgumentReader:
             raise self._error(_problems(error, given, known)) from error
 
     def _parsed(self, text: str) -> Any:
+        text = whole_text(text)
         if not text.strip():
             return {}
         try:
             value = loads(text)
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             mended = repair_json(text)
             if mended is None:
                 details = [f"not valid JSON: {error}; got {_shortened(text)}"]
@@ -105,11 +106,13 @@ class ArgumentReader:
 
 # --- what to tell the model -----------------------------------------------------------------
 
+_UNKNOWN = "unknown"
+_MISSING = "missing, but required"
 _SENTENCES = {
-    "missing": "missing, but required",
-    "missing_argument": "missing, but required",
-    "extra_forbidden": "unknown",
-    "unexpected_keyword_argument": "unknown",
+    "missing": _MISSING,
+    "missing_argument": _MISSING,
+    "extra_forbidden": _UNKNOWN,
+    "unexpected_keyword_argument": _UNKNOWN,
 }
 
 
@@ -119,11 +122,12 @@ def _problems(error: ValidationError, given: Any, known: Iterable[str]) -> list[
     shown: dict[str, str] = {}
     for item in error.errors(include_url=False, include_context=False):
         place = _place(item["loc"], given)
-        sentence = _SENTENCES.get(item["type"]) or _sentence(item["msg"])
-        if sentence == "unknown" and len(item["loc"]) == 1:
-            sentence = f"unknown; known are {', '.join(known) or 'none'}"
-        elif sentence != _SENTENCES["missing"]:
+        sentence = _SENTENCES.get(item["type"])
+        if sentence is None:
+            sentence = _sentence(item["msg"])
             shown.setdefault(place, f"; got {_shown(item['input'])}")
+        elif sentence == _UNKNOWN and len(item["loc"]) == 1:
+            sentence = f"{_UNKNOWN}; known are {', '.join(known) or 'none'}"
         if sentence not in said.setdefault(place, []):
             said[place].append(sentence)
     lines = [
@@ -156,10 +160,7 @@ def _steps(location: tuple[int | str, ...], given: Any) -> Iterator[str]:
 
 
 def _shown(value: Any) -> str:
-    try:
-        return _shortened(json.dumps(value, ensure_ascii=False))
-    except (TypeError, ValueError):
-        return _shortened(str(value))
+    return _shortened(json.dumps(value, ensure_ascii=False, default=repr))
 
 
 def _shortened(text: str) -> str:

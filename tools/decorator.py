@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast, overload
+from typing import Any, Literal, TypeVar, cast, overload
 
 from chatclient.tool import Effect, ToolMetadata
 from chatclient.tools.conversion import ResultConverter
@@ -33,7 +33,7 @@ def tool(
     *,
     name: str | None = None,
     description: str | None = None,
-    return_direct: bool = False,
+    return_direct: bool | Literal["if_last"] = False,
     result_converter: ResultConverter | None = None,
     timeout: float | None = None,
     sequential: bool = False,

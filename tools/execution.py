@@ -126,15 +126,23 @@ class ToolTurn:
             if isinstance(message, ToolResponseMessage):
                 turn.rounds += 1
                 turn.calls.update(response.name for response in message.responses)
+        turn.recall(prompt.messages)
         return turn
+
+    def recall(self, messages: Sequence[Message]) -> None:
+        """Take note of the calls that the last turn of *messages* has made already."""
+        for message in reversed(messages):
+            if isinstance(message, UserMessage):
+                break
+            if isinstance(message, AssistantMessage):
+                self._made.update((call.name, call.arguments) for call in message.tool_calls)
 
     def repeats(self, call: ToolCall) -> int:
         """Return how often in a row *call* has been made with one and the same result."""
         return self._repeats.get((call.name, call.arguments), ("", 0))[1]
 
     def remember(self, execution: ToolExecution) -> None:
-        """Take note of a call and its result."""
-        self.executions.append(execution)
+        """Take note of a call that was run, and of its result."""
         key = (execution.tool_call.name, execution.tool_call.arguments)
         result, count = self._repeats.get(key, ("", 0))
         same = count == 0 or result == execution.response.data

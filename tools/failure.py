@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NoReturn, Protocol
+from typing import Literal, NoReturn, Protocol
 
 from chatclient.errors import (
     ToolArgumentError,
@@ -119,12 +119,14 @@ def _raise(failure: ToolFailure) -> NoReturn:
 
 def kind_of(error: Exception) -> FailureKind:
     """Return what kind of failure *error* is."""
-    kinds: tuple[tuple[Any, FailureKind], ...] = (
-        (UnknownToolError, "unknown_tool"),
-        (ToolDeniedError, "denied"),
-        (ToolError, "exception"),
-        (TimeoutError, "timeout"),
-    )
-    if isinstance(error, ToolArgumentError):
-        return "malformed_arguments" if error.malformed else "invalid_arguments"
-    return next((kind for cls, kind in kinds if isinstance(error, cls)), "exception")
+    match error:
+        case ToolArgumentError():
+            return "malformed_arguments" if error.malformed else "invalid_arguments"
+        case UnknownToolError():
+            return "unknown_tool"
+        case ToolDeniedError():
+            return "denied"
+        case TimeoutError() if not isinstance(error, ToolError):
+            return "timeout"
+        case _:
+            return "exception"

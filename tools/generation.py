@@ -68,10 +68,13 @@ def schema_of(adapter: TypeAdapter[Any]) -> JsonSchema:
 
 def _at_root(schema: JsonSchema, definitions: JsonSchema) -> JsonSchema:
     """Return *schema* with what its root refers to spelled out there; providers want an object."""
-    if "$ref" not in schema:
-        return schema
-    target = definitions[schema["$ref"].removeprefix("#/$defs/")]
-    return {**target, **{key: value for key, value in schema.items() if key != "$ref"}}
+    rest = {key: value for key, value in schema.items() if key != "$ref"}
+    return {**_target(schema, definitions), **rest}
+
+
+def _target(schema: JsonSchema, definitions: JsonSchema) -> JsonSchema:
+    """Return the definition that *schema* refers to, or else itself."""
+    return definitions[schema["$ref"].removeprefix("#/$defs/")] if "$ref" in schema else schema
 
 
 _SCALARS = (str, int, float, type(None))  # and so bool
@@ -210,14 +213,11 @@ class _Generator(GenerateJsonSchema):
         result.pop("propertyNames", None)
         for values in result.pop("patternProperties", {}).values():
             result["additionalProperties"] = values
-        if "keys_schema" in schema:
-            names = self._names(self.generate_inner(schema["keys_schema"]))
-            if names is None:
-                msg = "the keys of a JSON object are strings; a mapping needs keys made from those"
-                raise PydanticInvalidForJsonSchema(msg)
-            if names:
-                result["propertyNames"] = names
-        return result
+        names = self._names(self.generate_inner(schema.get("keys_schema", {"type": "any"})))
+        if names is None:
+            msg = "the keys of a JSON object are strings; a mapping needs keys made from those"
+            raise PydanticInvalidForJsonSchema(msg)
+        return {**result, "propertyNames": names} if names else result
 
     def _names(self, schema: JsonSchema) -> JsonSchema | None:
         """Return the schema of the names that a key of *schema* is read from, None for none."""
@@ -316,8 +316,7 @@ def _require_tags(schema: JsonSchema, definitions: JsonSchema) -> JsonSchema:
 
 
 def _require(name: str, schema: JsonSchema, definitions: JsonSchema) -> None:
-    if "$ref" in schema:
-        schema = definitions[schema["$ref"].removeprefix("#/$defs/")]
+    schema = _target(schema, definitions)
     for branch in schema.get("oneOf", ()):
         _require(name, branch, definitions)
     properties = schema.get("properties", {})

@@ -1,10 +1,12 @@
 """A tool call on its way to the tool: what interceptors see, and may change."""
 
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Protocol, Self
 
 from chatclient.messages import ToolCall
+from chatclient.runtime import Runtime, caller_deadline
 from chatclient.tool import ToolCallback, ToolContext, ToolDefinition, ToolMetadata, ToolResult
 
 
@@ -54,10 +56,30 @@ class ToolInterceptor(Protocol):
 
 
 async def run_tool(invocation: ToolInvocation) -> ToolResult:
-    """Run the tool itself: the innermost of the interceptors."""
-    context = invocation.context
-    result = invocation.callback.invoke(invocation.tool_call.arguments, context)
-    return await context.runtime.within(context.timeout, result)
+    """Run the tool itself: the innermost of the interceptors.
+
+    Raises:
+        TimeoutError: It took too long, or the interceptors left it no time at all.
+    """
+    context, callback = invocation.context, invocation.callback
+    runtime = context.runtime
+    context.timeout = timeout = time_for(callback.metadata.timeout, runtime)
+    arguments = invocation.tool_call.arguments
+    if timeout is None:
+        return await callback.invoke(arguments, context)
+    if timeout <= 0:
+        msg = "the deadline passed before the tool began"
+        raise TimeoutError(msg)
+    with caller_deadline(time.monotonic() + timeout):
+        return await runtime.within(timeout, callback.invoke(arguments, context))
+
+
+def time_for(own: float | None, runtime: Runtime) -> float | None:
+    """Return how long a tool with a timeout of its *own* may take, or None for ever."""
+    if runtime.deadline is None:
+        return own
+    remaining = runtime.remaining()
+    return remaining if own is None else min(own, remaining)
 
 
 def chain_of(interceptors: tuple[ToolInterceptor, ...]) -> NextTool:

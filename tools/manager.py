@@ -3,7 +3,7 @@
 import difflib
 import functools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from chatclient.errors import DeadlineExceededError, UnknownToolError, UsageError
@@ -14,8 +14,9 @@ from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
 from chatclient.response import ChatResponse
 from chatclient.runtime import BLOCKING, ON_LOOP, Runtime, caller_deadline, drive
-from chatclient.tool import ToolCallback, ToolContext, ToolDefinition, ToolResult
+from chatclient.tool import ToolCallback, ToolContext, ToolDefinition, ToolMetadata, ToolResult
 from chatclient.tools.approval import ApprovalRequired
+from chatclient.tools.decorator import PLAIN
 from chatclient.tools.execution import ToolExecution, ToolExecutionResult, ToolTurn
 from chatclient.tools.failure import (
     ToolExecutionExceptionProcessor,
@@ -23,13 +24,14 @@ from chatclient.tools.failure import (
     ToolFailurePolicy,
     kind_of,
 )
-from chatclient.tools.invocation import ToolInterceptor, ToolInvocation, chain_of
+from chatclient.tools.invocation import ToolInterceptor, ToolInvocation, chain_of, time_for
 from chatclient.tools.limits import ToolLimits
 from chatclient.tools.resolution import ToolCallbackResolver
 
 log = get_logger(__name__)
 
 _Callbacks = Mapping[str, ToolCallback]
+_Metadata = Callable[[str], ToolMetadata]
 
 
 class ToolCallingManager:
@@ -120,7 +122,7 @@ class ToolCallingManager:
         answers = ToolResponseMessage(execution.response for execution in executions)
         return ToolExecutionResult(
             (*prompt.messages, message, answers),
-            _return_direct(executions, round_.callbacks),
+            _return_direct(executions, round_.metadata_of),
             tuple(executions),
             round_.breach,
         )
@@ -140,17 +142,29 @@ class ToolCallingManager:
         Raises:
             UnknownToolError: There is none; the message tells the nearest names.
         """
+        callback = self._look_up(name, callbacks)
+        if callback is None:
+            raise UnknownToolError(_unknown(name, list(callbacks)), tool_name=name)
+        return callback
+
+    def metadata_of(self, name: str, callbacks: _Callbacks) -> ToolMetadata:
+        """Return how the tool called *name* is to be run; in no special way, if there is none."""
+        try:
+            callback = self._look_up(name, callbacks)
+        except Exception:  # noqa: BLE001 - running the tool fails in the same way, and is told
+            callback = None
+        return PLAIN if callback is None else callback.metadata
+
+    def _look_up(self, name: str, callbacks: _Callbacks) -> ToolCallback | None:
         callback = callbacks.get(name)
         if callback is None and self._resolver is not None:
             callback = self._resolver.resolve(name)
-        if callback is None:
-            raise UnknownToolError(_unknown(name, list(callbacks)), tool_name=name)
         return callback
 
     async def run(self, call: ToolCall, callbacks: _Callbacks, context: ToolContext) -> ToolResult:
         """Run one tool, with all interceptors around it."""
         callback = self.find(call.name, callbacks)
-        context.timeout = _timeout(callback.metadata.timeout, context.runtime)
+        context.timeout = time_for(callback.metadata.timeout, context.runtime)
         invocation = ToolInvocation(call, callback, context)
         if context.runtime.deadline is None:
             return await self._call(invocation)
@@ -186,6 +200,7 @@ class _Round:
         self.callbacks = manager.callbacks_of(prompt.options)
         self.breach: str | None = None
         self.pending: set[str] = set()
+        self._attempts = [0] * len(self.calls)
 
     async def run(self, done: Mapping[str, ToolResponse]) -> list[ToolExecution]:
         """Return an execution for every call but those that wait for approval."""
@@ -194,18 +209,23 @@ class _Round:
         for at, call in enumerate(self.calls):
             if call.id in done:
                 executions[at] = ToolExecution(call, done[call.id])
-            elif (refusal := self._refusal(call)) is not None:
-                refused = ToolResult(refusal, is_error=True)
-                executions[at] = await self._finished(call, refused, self.runtime)
-            else:
+                continue
+            refusal = self._refusal(call)
+            self._attempts[at] = self.turn.calls[call.name]
+            if refusal is None:
                 admitted.append(at)
+            else:
+                refused = ToolResult(refusal, is_error=True)
+                executions[at] = await self._finished(at, refused, self.runtime)
         if len(admitted) == 1:
             await self._run_lane(admitted, executions, self.runtime)
         else:
             await self._run_stages(admitted, executions)
-        fresh = [executions[at] for at in admitted if at in executions]
-        for execution in fresh:
-            self.turn.remember(execution)
+        for at in sorted(executions):
+            if at in admitted:
+                self.turn.remember(executions[at])
+            if self.calls[at].id not in done:
+                self.turn.executions.append(executions[at])
         return [executions[at] for at in sorted(executions)]
 
     async def _run_stages(
@@ -215,15 +235,19 @@ class _Round:
             return lambda runtime: self._run_lane(lane, executions, runtime)
 
         limit = self.manager.concurrency(self.runtime)
-        for stage in _stages([(at, self.calls[at]) for at in admitted], self.callbacks):
+        for stage in _stages([(at, self.calls[at]) for at in admitted], self.metadata_of):
             await self.runtime.gather([job(lane) for lane in stage], limit=limit)
+
+    def metadata_of(self, name: str) -> ToolMetadata:
+        """Return how the tool called *name* is to be run."""
+        return self.manager.metadata_of(name, self.callbacks)
 
     async def _run_lane(
         self, lane: Sequence[int], executions: dict[int, ToolExecution], runtime: Runtime
     ) -> None:
         for at in lane:
             try:
-                executions[at] = await self._run(self.calls[at], runtime)
+                executions[at] = await self._run(at, runtime)
             except ApprovalRequired:
                 self.pending.add(self.calls[at].id)
 
@@ -248,14 +272,14 @@ class _Round:
             self.breach = breach
         return breach
 
-    async def _run(self, call: ToolCall, runtime: Runtime) -> ToolExecution:
-        turn = self.turn
+    async def _run(self, at: int, runtime: Runtime) -> ToolExecution:
+        call, turn = self.calls[at], self.turn
         context = ToolContext(
             turn.context,
             runtime=runtime,
             tool_call_id=call.id,
             tool_name=call.name,
-            attempt=turn.calls[call.name],
+            attempt=self._attempts[at],
             idempotency=functools.partial(turn.idempotency_key, call, turn.ordinal(call)),
         )
         turn.begin(self.prompt.messages)
@@ -267,7 +291,7 @@ class _Round:
             raise
         except Exception as problem:  # noqa: BLE001 - a tool is the application's code
             error, result = problem, self._failed(call, problem)
-        return await self._finished(call, result, runtime, time.perf_counter() - started, error)
+        return await self._finished(at, result, runtime, time.perf_counter() - started, error)
 
     def _failed(self, call: ToolCall, error: Exception) -> ToolResult:
         if not self.runtime.remaining():
@@ -280,44 +304,37 @@ class _Round:
 
     async def _finished(
         self,
-        call: ToolCall,
+        at: int,
         result: ToolResult,
         runtime: Runtime,
         seconds: float = 0.0,
         error: Exception | None = None,
     ) -> ToolExecution:
+        call = self.calls[at]
         response = ToolResponse(call.id, call.name, result.text, result.is_error, result.media)
         log.debug("tool call", tool=call.name, seconds=seconds, error=error and repr(error))
         await runtime.emit(ToolCallFinished(call, response, seconds))
-        return ToolExecution(call, response, seconds, self.turn.calls[call.name], error)
+        return ToolExecution(call, response, seconds, self._attempts[at], error)
 
 
-def _timeout(own: float | None, runtime: Runtime) -> float | None:
-    if runtime.deadline is None:
-        return own
-    remaining = runtime.remaining()
-    return remaining if own is None else min(own, remaining)
-
-
-def _stages(calls: Sequence[tuple[int, ToolCall]], callbacks: _Callbacks) -> list[list[list[int]]]:
+def _stages(calls: Sequence[tuple[int, ToolCall]], metadata_of: _Metadata) -> list[list[list[int]]]:
     """Return stages that follow each other, of lanes that run side by side, of calls in a row."""
     stages: list[dict[object, list[int]]] = [{}]
     for at, call in calls:
-        callback = callbacks.get(call.name)
-        metadata = callback.metadata if callback is not None else None
-        if metadata is not None and metadata.exclusive:
+        metadata = metadata_of(call.name)
+        if metadata.exclusive:
             stages.extend(({at: [at]}, {}))
             continue
         lane: object = at
-        if metadata is not None and metadata.concurrency_group is not None:
+        if metadata.concurrency_group is not None:
             lane = ("group", metadata.concurrency_group)
-        elif metadata is not None and metadata.sequential:
+        elif metadata.sequential:
             lane = ("tool", call.name)
         stages[-1].setdefault(lane, []).append(at)
     return [list(stage.values()) for stage in stages if stage]
 
 
-def _return_direct(executions: Sequence[ToolExecution], callbacks: _Callbacks) -> bool:
+def _return_direct(executions: Sequence[ToolExecution], metadata_of: _Metadata) -> bool:
     """Return whether a round's results are the answer.
 
     They are when every tool returns directly, or when the last one does that only then; and never
@@ -325,10 +342,7 @@ def _return_direct(executions: Sequence[ToolExecution], callbacks: _Callbacks) -
     """
     if any(execution.is_error for execution in executions):
         return False
-    ways = [
-        callbacks[name].metadata.return_direct if name in callbacks else False
-        for name in (execution.tool_call.name for execution in executions)
-    ]
+    ways = [metadata_of(execution.tool_call.name).return_direct for execution in executions]
     return ways[-1] == "if_last" or all(ways)
 
 

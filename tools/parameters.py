@@ -194,9 +194,9 @@ def _called(function: Callable[..., Any]) -> Callable[..., Any]:
 def _doc(function: Callable[..., Any], called: Callable[..., Any]) -> str | None:
     while isinstance(function, functools.partial):
         function = function.func
-    return (None if isinstance(function, type) else inspect.getdoc(called)) or inspect.getdoc(
-        function
-    )
+    if called is type(function).__call__:
+        return called.__doc__ or inspect.getdoc(function)
+    return inspect.getdoc(function)
 
 
 def _place(function: Callable[..., Any]) -> str:

@@ -40,7 +40,7 @@ def repair_json(text: str) -> str | None:
     or too many of them, single quotes, Python's `True`, `False` and `None`, line breaks inside
     strings, and JSON that was encoded twice. JSON without damage comes back as it is.
     """
-    text = text.strip().removeprefix("\ufeff")
+    text = whole_text(text).strip().removeprefix("\ufeff")
     if fenced := _FENCE.fullmatch(text):
         text = fenced[1].strip()
     for candidate in (text, _rewritten(text)):
@@ -155,7 +155,7 @@ def _repaired_object(value: dict[str, Any], schema: Schema, defs: Schema) -> dic
         optional = key in properties and key not in required
         if item is None and optional and not _admits(wanted, defs, "null"):
             continue
-        result[_whole(key)] = _repaired(item, wanted, defs)
+        result[whole_text(key)] = _repaired(item, wanted, defs)
     return result
 
 
@@ -171,7 +171,7 @@ def _repaired_array(value: list[Any], schema: Schema, defs: Schema) -> list[Any]
 
 
 def _repaired_string(value: str, schema: Schema, defs: Schema) -> Any:
-    value = _whole(value)
+    value = whole_text(value)
     kinds = {
         kind
         for kind, start in (("object", "{"), ("array", "["))
@@ -183,7 +183,8 @@ def _repaired_string(value: str, schema: Schema, defs: Schema) -> Any:
     return value if mended is None else _repaired(loads(mended), schema, defs)
 
 
-def _whole(text: str) -> str:
+def whole_text(text: str) -> str:
+    """Return *text* with each half of a surrogate pair replaced by U+FFFD."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 

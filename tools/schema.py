@@ -252,7 +252,7 @@ def signature_of_schema(
 # --- parts ----------------------------------------------------------------------------------
 
 _ANYTHING = Callee("the tool", None, (Parameter("input"),), MISSING)
-_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+_VARIADIC = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
 
 
 def _name(function: Callable[..., Any] | None) -> str:
@@ -271,8 +271,8 @@ def _refuse(callee: Callee) -> None:
     for each in callee.parameters:
         if each.kind in _VARIADIC:
             msg = (
-                f"{callee.place} takes *{each.name}, which no schema can describe; name its"
-                " parameters, or make the tool with an input schema of its own"
+                f"{callee.place} takes {_VARIADIC[each.kind]}{each.name}, which no schema can"
+                " describe; name its parameters, or give the tool an input schema of its own"
             )
             raise ToolDefinitionError(msg)
     if returns_function(callee.returns):

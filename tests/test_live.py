@@ -1,0 +1,116 @@
+"""The main job on a real model: the local one, over real HTTP, in all four ways of calling."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from conftest import Ask
+
+from chatclient import ChatClient, ChatClientRequest, ChatClientResponse, ChatModel, Next, ToolCall
+from chatclient.chain import Advisor
+from chatclient.providers.local import LocalChatModel
+from chatclient.providers.weights import QWEN_CODER_1_5B, WeightsError, join_weights
+from chatclient.tools import tool
+
+pytestmark = pytest.mark.live
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[ChatModel]:
+    """Give the local model; its weights are fetched by `make test`."""
+    pytest.importorskip("xllamacpp", reason="the extra `local` is not installed")
+    try:
+        join_weights(QWEN_CODER_1_5B)
+    except WeightsError as error:
+        pytest.skip(f"no weights: {error}")
+    with LocalChatModel() as model:
+        yield model
+
+
+@tool
+def get_current_date_time() -> str:
+    """Get the current date, time and weekday."""
+    return "Friday, 2026-05-01T10:00:00+0000"
+
+
+@tool
+def get_current_weather(city: str) -> dict[str, str | int]:
+    """Get the current weather in a city.
+
+    Args:
+        city: The city's name.
+    """
+    degrees = {"Amsterdam": 14, "Paris": 19}
+    return {"city": city, "temperature_celsius": degrees.get(city, 30)}
+
+
+def client_of(model: ChatModel, *advisors: Advisor) -> ChatClient:
+    tools = (get_current_date_time, get_current_weather)
+    return ChatClient.builder(model).default_tools(tools).default_advisors(advisors).build()
+
+
+def test_the_model_calls_a_tool_and_answers(ask: Ask, model: ChatModel) -> None:
+    """Asked for tomorrow, the model asks for today and knows the day after it."""
+    result = ask(client_of(model).prompt("What day is tomorrow?"))
+
+    assert result.executions[0].tool_call.name == "get_current_date_time"
+    assert "Saturday" in result.text or "May 2" in result.text or "2026-05-02" in result.text
+    assert result.response.chat_response.usage.total_tokens > 100
+
+
+def test_the_model_calls_two_tools_at_once(ask: Ask, model: ChatModel) -> None:
+    """Two cities are two calls in one response, answered together."""
+    result = ask(client_of(model).prompt("What is the weather in Amsterdam and in Paris?"))
+
+    asked = {execution.tool_call.arguments.replace(" ", "") for execution in result.executions}
+    assert {'{"city":"Amsterdam"}', '{"city":"Paris"}'} <= asked
+    assert "14" in result.text
+    assert "19" in result.text
+
+
+def test_a_plain_answer_needs_no_tool(ask: Ask, model: ChatModel) -> None:
+    """Without tools the model just answers, and keeps to the system text."""
+    client = ChatClient.builder(model).default_system("Answer with one word.").build()
+
+    assert "Paris" in ask(client.prompt("What is the capital of France?")).text
+
+
+def spoil(name: str | None = None, arguments: str | None = None) -> Advisor:
+    """Return an advisor that spoils the first tool call the model makes."""
+    spoiled = False
+
+    async def advisor(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        nonlocal spoiled
+        response = await call_next(request)
+        output = response.chat_response.output
+        if spoiled or output is None or not output.tool_calls:
+            return response
+        spoiled = True
+        first = output.tool_calls[0]
+        wrong = ToolCall(first.id, name or first.name, arguments or first.arguments)
+        message = output.mutate(tool_calls=[wrong])
+        generation = replace(response.chat_response.generations[0], output=message)
+        return response.mutate(
+            chat_response=replace(response.chat_response, generations=(generation,))
+        )
+
+    return advisor
+
+
+@pytest.mark.parametrize(
+    ("spoiler", "problem"),
+    [
+        ({"arguments": '{"town": "Paris"}'}, "city: missing"),
+        ({"name": "get_current_wether"}, "did you mean 'get_current_weather'"),
+    ],
+    ids=["argument error", "unknown tool"],
+)
+def test_the_model_corrects_itself(model: ChatModel, spoiler: dict[str, str], problem: str) -> None:
+    """Told what was wrong with its call, the real model makes a right one and answers."""
+    client = client_of(model, spoil(**spoiler))
+    answer = client.prompt("What is the weather in Paris?").call()
+    first, *others = answer.tool_executions()
+
+    assert problem in first.response.data
+    assert any(not execution.is_error for execution in others)
+    assert "19" in answer.content()
