@@ -3,16 +3,14 @@
 import email.utils
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from chatclient.errors import (
     AuthenticationError,
-    ConnectionFailedError,
     ContentFilterError,
     ContextLengthExceededError,
     InvalidRequestError,
-    InvalidResponseError,
     NotFoundError,
     OverloadedError,
     ProviderError,
@@ -21,20 +19,51 @@ from chatclient.errors import (
 )
 from chatclient.json import loads
 
-_REQUEST_IDS = ("x-request-id", "request-id", "apim-request-id", "x-goog-request-id")
+# --- what words mean ------------------------------------------------------------------------
 
-# Only some providers have a code for it; the others say it in words.
-_TOO_LONG = re.compile(
-    r"context.?length|context window|maximum context|prompt is too long|too.many.(prompt.)?tokens"
-    r"|input token count|exceeds? the (available|maximum) (context|number of tokens)"
-    r"|reduce the length of the messages",
-    re.IGNORECASE,
+
+def _any_of(*patterns: str) -> re.Pattern[str]:
+    return re.compile("|".join(patterns), re.IGNORECASE)
+
+
+# Only some providers have a code for these; the others say it in words.
+_TOO_LONG = _any_of(
+    r"context_length|context_size|context_window_exceeded|too_many_prompt_tokens",
+    r"(maximum|model's|available|of the|exceeds? the|reached) context (length|size|window)",
+    r"exceeds? (the )?(maximum )?context|context (length|size|window|limit)s? (exceed|is only)",
+    r"context the overflows|context length of only",
+    r"(prompt|input|inputs|messages|conversation) (is|are) too (long|large)",
+    r"prompt_too_long|too many (input |prompt )?tokens",
+    r"maximum prompt length|input token count|prompt token count|input tokens exceed",
+    r"exceeded model token limit|`inputs` tokens",
+    r"reduce the length of (the|your) (messages|input|prompt)",
 )
-_FILTERED = re.compile(
-    r"content.?filter|content.?policy|content management policy|responsibleai"
-    r"|safety.?(system|policy)",
-    re.IGNORECASE,
+_FILTERED = _any_of(
+    r"content.?filter|content.?policy|content management policy|responsible.?ai",
+    r"safety.?(system|policy)|usage (policy|policies|guidelines)|policy violation",
+    r"content exists risk|data_inspection_failed|(was|been) flagged|requires moderation",
 )
+_BAD_KEY = _any_of(
+    r"(invalid|incorrect|missing|no|wrong|unknown)_?-? ?(x-)?api.?key",
+    r"api.?key (is )?(not valid|not found|invalid|incorrect|missing|expired)|api_key_invalid",
+    r"authentication_error|permission_error|unauthenticated|permission_denied",
+)
+_RATE_LIMITED = _any_of(
+    r"rate.?limit|too.?many.?requests|resource_exhausted|insufficient_quota|throttl"
+)
+_OVERLOADED = _any_of(r"overloaded|server_error|api_error|internal|unavailable|timeout|timed out")
+_NO_MODEL = _any_of(r"model_not_found|not_found_error|deploymentnotfound")
+_REFUSED = _any_of(r"invalid_request|bad_?request|invalid_argument|invalid_prompt|invalid_value")
+
+# A limit that waiting does not lift: no money left, a day's share used up, a request that by
+# itself is over the limit.
+_FOR_GOOD = _any_of(
+    r"insufficient_quota|billing_hard_limit|per.?day|request too large|credit balance"
+)
+
+# Some providers quote the key they refuse.
+_KEY = re.compile(r"\b(?:(?:sk|gsk|xai|pplx|hf|r8)[-_]|Bearer |AIza)[-\w.*=]{6,}")
+_SHOWN = 500
 
 
 def error_of(provider: str, status: int, headers: Mapping[str, str], body: bytes) -> ProviderError:
@@ -42,7 +71,7 @@ def error_of(provider: str, status: int, headers: Mapping[str, str], body: bytes
 
     Args:
         provider: Whose answer it is.
-        status: The HTTP status, or the one an error inside a stream names; 0 when unknown.
+        status: The HTTP status; 0 where the answer itself had succeeded.
         headers: The answer's headers, with lower-case names.
         body: The answer's body, whatever its form.
     """
@@ -58,88 +87,222 @@ def error_from(
 ) -> ProviderError:
     """Return the error that decoded *data* stands for; see `error_of`."""
     headers = headers or {}
-    said, code = _message(data), _code(data)
-    status = status or _status_in(data)
-    kind = _kind(status, f"{code} {said}")
-    where = f"{provider} answered {status}" if status else f"{provider} reported an error"
-    hint = "; check the API key" if kind is AuthenticationError else ""
-    return kind(
-        f"{where}: {said or code or 'no reason given'}{hint}",
+    error = _error_in(data)
+    said = " ".join(_messages(error))
+    code = " ".join(_codes(data, error))
+    number = status or _status_in(error)
+    kind = _kind_of(number, code, said)
+    failure = kind(
+        _sentence(provider, status, said or code, kind),
         provider=provider,
-        status=status or None,
-        request_id=next((headers[name] for name in _REQUEST_IDS if name in headers), None),
+        status=number or None,
+        request_id=request_id(headers, data),
         body=data,
-        retry_after=retry_after(headers, data),
+        # Some providers send the header with answers that succeed, too.
+        retry_after=retry_after(headers if status else {}, data),
     )
+    failure.retryable = _is_worth_retrying(failure, f"{code} {said}", headers)
+    return failure
 
 
-def _kind(status: int, text: str) -> type[ProviderError]:
-    if status in (401, 403):
-        return AuthenticationError
-    if status == 429 or "rate_limit" in text:  # noqa: PLR2004
-        return RateLimitedError
-    if status == 408:  # noqa: PLR2004
-        return RequestTimeoutError
-    if status >= 500 or "overloaded" in text or "server_error" in text:  # noqa: PLR2004
-        return OverloadedError
-    if _TOO_LONG.search(text):
-        return ContextLengthExceededError
-    if _FILTERED.search(text):
+def _sentence(provider: str, status: int, said: str, kind: type[ProviderError]) -> str:
+    where = f"{provider} answered {status}" if status else f"{provider} reported an error"
+    said = _KEY.sub("***", said.strip())
+    if len(said) > _SHOWN:
+        said = f"{said[:_SHOWN]}…"
+    hint = "; check the API key" if kind is AuthenticationError else ""
+    return f"{where}: {said or 'no reason given'}{hint}"
+
+
+# --- which error ----------------------------------------------------------------------------
+
+_BY_STATUS: dict[int, type[ProviderError]] = {
+    401: AuthenticationError,
+    403: AuthenticationError,
+    404: NotFoundError,
+    408: RequestTimeoutError,
+    413: ContextLengthExceededError,
+    429: RateLimitedError,
+}
+
+# Asked in this order where the status says too little: 400, 422, or none at all.
+_BY_WORDS: tuple[tuple[re.Pattern[str], type[ProviderError]], ...] = (
+    (_TOO_LONG, ContextLengthExceededError),
+    (_FILTERED, ContentFilterError),
+    (_BAD_KEY, AuthenticationError),
+    (_NO_MODEL, NotFoundError),
+)
+
+# Errors in an answer that had begun well; the codes only, for messages quote the user.
+_BY_CODE: tuple[tuple[re.Pattern[str], type[ProviderError]], ...] = (
+    (_RATE_LIMITED, RateLimitedError),
+    (_REFUSED, InvalidRequestError),
+    (_OVERLOADED, OverloadedError),
+)
+
+
+def _kind_of(status: int, code: str, said: str) -> type[ProviderError]:
+    text = f"{code} {said}"
+    if status == 403 and _FILTERED.search(text):  # noqa: PLR2004
         return ContentFilterError
-    if status == 404:  # noqa: PLR2004
-        return NotFoundError
-    if status == 409:  # noqa: PLR2004
-        return ConnectionFailedError  # a conflict on the provider's side; asking again helps
-    return InvalidRequestError if status else InvalidResponseError
+    if status == 500 and _TOO_LONG.search(text):  # noqa: PLR2004
+        return ContextLengthExceededError  # some servers fail rather than refuse
+    if status in _BY_STATUS:
+        return _BY_STATUS[status]
+    if status >= 500:  # noqa: PLR2004
+        return OverloadedError
+    if found := _first(_BY_WORDS, text):
+        return found
+    # Without a status the provider had begun to answer: what stopped it is on its side.
+    return InvalidRequestError if status else _first(_BY_CODE, code) or OverloadedError
 
 
-def _error(data: Any) -> Any:
+def _first(
+    rules: tuple[tuple[re.Pattern[str], type[ProviderError]], ...], text: str
+) -> type[ProviderError] | None:
+    return next((kind for words, kind in rules if words.search(text)), None)
+
+
+def _is_worth_retrying(error: ProviderError, text: str, headers: Mapping[str, str]) -> bool:
+    if advice := headers.get("x-should-retry"):
+        return advice == "true"
+    if error.status in (409, 425):  # a conflict with what the provider is doing right now
+        return True
+    if error.status in (501, 505):  # what it cannot do now, it cannot do later
+        return False
+    return error.retryable and not _FOR_GOOD.search(text)
+
+
+# --- where answers keep what ----------------------------------------------------------------
+
+
+def _error_in(data: Any) -> Any:
     """Return the part of an answer that describes the error."""
     if isinstance(data, list) and data:
         data = data[0]
-    return data.get("error", data) if isinstance(data, Mapping) else data
+    if not isinstance(data, Mapping):
+        return data
+    if data.get("errors") and isinstance(data["errors"], list):
+        return data["errors"][0]
+    return data.get("error") or data
 
 
-def _message(data: Any) -> str:
-    error = _error(data)
-    if isinstance(error, Mapping):
-        for key in ("message", "detail", "error", "msg"):
-            if value := error.get(key):
-                return value if isinstance(value, str) else str(value)
-        return ""
-    return str(error).strip()
-
-
-def _code(data: Any) -> str:
-    error = _error(data)
+def _messages(error: Any) -> Iterator[str]:
+    """Yield what is said about the error, by the provider and by the one behind it."""
     if not isinstance(error, Mapping):
-        return ""
-    return " ".join(str(error[key]) for key in ("code", "type", "status") if error.get(key))
+        yield str(error).strip()
+        return
+    said = next((error[key] for key in ("message", "detail", "error", "msg") if error.get(key)), "")
+    if isinstance(said, list):
+        said = "; ".join(_complaint(item) for item in said)
+    elif isinstance(said, Mapping):
+        said = "; ".join(_messages(said)) or str(dict(said))
+    yield str(said)
+    metadata = error.get("metadata")
+    if isinstance(metadata, Mapping) and (raw := metadata.get("raw")):
+        yield f"({raw})"
 
 
-def _status_in(data: Any) -> int:
-    error = _error(data)
+def _complaint(item: Any) -> str:
+    """Return in one line what a validator says about one place of the request."""
+    if not isinstance(item, Mapping) or "msg" not in item:
+        return str(item)
+    where = ".".join(str(step) for step in item.get("loc") or ())
+    return f"{where}: {item['msg']}" if where else str(item["msg"])
+
+
+def _codes(data: Any, error: Any) -> Iterator[str]:
+    """Yield the words that name the kind of error, from the narrowest out."""
+    for place in (error,) if error is data else (error, data):
+        if isinstance(place, Mapping):
+            values = (place.get(key) for key in ("code", "type", "status", "reason"))
+            yield from (str(value) for value in values if isinstance(value, str | int))
+    for detail in _details(error):
+        yield from (str(detail[key]) for key in ("reason", "code") if detail.get(key))
+        yield from (str(v.get("quotaId", "")) for v in detail.get("violations") or ())
+
+
+def _details(error: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield what an error says beside its message: Google's list, Azure's inner error."""
+    if not isinstance(error, Mapping):
+        return
+    for key in ("details", "innererror"):
+        value = error.get(key)
+        items = value if isinstance(value, list) else [value]
+        yield from (item for item in items if isinstance(item, Mapping))
+
+
+def _status_in(error: Any) -> int:
+    """Return the HTTP status that an error inside an answer names, or 0."""
     if isinstance(error, Mapping):
         for key in ("status_code", "code", "status"):
             value = error.get(key)
+            if isinstance(value, str) and value.isdecimal():
+                value = int(value)
             if isinstance(value, int) and 400 <= value < 600:  # noqa: PLR2004
                 return value
     return 0
 
 
+_REQUEST_IDS = (
+    "x-request-id",
+    "request-id",
+    "apim-request-id",
+    "x-goog-request-id",
+    "mistral-correlation-id",
+    "x-amzn-requestid",
+)
+
+
+def request_id(headers: Mapping[str, str], data: Any = None) -> str | None:
+    """Return the provider's id of a request, from wherever it puts it."""
+    for name in _REQUEST_IDS:
+        if value := headers.get(name):
+            return value
+    value = data.get("request_id") if isinstance(data, Mapping) else None
+    return value if isinstance(value, str) else None
+
+
+# --- when to come back ----------------------------------------------------------------------
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|[dhms])")
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_TRY_AGAIN = re.compile(r"(?:try|retry|again)[a-z ]{0,20} (?:in|after) ((?:[\d.]+(?:ms|[hms]))+)")
+
+
 def retry_after(headers: Mapping[str, str], data: Any = None) -> float | None:
-    """Return the seconds a provider asks to wait, in whichever of the usual places it says so."""
+    """Return the seconds a provider asks to wait, in whichever of the usual places it says so.
+
+    Those are the headers `retry-after-ms` and `retry-after` (a number or a date), Google's
+    `RetryInfo` in the body, and the sentence "please try again in 1.5s".
+    """
     milliseconds = _number(headers.get("retry-after-ms"))
     if milliseconds:
         return milliseconds / 1000
     value = headers.get("retry-after")
-    if value is None:
-        return _delay_in(data)
     seconds = _number(value)
     if seconds is not None:
         return seconds
-    date = email.utils.parsedate_tz(value)
-    return None if date is None else max(0.0, email.utils.mktime_tz(date) - time.time())
+    date = email.utils.parsedate_tz(value) if value else None
+    if date is not None:
+        return max(0.0, email.utils.mktime_tz(date) - time.time())
+    error = _error_in(data)
+    for detail in _details(error):
+        if isinstance(delay := detail.get("retryDelay"), str):
+            return seconds_of(delay)
+    asked = _TRY_AGAIN.search(" ".join(_messages(error))) if error else None
+    return seconds_of(asked.group(1)) if asked else None
+
+
+def seconds_of(duration: str) -> float | None:
+    """Return the seconds that a duration such as `1m30.5s` or `26ms` spells, or None."""
+    found = _DURATION.findall(duration)
+    if not found or "".join(number + unit for number, unit in found) != duration:
+        return None
+    return sum(
+        float(number) / 1000 if unit == "ms" else float(number) * _UNITS[unit]
+        for number, unit in found
+    )
 
 
 def _number(value: str | None) -> float | None:
@@ -148,14 +311,3 @@ def _number(value: str | None) -> float | None:
     except ValueError:
         return None
     return number if 0 <= number < float("inf") else None
-
-
-def _delay_in(data: Any) -> float | None:
-    """Return the delay that Google puts into the body (google.rpc.RetryInfo)."""
-    error = _error(data)
-    details = error.get("details") if isinstance(error, Mapping) else None
-    for detail in details if isinstance(details, list) else ():
-        delay = detail.get("retryDelay") if isinstance(detail, Mapping) else None
-        if isinstance(delay, str):
-            return _number(delay.removesuffix("s"))
-    return None

@@ -3,15 +3,18 @@
 Source: https://html.spec.whatwg.org/multipage/server-sent-events.html, "9.2.6 Interpreting an
 event stream". The data stays bytes: it is JSON, whose parser reads UTF-8 itself, so a character
 that is split between two reads, or a line separator that only exists in Unicode, is no concern.
+`id` and `retry` serve reconnecting, which no answer to a POST allows; they are passed over.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
+
+from chatclient.errors import InvalidResponseError
 
 _BOM = b"\xef\xbb\xbf"
+_LIMIT = 64 * 2**20
 
 
-@dataclass(frozen=True, slots=True)
-class ServerSentEvent:
+class ServerSentEvent(NamedTuple):
     """One event of a stream.
 
     Attributes:
@@ -24,56 +27,97 @@ class ServerSentEvent:
 
 
 class ServerSentEventDecoder:
-    """Takes the bytes of a stream as they come and gives the events they complete."""
+    """Takes the bytes of a stream as they come and gives the events they complete.
 
-    __slots__ = ("_after_cr", "_data", "_event", "_rest", "_started")
+    Args:
+        limit: How many bytes one event may take, so that a server gone wild cannot fill the
+            memory; checked after each chunk.
+    """
 
-    def __init__(self) -> None:
-        self._rest = b""
+    __slots__ = ("_after_cr", "_data", "_event", "_head", "_limit", "_line", "_other", "_size")
+
+    def __init__(self, limit: int = _LIMIT) -> None:
+        self._limit = limit
+        self._head: bytes | None = b""  # what may become a BOM; None once the stream has begun
+        self._after_cr = False
+        self._line: list[bytes] = []  # the line that has not ended yet, as it came
         self._data: list[bytes] = []
         self._event = ""
-        self._started = False
-        self._after_cr = False
+        self._size = 0  # of the event that has not ended yet
+        self._other: list[bytes] = []  # lines of no known kind
 
     def feed(self, chunk: bytes) -> list[ServerSentEvent]:
-        """Return the events that *chunk* completes."""
-        text = self._rest + chunk if self._rest else chunk
-        if not self._started:
-            if len(text) < len(_BOM) and _BOM.startswith(text):
-                self._rest = text
-                return []
-            self._started = True
-            text = text.removeprefix(_BOM)
-        if self._after_cr or b"\r" in text:
-            text = self._unify_line_ends(text)
-        lines = text.split(b"\n")
-        self._rest = lines.pop()
+        """Return the events that *chunk* completes.
+
+        Raises:
+            InvalidResponseError: An event is larger than the limit.
+        """
+        if self._head is not None:
+            chunk = self._without_bom(chunk)
+        if self._after_cr or b"\r" in chunk:
+            chunk = self._with_line_feeds(chunk)
         events: list[ServerSentEvent] = []
-        for line in lines:
-            if line:
+        data = self._data
+        for line in self._lines(chunk):
+            if line[:6] == b"data: ":
+                data.append(line[6:])
+            elif line:
                 self._take(line)
-            elif self._data:
-                data = self._data[0] if len(self._data) == 1 else b"\n".join(self._data)
-                events.append(ServerSentEvent(data, self._event))
-                self._data = []
+            elif data:
+                joined = data[0] if len(data) == 1 else b"\n".join(data)
+                events.append(ServerSentEvent(joined, self._event))
+                data.clear()
                 self._event = ""
             else:
                 self._event = ""
+        if data or self._line:
+            self._count(len(chunk), anew=bool(events))
+        else:
+            self._size = 0
         return events
 
     def finish(self) -> bytes:
-        """Return what never became an event: a stream cut short leaves something behind."""
-        return b"\n".join([*self._data, *([self._rest] if self._rest else [])])
+        """Return what never became an event: a stream cut short leaves something behind.
 
-    def _unify_line_ends(self, text: bytes) -> bytes:
+        That is the data of an event that was not closed; without one, whatever lines the stream
+        had that are none of an event stream, such as an error in plain JSON.
+        """
+        if self._line:
+            self._take(b"".join(self._line))
+            self._line = []
+        return b"\n".join(self._data or self._other)
+
+    def _lines(self, chunk: bytes) -> list[bytes]:
+        """Return the lines that *chunk* completes."""
+        if b"\n" not in chunk:
+            if chunk:
+                self._line.append(chunk)
+            return []
+        if self._line:
+            chunk = b"".join((*self._line, chunk))
+            self._line = []
+        lines = chunk.split(b"\n")
+        if rest := lines.pop():
+            self._line.append(rest)
+        return lines
+
+    def _without_bom(self, chunk: bytes) -> bytes:
+        chunk = (self._head or b"") + chunk
+        if len(chunk) < len(_BOM) and _BOM.startswith(chunk):
+            self._head = chunk
+            return b""
+        self._head = None
+        return chunk.removeprefix(_BOM)
+
+    def _with_line_feeds(self, chunk: bytes) -> bytes:
         # A CR at the very end may be the first half of a CRLF: it ends its line now, and a line
         # feed that follows is not another end.
-        if self._after_cr and text:
-            text = text.removeprefix(b"\n")
+        if self._after_cr and chunk:
+            chunk = chunk.removeprefix(b"\n")
             self._after_cr = False
-        if text.endswith(b"\r"):
+        if chunk.endswith(b"\r"):
             self._after_cr = True
-        return text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        return chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
     def _take(self, line: bytes) -> None:
         name, _, value = line.partition(b":")
@@ -85,3 +129,11 @@ class ServerSentEventDecoder:
         elif name == b"error":
             # llama.cpp writes a failure inside a stream as a field of its own making.
             self._data.append(b'{"error":' + value + b"}")
+        elif name not in (b"", b"id", b"retry") and len(self._other) < 1000:  # noqa: PLR2004
+            self._other.append(line)
+
+    def _count(self, size: int, *, anew: bool) -> None:
+        self._size = size if anew else self._size + size
+        if self._size > self._limit:
+            msg = f"an event of the stream is larger than {self._limit:,} bytes"
+            raise InvalidResponseError(msg)

@@ -1,0 +1,270 @@
+"""Embedding models: OpenAI's API and servers that speak it, Ollama, Gemini."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from chatclient.embedding import (
+    NO_EMBEDDING_OPTIONS,
+    EmbeddingModel,
+    EmbeddingOptions,
+    Vector,
+)
+from chatclient.errors import InvalidResponseError, UsageError
+from chatclient.json import dumps, loads
+from chatclient.providers import gemini, ollama
+from chatclient.providers.failures import error_from
+from chatclient.providers.http import Headers, HttpClient, RetryPolicy, Timeouts, as_timeouts
+from chatclient.runtime import Runtime
+from chatclient.values import EMPTY
+
+_OPENAI_URL = "https://api.openai.com/v1"
+
+
+class OpenAIEmbeddingModel(EmbeddingModel):
+    """An embedding model behind OpenAI's API, or any server that speaks it.
+
+    Args:
+        model: Which model.
+        api_key: The key, or a function that returns the current one; default: the environment's
+            `OPENAI_API_KEY`.
+        base_url: Where the API is, with its version; default: the environment's
+            `OPENAI_BASE_URL`, else OpenAI's own.
+        options: What is asked in every request.
+        max_retries: How often a request is repeated that failed for a passing reason.
+        timeout: Seconds to wait for an answer, or `Timeouts`.
+        headers: More headers for every request.
+        http_client: An httpx or httpx2 client to send requests with; the caller closes it.
+
+    Raises:
+        UsageError: There is no key, or the URL is none.
+    """
+
+    def __init__(
+        self,
+        model: str = "text-embedding-3-small",
+        *,
+        api_key: str | Callable[[], str] | None = None,
+        base_url: str | None = None,
+        options: EmbeddingOptions = NO_EMBEDDING_OPTIONS,
+        max_retries: int = 2,
+        timeout: float | Timeouts | None = 600.0,
+        headers: Mapping[str, str] | None = None,
+        http_client: Any = None,
+    ) -> None:
+        base_url = base_url or os.environ.get("OPENAI_BASE_URL") or _OPENAI_URL
+        self._options = replace(options, model=options.model or model)
+        self._http = HttpClient(
+            "openai",
+            base_url,
+            _openai_headers(api_key, base_url, headers or EMPTY),
+            as_timeouts(timeout),
+            RetryPolicy(max_retries),
+            http_client,
+        )
+
+    @property
+    def options(self) -> EmbeddingOptions:
+        """What is asked of the model in every request."""
+        return self._options
+
+    async def embed_batch(self, texts: Sequence[str], runtime: Runtime) -> list[Vector]:
+        """Return the vectors of one batch of texts, in their order."""
+        body = _body(self._options, "dimensions", {"input": texts})
+        data = await _answer(self._http, runtime, "/embeddings", body)
+        return _vectors(self._http.provider, _in_order(data.get("data")), "embedding")
+
+    def close(self) -> None:
+        """Close the connections of blocking calls."""
+        self._http.close()
+
+    async def aclose(self) -> None:
+        """Close the connections of blocking calls and of this event loop."""
+        await self._http.aclose()
+
+
+class OllamaEmbeddingModel(EmbeddingModel):
+    """An embedding model that an Ollama server runs.
+
+    Args:
+        model: Which model.
+        api_key: A key, or a function that returns the current one, for servers that want one;
+            default: the environment's `OLLAMA_API_KEY`.
+        base_url: Where the server is; default: the environment's `OLLAMA_HOST`, else this
+            machine.
+        options: What is asked in every request.
+        max_retries: How often a request is repeated that failed for a passing reason.
+        timeout: Seconds to wait for an answer, or `Timeouts`.
+        headers: More headers for every request.
+        http_client: An httpx or httpx2 client to send requests with; the caller closes it.
+
+    Raises:
+        UsageError: The URL is none.
+    """
+
+    def __init__(
+        self,
+        model: str = "nomic-embed-text",
+        *,
+        api_key: str | Callable[[], str] | None = None,
+        base_url: str | None = None,
+        options: EmbeddingOptions = NO_EMBEDDING_OPTIONS,
+        max_retries: int = 2,
+        timeout: float | Timeouts | None = 600.0,
+        headers: Mapping[str, str] | None = None,
+        http_client: Any = None,
+    ) -> None:
+        self._options = replace(options, model=options.model or model)
+        self._http = HttpClient(
+            "ollama",
+            base_url or ollama.host_of_environment(),
+            ollama.headers_for(api_key, headers or EMPTY),
+            as_timeouts(timeout),
+            RetryPolicy(max_retries),
+            http_client,
+        )
+
+    @property
+    def options(self) -> EmbeddingOptions:
+        """What is asked of the model in every request."""
+        return self._options
+
+    async def embed_batch(self, texts: Sequence[str], runtime: Runtime) -> list[Vector]:
+        """Return the vectors of one batch of texts, in their order."""
+        body = _body(self._options, "dimensions", {"input": texts})
+        data = await _answer(self._http, runtime, "/api/embed", body)
+        return _vectors(self._http.provider, data.get("embeddings"))
+
+    def close(self) -> None:
+        """Close the connections of blocking calls."""
+        self._http.close()
+
+    async def aclose(self) -> None:
+        """Close the connections of blocking calls and of this event loop."""
+        await self._http.aclose()
+
+
+class GeminiEmbeddingModel(EmbeddingModel):
+    """An embedding model behind the Gemini API, which takes 100 texts at once.
+
+    What a text is for is said with `EmbeddingOptions(extra={"taskType": "RETRIEVAL_QUERY"})`.
+
+    Args:
+        model: Which model.
+        api_key: The key, or a function that returns the current one; default: the environment's
+            `GEMINI_API_KEY` or `GOOGLE_API_KEY`.
+        base_url: Where the API is, with its version.
+        options: What is asked in every request.
+        max_retries: How often a request is repeated that failed for a passing reason.
+        timeout: Seconds to wait for an answer, or `Timeouts`.
+        headers: More headers for every request.
+        http_client: An httpx or httpx2 client to send requests with; the caller closes it.
+
+    Raises:
+        UsageError: There is no key, or the URL is none.
+    """
+
+    def __init__(
+        self,
+        model: str = "gemini-embedding-001",
+        *,
+        api_key: str | Callable[[], str] | None = None,
+        base_url: str | None = None,
+        options: EmbeddingOptions = NO_EMBEDDING_OPTIONS,
+        max_retries: int = 2,
+        timeout: float | Timeouts | None = 600.0,
+        headers: Mapping[str, str] | None = None,
+        http_client: Any = None,
+    ) -> None:
+        base_url = base_url or gemini.BASE_URL
+        self._options = replace(options, model=options.model or model)
+        self._http = HttpClient(
+            "gemini",
+            base_url,
+            gemini.headers_for(api_key, base_url, headers or EMPTY),
+            as_timeouts(timeout),
+            RetryPolicy(max_retries),
+            http_client,
+        )
+
+    @property
+    def options(self) -> EmbeddingOptions:
+        """What is asked of the model in every request."""
+        return self._options
+
+    async def embed_batch(self, texts: Sequence[str], runtime: Runtime) -> list[Vector]:
+        """Return the vectors of one batch of texts, in their order."""
+        path = gemini.path_of(self.name)
+        named = replace(self._options, model=path.removeprefix("/"))
+        requests = [
+            _body(named, "outputDimensionality", {"content": {"parts": [{"text": text}]}})
+            for text in texts
+        ]
+        batch = f"{path}:batchEmbedContents"
+        data = await _answer(self._http, runtime, batch, {"requests": requests})
+        return _vectors(self._http.provider, data.get("embeddings"), "values")
+
+    def close(self) -> None:
+        """Close the connections of blocking calls."""
+        self._http.close()
+
+    async def aclose(self) -> None:
+        """Close the connections of blocking calls and of this event loop."""
+        await self._http.aclose()
+
+
+def _openai_headers(
+    api_key: str | Callable[[], str] | None, base_url: str, more: Mapping[str, str]
+) -> Callable[[], Headers]:
+    key = os.environ.get("OPENAI_API_KEY", "") if api_key is None else api_key
+    if not key and base_url.startswith(_OPENAI_URL):
+        msg = "OpenAI wants an API key: set OPENAI_API_KEY or pass api_key="
+        raise UsageError(msg)
+
+    def headers() -> Headers:
+        token = key() if callable(key) else key
+        return {"authorization": f"Bearer {token}", **more} if token else more
+
+    return headers
+
+
+def _body(options: EmbeddingOptions, dimensions: str, texts: dict[str, Any]) -> dict[str, Any]:
+    size = {} if options.dimensions is None else {dimensions: options.dimensions}
+    return {"model": options.model, **texts, **size, **options.extra}
+
+
+async def _answer(
+    http: HttpClient, runtime: Runtime, path: str, body: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    answer = await http.post(runtime, path, dumps(body))
+    try:
+        data = loads(answer.body)
+    except ValueError:
+        data = None
+    if not isinstance(data, Mapping):
+        raise _unreadable(http.provider, answer.body.decode(errors="replace"))
+    if data.get("error"):
+        raise error_from(http.provider, 0, data, answer.headers)
+    return data
+
+
+def _in_order(items: Any) -> Any:
+    """Return what OpenAI gives in no promised order, in that of the texts."""
+    try:
+        return sorted(items, key=lambda item: item["index"])
+    except (KeyError, TypeError):
+        return items
+
+
+def _vectors(provider: str, items: Any, key: str | None = None) -> list[Vector]:
+    try:
+        vectors = [item if key is None else item[key] for item in items]
+        return [[float(number) for number in vector] for vector in vectors]
+    except (KeyError, TypeError, ValueError) as error:
+        raise _unreadable(provider, items) from error
+
+
+def _unreadable(provider: str, shown: Any) -> InvalidResponseError:
+    msg = f"{provider} answered with something that holds no vectors: {str(shown)[:200]!r}"
+    return InvalidResponseError(msg, provider=provider, body=shown)

@@ -1,0 +1,213 @@
+"""Google's Gemini models: the Gemini API and Vertex AI."""
+
+import os
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import Any
+
+from chatclient.errors import UsageError
+from chatclient.json import dumps, loads
+from chatclient.model import ChatModel
+from chatclient.options import ChatOptions
+from chatclient.prompt import Prompt
+from chatclient.providers.gemini_decoding import (
+    PROVIDER,
+    StreamDecoder,
+    decode_response,
+    unreadable,
+)
+from chatclient.providers.gemini_encoding import Conversation, dialect_of, encode_options
+from chatclient.providers.gemini_stream import StreamReader
+from chatclient.providers.http import Headers, HttpClient, RetryPolicy, Timeouts, as_timeouts
+from chatclient.response import ChatResponse
+from chatclient.runtime import Runtime
+from chatclient.values import EMPTY
+
+BASE_URL = "https://generativelanguage.googleapis.com/v1beta"
+"""Where the Gemini API is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GeminiChatOptions(ChatOptions):
+    """Options of Gemini beside the common ones; it has none for parallel tool calls.
+
+    A tool definition that is `strict` has Gemini enforce the schemas of all tools.
+
+    Attributes:
+        thinking_budget: Tokens to think with; 0 for no thinking, -1 for the model's own choice.
+        thinking_level: How hard models from version 3 on think, such as `low`.
+        include_thoughts: Whether to summarise the thoughts, as `Reasoning` parts.
+        candidate_count: How many answers to give.
+        safety_settings: Thresholds such as `BLOCK_NONE`, by harm category.
+        cached_content: The name of a cached beginning of the conversation.
+        server_tools: Tools that Google runs, such as `{"googleSearch": {}}`.
+        response_mime_type: The form of the answer, when it is not that of an output schema.
+        response_modalities: What to answer with, such as `TEXT` and `IMAGE`.
+        response_logprobs: Whether to report log probabilities, kept in `Generation.metadata`.
+        logprobs: How many alternatives to report for each token.
+        media_resolution: How closely images and videos are looked at.
+        speech_config: How spoken answers sound.
+        image_config: What drawn answers look like.
+        labels: Vertex AI's labels of the request, for billing.
+    """
+
+    thinking_budget: int | None = None
+    thinking_level: str | None = None
+    include_thoughts: bool | None = None
+    candidate_count: int | None = None
+    safety_settings: Mapping[str, str] | None = None
+    cached_content: str | None = None
+    server_tools: tuple[Mapping[str, Any], ...] | None = None
+    response_mime_type: str | None = None
+    response_modalities: tuple[str, ...] | None = None
+    response_logprobs: bool | None = None
+    logprobs: int | None = None
+    media_resolution: str | None = None
+    speech_config: Mapping[str, Any] | None = None
+    image_config: Mapping[str, Any] | None = None
+    labels: Mapping[str, str] | None = None
+
+
+class GeminiChatModel(ChatModel):
+    """A model behind the Gemini API or Vertex AI.
+
+    Args:
+        model: Which model; a name with slashes, such as that of a tuned model or of a Vertex
+            endpoint, is used as it is.
+        api_key: The key, or a function that returns the current one; default: the environment's
+            `GEMINI_API_KEY` or `GOOGLE_API_KEY`.
+        base_url: Where the API is, with its version. For Vertex AI it ends with
+            `/projects/{project}/locations/{location}/publishers/google`, and `api_key` gives
+            access tokens, which expire: pass a function.
+        options: Options for every request.
+        max_retries: How often a request is repeated that failed for a passing reason.
+        timeout: Seconds to wait for an answer, or `Timeouts`.
+        headers: More headers for every request.
+        http_client: An httpx or httpx2 client to send requests with; the caller closes it.
+
+    Raises:
+        UsageError: There is no key, or the URL is none.
+    """
+
+    def __init__(
+        self,
+        model: str = "gemini-2.5-flash",
+        *,
+        api_key: str | Callable[[], str] | None = None,
+        base_url: str | None = None,
+        options: ChatOptions | None = None,
+        max_retries: int = 2,
+        timeout: float | Timeouts | None = 600.0,
+        headers: Mapping[str, str] | None = None,
+        http_client: Any = None,
+    ) -> None:
+        base_url = base_url or BASE_URL
+        defaults = GeminiChatOptions(model=model).merge(options)
+        self._options = replace(defaults, model=defaults.model or model)
+        self._http = HttpClient(
+            PROVIDER,
+            base_url,
+            headers_for(api_key, base_url, headers or EMPTY),
+            as_timeouts(timeout),
+            RetryPolicy(max_retries),
+            http_client,
+        )
+        # The last options and messages and what they come to; see `OpenAIChatModel`.
+        self._head: tuple[ChatOptions | None, bytes] = (None, b"")
+        self._sent = Conversation()
+
+    @property
+    def options(self) -> ChatOptions:
+        """The options that hold where a prompt sets none."""
+        return self._options
+
+    async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
+        """Return the model's response to *prompt*."""
+        path = f"{path_of(prompt.options.model or self.name)}:generateContent"
+        answer = await self._http.post(runtime, path, self._body(prompt))
+        try:
+            data = loads(answer.body)
+        except ValueError as error:
+            raise unreadable(answer.body) from error
+        return decode_response(data, answer.headers)
+
+    async def generate_stream(
+        self, prompt: Prompt, runtime: Runtime
+    ) -> AsyncGenerator[ChatResponse | str, None]:
+        """Yield the model's response to *prompt* as it comes."""
+        path = f"{path_of(prompt.options.model or self.name)}:streamGenerateContent?alt=sse"
+        reader = StreamReader()
+        async with aclosing(self._http.stream(runtime, path, self._body(prompt))) as pieces:
+            first = await anext(pieces)
+            decoder = StreamDecoder(first.headers)
+            async for piece in pieces:
+                for value in reader.feed(piece.body):
+                    yield decoder.feed(value)
+        for value in reader.finish():
+            yield decoder.feed(value)
+        last = decoder.finish()
+        if last is not None:
+            yield last
+
+    def close(self) -> None:
+        """Close the connections of blocking calls."""
+        self._http.close()
+
+    async def aclose(self) -> None:
+        """Close the connections of blocking calls and of this event loop."""
+        await self._http.aclose()
+
+    def _body(self, prompt: Prompt) -> bytes:
+        options, head = self._head
+        if options is not prompt.options:
+            head = dumps(encode_options(prompt.options))[1:-1]
+            self._head = (prompt.options, head)
+        dialect = dialect_of(prompt.options.model or self.name)
+        self._sent = sent = self._sent.continued(prompt.messages, dialect)
+        fields = [head] if head else []
+        if sent.system:
+            fields.append(b'"systemInstruction":{"parts":[%b]}' % sent.system)
+        fields.append(b'"contents":[%b]' % sent.contents)
+        return b"{%b}" % b",".join(fields)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r}, base_url={self._http.base_url!r})"
+
+
+def path_of(model: str) -> str:
+    """Return where *model* is below the base URL."""
+    return f"/{model}" if "/" in model else f"/models/{model}"
+
+
+def headers_for(
+    api_key: str | Callable[[], str] | None, base_url: str, more: Mapping[str, str]
+) -> Callable[[], Headers]:
+    """Return what gives the headers of requests: with a key, or on Vertex AI with a token.
+
+    Raises:
+        UsageError: There is no key for Google's own service.
+    """
+    on_vertex = "/projects/" in base_url
+    if api_key is None:
+        api_key = "" if on_vertex else _key_of_environment()
+    if not api_key and "googleapis.com" in base_url:
+        msg = "Gemini wants an API key: set GEMINI_API_KEY or pass api_key="
+        if on_vertex:
+            msg = "Vertex AI wants access tokens: pass a function that gives them as api_key="
+        raise UsageError(msg)
+    key = api_key
+
+    def headers() -> Headers:
+        token = key() if callable(key) else key
+        if not token:
+            return more
+        if on_vertex:
+            return {"authorization": f"Bearer {token}", **more}
+        return {"x-goog-api-key": token, **more}
+
+    return headers
+
+
+def _key_of_environment() -> str:
+    return os.environ.get("GEMINI_API_KEY") or os.environ.get("GOOGLE_API_KEY") or ""

@@ -1,0 +1,315 @@
+"""Requests to Gemini: options, messages and tools in its form; no I/O."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from chatclient.errors import UsageError
+from chatclient.json import dumps, loads
+from chatclient.messages import (
+    AssistantMessage,
+    Media,
+    Message,
+    Part,
+    ProviderPart,
+    Reasoning,
+    SystemMessage,
+    ToolCall,
+    ToolResponse,
+    ToolResponseMessage,
+    UserMessage,
+)
+from chatclient.options import ChatOptions
+from chatclient.providers.gemini_decoding import INVENTED_ID, beside_content
+from chatclient.tool import ToolDefinition
+
+# The value that Google documents for calls that another model made: without any, they are refused.
+_FOREIGN_SIGNATURE = "skip_thought_signature_validator"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dialect:
+    """In what the generations of Gemini models differ.
+
+    Attributes:
+        media_in_results: Whether media that a tool returned go inside its function response;
+            with older models they stand beside it.
+        checks_signatures: Whether the first of several function calls has to have a thought
+            signature.
+    """
+
+    media_in_results: bool = False
+    checks_signatures: bool = False
+
+
+UP_TO_2 = Dialect()
+FROM_3 = Dialect(media_in_results=True, checks_signatures=True)
+
+_FROM_3 = re.compile(r"gemini-(?:[3-9]|\d{2}|[a-z-]*latest$)")
+
+
+def dialect_of(model: str) -> Dialect:
+    """Return the dialect of *model*, as far as its name tells."""
+    return FROM_3 if _FROM_3.search(model) else UP_TO_2
+
+
+# --- options --------------------------------------------------------------------------------
+
+_GENERATION = {
+    "temperature": "temperature",
+    "top_p": "topP",
+    "top_k": "topK",
+    "max_tokens": "maxOutputTokens",
+    "stop": "stopSequences",
+    "presence_penalty": "presencePenalty",
+    "frequency_penalty": "frequencyPenalty",
+    "seed": "seed",
+    "candidate_count": "candidateCount",
+    "response_mime_type": "responseMimeType",
+    "response_modalities": "responseModalities",
+    "response_logprobs": "responseLogprobs",
+    "logprobs": "logprobs",
+    "media_resolution": "mediaResolution",
+    "speech_config": "speechConfig",
+    "image_config": "imageConfig",
+}
+_THINKING = {
+    "thinking_budget": "thinkingBudget",
+    "thinking_level": "thinkingLevel",
+    "include_thoughts": "includeThoughts",
+}
+_MODES = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
+
+
+def encode_options(options: ChatOptions) -> dict[str, Any]:
+    """Return all of a request but its messages."""
+    generation = _named(options, _GENERATION)
+    if thinking := _named(options, _THINKING):
+        generation["thinkingConfig"] = thinking
+    if options.output_schema is not None:
+        generation["responseMimeType"] = "application/json"
+        generation["responseJsonSchema"] = options.output_schema
+    body = _named(options, {"cached_content": "cachedContent", "labels": "labels"})
+    if generation:
+        body["generationConfig"] = generation
+    if thresholds := getattr(options, "safety_settings", None):
+        body["safetySettings"] = [
+            {"category": category, "threshold": threshold}
+            for category, threshold in thresholds.items()
+        ]
+    body.update(_tools(options))
+    for key, value in options.extra.items():
+        body[key] = _overlaid(body.get(key), value)
+    return body
+
+
+def _overlaid(below: Any, above: Any) -> Any:
+    if isinstance(below, Mapping) and isinstance(above, Mapping):
+        return {**below, **above}
+    return above
+
+
+def _named(options: ChatOptions, names: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        wire: value
+        for name, wire in names.items()
+        if (value := getattr(options, name, None)) is not None and value != ()
+    }
+
+
+def _tools(options: ChatOptions) -> dict[str, Any]:
+    definitions = [callback.definition for callback in options.tool_callbacks or ()]
+    tools: list[Any] = [dict(tool) for tool in getattr(options, "server_tools", None) or ()]
+    if definitions:
+        tools.insert(0, {"functionDeclarations": [_declaration(d) for d in definitions]})
+    body: dict[str, Any] = {"tools": tools} if tools else {}
+    config = _calling_config(options.tool_choice, definitions) if definitions else None
+    if config:
+        body["toolConfig"] = {"functionCallingConfig": config}
+    return body
+
+
+def _declaration(definition: ToolDefinition) -> dict[str, Any]:
+    return {
+        "name": definition.name,
+        "description": definition.description,
+        "parametersJsonSchema": definition.input_schema,
+    }
+
+
+def _calling_config(choice: str | None, definitions: Iterable[ToolDefinition]) -> Any:
+    if choice in (None, "auto") and any(definition.strict for definition in definitions):
+        return {"mode": "VALIDATED"}
+    if choice is None or choice in _MODES:
+        return choice and {"mode": _MODES[choice]}
+    return {"mode": "ANY", "allowedFunctionNames": [choice]}
+
+
+# --- messages -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """Messages as they are sent, kept because the next request begins with the same ones.
+
+    Attributes:
+        messages: Which messages.
+        dialect: In whose form.
+        system: The parts of the system instruction.
+        contents: The contents.
+    """
+
+    messages: tuple[Message, ...] = ()
+    dialect: Dialect = UP_TO_2
+    system: bytes = b""
+    contents: bytes = b""
+
+    def continued(self, messages: tuple[Message, ...], dialect: Dialect) -> "Conversation":
+        """Return *messages* as they are sent, of which these may be the beginning."""
+        size = len(self.messages)
+        new = messages[size:]
+        if (
+            not size
+            or dialect is not self.dialect
+            or messages[:size] != self.messages
+            or (new and _answers_tools(self.messages[-1]) and _answers_tools(new[0]))
+        ):
+            size, new = 0, messages
+        system = [wire_of(message, dialect) for message in new if message.role == "system"]
+        contents = _contents([m for m in new if m.role != "system"], dialect)
+        if size:
+            system.insert(0, self.system)
+            contents.insert(0, self.contents)
+        return Conversation(
+            messages, dialect, b",".join(filter(None, system)), b",".join(filter(None, contents))
+        )
+
+
+def _answers_tools(message: Message) -> bool:
+    return isinstance(message, ToolResponseMessage)
+
+
+def _contents(messages: Iterable[Message], dialect: Dialect) -> list[bytes]:
+    contents: list[bytes] = []
+    before: Message | None = None
+    for message in messages:
+        parts = wire_of(message, dialect)
+        if not parts:  # a content without parts would be refused
+            continue
+        if before is not None and _answers_tools(before) and _answers_tools(message):
+            # The responses to one round of calls have to be in one content.
+            contents[-1] = b"%b,%b]}" % (contents[-1][:-2], parts)
+        else:
+            role = b"model" if message.role == "assistant" else b"user"
+            contents.append(b'{"role":"%b","parts":[%b]}' % (role, parts))
+        before = message
+    return contents
+
+
+def wire_of(message: Message, dialect: Dialect) -> bytes:
+    """Return *message* as the elements of a `parts` array; encoded once, then kept."""
+    kept = message.wire(dialect)
+    if kept is not None:
+        return kept
+    parts = encode_message(message, dialect)
+    return message.keep_wire(dialect, b",".join(dumps(part) for part in parts))
+
+
+def encode_message(message: Message, dialect: Dialect) -> list[dict[str, Any]]:
+    """Return the parts of *message* as the API wants them."""
+    match message:
+        case SystemMessage():
+            return [{"text": message.text}] if message.text else []
+        case UserMessage():
+            return [part for p in message.parts if (part := _part(p)) is not None]
+        case AssistantMessage():
+            parts = [part for p in message.parts if (part := _part(p)) is not None]
+            return _signed(parts) if dialect.checks_signatures else parts
+        case ToolResponseMessage():
+            return _results(message.responses, dialect)
+        case _:
+            msg = f"{type(message).__name__} is no kind of message that can be sent"
+            raise UsageError(msg)
+
+
+def _part(part: Part) -> dict[str, Any] | None:
+    match part:
+        case str():
+            return {"text": part} if part else None
+        case Media():
+            return _media(part)
+        case ToolCall():
+            return _function_call(part)
+        case Reasoning(provider="gemini"):
+            return _thought(part)
+        case ProviderPart(provider="gemini"):
+            return dict(part.data)
+        case ProviderPart(text=text) if text:
+            return {"text": text}
+        case _:
+            return None  # what other providers thought, or keep to themselves
+
+
+def _media(media: Media) -> dict[str, Any]:
+    beside = beside_content(media.metadata)
+    if not isinstance(media.data, str):
+        return {"inlineData": {"mimeType": media.mime_type, "data": media.base64()}, **beside}
+    head, encoded, content = media.data.partition(";base64,")
+    if encoded and head.startswith("data:"):
+        return {"inlineData": {"mimeType": media.mime_type, "data": content}, **beside}
+    return {"fileData": {"mimeType": media.mime_type, "fileUri": media.data}, **beside}
+
+
+def _thought(part: Reasoning) -> dict[str, Any]:
+    if part.data is not None:
+        return dict(part.data)
+    thought: dict[str, Any] = {"text": part.text, "thought": True}
+    return thought if part.signature is None else {**thought, "thoughtSignature": part.signature}
+
+
+def _function_call(call: ToolCall) -> dict[str, Any]:
+    function = {"name": call.name, "args": _object(call.arguments.strip() or "{}", "arguments")}
+    return {"functionCall": _with_id(function, call.id), **beside_content(call.metadata)}
+
+
+def _with_id(function: dict[str, Any], id: str) -> dict[str, Any]:
+    return {"id": id, **function} if id and not id.startswith(INVENTED_ID) else function
+
+
+def _object(text: str, key: str) -> Any:
+    """Return the JSON object that *text* is, or one that holds what it is under *key*."""
+    try:
+        value = loads(text)
+    except ValueError:
+        value = text
+    return value if isinstance(value, dict) else {key: value}
+
+
+def _signed(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    calls = [part for part in parts if "functionCall" in part]
+    if calls and not any("thoughtSignature" in part for part in calls):
+        calls[0]["thoughtSignature"] = _FOREIGN_SIGNATURE
+    return parts
+
+
+def _results(responses: Sequence[ToolResponse], dialect: Dialect) -> list[dict[str, Any]]:
+    parts: list[dict[str, Any]] = []
+    beside: list[dict[str, Any]] = []
+    for response in responses:
+        function: dict[str, Any] = {"name": response.name, "response": _result(response)}
+        media = [_media(item) for item in response.media]
+        if media and dialect.media_in_results:
+            function["parts"] = media
+        elif media:
+            if len(responses) > 1:
+                beside.append({"text": f"Content returned by tool {response.name}:"})
+            beside.extend(media)
+        parts.append({"functionResponse": _with_id(function, response.id)})
+    return [*parts, *beside]
+
+
+def _result(response: ToolResponse) -> Any:
+    key = "error" if response.is_error else "result"
+    result = _object(response.data, key)
+    return {"error": result} if response.is_error and "error" not in result else result

@@ -1,0 +1,166 @@
+"""Models of an Ollama server, through its own chat API."""
+
+import os
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import Any
+
+from chatclient.json import dumps
+from chatclient.model import ChatModel
+from chatclient.options import ChatOptions
+from chatclient.prompt import Prompt
+from chatclient.providers.http import Headers, HttpClient, RetryPolicy, Timeouts, as_timeouts
+from chatclient.providers.ollama_codec import (
+    PROVIDER,
+    Lines,
+    StreamDecoder,
+    decode_response,
+    encode_options,
+    wire_of,
+)
+from chatclient.response import ChatResponse
+from chatclient.runtime import Runtime
+from chatclient.values import EMPTY
+
+_PATH = "/api/chat"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OllamaChatOptions(ChatOptions):
+    """Options of Ollama beside the common ones; it cannot be told which tool to call.
+
+    Attributes:
+        think: Whether to think, or how hard: `low`, `medium`, `high`.
+        keep_alive: How long the model stays loaded, such as `10m` or seconds; -1 for ever.
+        num_ctx: The size of the context window in tokens; what does not fit is cut off.
+        min_p: Leaves out tokens that are so much less likely than the likeliest.
+        repeat_penalty: Against repeating tokens.
+        response_format: `json` for any JSON, when there is no output schema.
+        logprobs: Whether to report log probabilities, kept in `Generation.metadata`.
+        top_logprobs: How many alternatives to report for each token.
+        model_options: More of the model's own parameters, such as `mirostat` or `num_gpu`.
+    """
+
+    think: bool | str | None = None
+    keep_alive: str | float | None = None
+    num_ctx: int | None = None
+    min_p: float | None = None
+    repeat_penalty: float | None = None
+    response_format: str | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    model_options: Mapping[str, Any] | None = None
+
+
+class OllamaChatModel(ChatModel):
+    """A model that an Ollama server runs.
+
+    Args:
+        model: Which model.
+        api_key: A key, or a function that returns the current one, for servers that want one;
+            default: the environment's `OLLAMA_API_KEY`.
+        base_url: Where the server is; default: the environment's `OLLAMA_HOST`, else this
+            machine.
+        options: Options for every request.
+        max_retries: How often a request is repeated that failed for a passing reason.
+        timeout: Seconds to wait for an answer, or `Timeouts`; loading a model takes its time.
+        headers: More headers for every request.
+        http_client: An httpx or httpx2 client to send requests with; the caller closes it.
+
+    Raises:
+        UsageError: The URL is none.
+    """
+
+    def __init__(
+        self,
+        model: str = "llama3.2",
+        *,
+        api_key: str | Callable[[], str] | None = None,
+        base_url: str | None = None,
+        options: ChatOptions | None = None,
+        max_retries: int = 2,
+        timeout: float | Timeouts | None = 600.0,
+        headers: Mapping[str, str] | None = None,
+        http_client: Any = None,
+    ) -> None:
+        defaults = OllamaChatOptions(model=model).merge(options)
+        self._options = replace(defaults, model=defaults.model or model)
+        self._http = HttpClient(
+            PROVIDER,
+            base_url or host_of_environment(),
+            headers_for(api_key, headers or EMPTY),
+            as_timeouts(timeout),
+            RetryPolicy(max_retries),
+            http_client,
+        )
+        # The last options and what they come to: the same ones in all rounds of all requests.
+        self._head: tuple[ChatOptions | None, bool, bytes] = (None, False, b"")
+
+    @property
+    def options(self) -> ChatOptions:
+        """The options that hold where a prompt sets none."""
+        return self._options
+
+    async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
+        """Return the model's response to *prompt*."""
+        answer = await self._http.post(runtime, _PATH, self._body(prompt, streaming=False))
+        return decode_response(answer.body)
+
+    async def generate_stream(
+        self, prompt: Prompt, runtime: Runtime
+    ) -> AsyncGenerator[ChatResponse | str, None]:
+        """Yield the model's response to *prompt* as it comes."""
+        body = self._body(prompt, streaming=True)
+        lines, decoder = Lines(), StreamDecoder()
+        async with aclosing(self._http.stream(runtime, _PATH, body)) as pieces:
+            async for piece in pieces:
+                for line in lines.feed(piece.body):
+                    yield decoder.feed(line)
+        last = decoder.finish(lines.finish())
+        if last is not None:
+            yield last
+
+    def close(self) -> None:
+        """Close the connections of blocking calls."""
+        self._http.close()
+
+    async def aclose(self) -> None:
+        """Close the connections of blocking calls and of this event loop."""
+        await self._http.aclose()
+
+    def _body(self, prompt: Prompt, *, streaming: bool) -> bytes:
+        options, was_streaming, head = self._head
+        if options is not prompt.options or was_streaming != streaming:
+            head = dumps(encode_options(prompt.options, streaming=streaming))
+            self._head = (prompt.options, streaming, head)
+        messages = b",".join([wire_of(message) for message in prompt.messages])
+        return b'%b,"messages":[%b]}' % (head[:-1], messages)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r}, base_url={self._http.base_url!r})"
+
+
+def host_of_environment() -> str:
+    """Return the URL that `OLLAMA_HOST` stands for, in whichever of the forms Ollama knows."""
+    host = os.environ.get("OLLAMA_HOST", "").strip().rstrip("/")
+    scheme, separator, address = host.rpartition("://")
+    name, colon, port = address.rpartition(":")
+    if not colon or not port.isdecimal():
+        name, port = address, "" if separator else "11434"
+    # A server that listens everywhere is asked here.
+    name = "127.0.0.1" if name in ("", "0.0.0.0") else name  # noqa: S104 - an address to call
+    return f"{scheme or 'http'}://{name}" + (f":{port}" if port else "")
+
+
+def headers_for(
+    api_key: str | Callable[[], str] | None, more: Mapping[str, str]
+) -> Callable[[], Headers]:
+    """Return what gives the headers of requests; a server of one's own wants no key."""
+    key = os.environ.get("OLLAMA_API_KEY", "") if api_key is None else api_key
+
+    def headers() -> Headers:
+        token = key() if callable(key) else key
+        return {"authorization": f"Bearer {token}", **more} if token else more
+
+    return headers

@@ -1,0 +1,324 @@
+"""Ollama's messages and lines, both ways; no I/O."""
+
+import uuid
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from chatclient.errors import InvalidResponseError, StreamInterruptedError, UsageError
+from chatclient.json import dumps, loads
+from chatclient.messages import (
+    AssistantMessage,
+    Media,
+    Message,
+    Part,
+    Reasoning,
+    SystemMessage,
+    ToolCall,
+    ToolCallChunk,
+    ToolResponseMessage,
+    UserMessage,
+)
+from chatclient.options import ChatOptions
+from chatclient.providers.failures import error_from
+from chatclient.response import (
+    NO_METADATA,
+    ChatResponse,
+    ChatResponseMetadata,
+    FinishReason,
+    Generation,
+    Usage,
+)
+from chatclient.tool import ToolDefinition
+from chatclient.values import EMPTY, FrozenDict
+
+PROVIDER = "ollama"
+
+# --- encoding -------------------------------------------------------------------------------
+
+_SAME_NAME = ("model", "think", "keep_alive", "logprobs", "top_logprobs")
+_MODEL_OPTIONS = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "max_tokens": "num_predict",
+    "stop": "stop",
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+    "repeat_penalty": "repeat_penalty",
+    "seed": "seed",
+    "num_ctx": "num_ctx",
+}
+
+
+def encode_options(options: ChatOptions, *, streaming: bool) -> dict[str, Any]:
+    """Return all of a request but its messages."""
+    body = _named(options, {name: name for name in _SAME_NAME})
+    body["stream"] = streaming  # its default is true
+    parameters = _named(options, _MODEL_OPTIONS)
+    parameters.update(getattr(options, "model_options", None) or {})
+    if parameters:
+        body["options"] = parameters
+    wanted = getattr(options, "response_format", None)
+    if options.output_schema is not None or wanted is not None:
+        body["format"] = wanted if options.output_schema is None else options.output_schema
+    if options.tool_callbacks and options.tool_choice != "none":
+        body["tools"] = [_tool(callback.definition) for callback in options.tool_callbacks]
+    body.update(options.extra)
+    return body
+
+
+def _named(options: ChatOptions, names: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        wire: value
+        for name, wire in names.items()
+        if (value := getattr(options, name, None)) is not None and value != ()
+    }
+
+
+def _tool(definition: ToolDefinition) -> dict[str, Any]:
+    function = {
+        "name": definition.name,
+        "description": definition.description,
+        "parameters": definition.input_schema,
+    }
+    return {"type": "function", "function": function}
+
+
+def wire_of(message: Message) -> bytes:
+    """Return *message* as the elements of a `messages` array; encoded once, then kept."""
+    kept = message.wire(PROVIDER)
+    if kept is not None:
+        return kept
+    elements = encode_message(message)
+    return message.keep_wire(PROVIDER, b",".join(dumps(element) for element in elements))
+
+
+def encode_message(message: Message) -> list[dict[str, Any]]:
+    """Return *message* as the API wants it; tool responses become a message each."""
+    match message:
+        case SystemMessage():
+            return [{"role": "system", "content": message.text}]
+        case UserMessage():
+            return [_with_images({"role": "user", "content": message.text}, message.media)]
+        case AssistantMessage():
+            return [_assistant(message)]
+        case ToolResponseMessage():
+            return list(_tool_responses(message))
+        case _:
+            msg = f"{type(message).__name__} is no kind of message that can be sent"
+            raise UsageError(msg)
+
+
+def _assistant(message: AssistantMessage) -> dict[str, Any]:
+    body: dict[str, Any] = {"role": "assistant", "content": message.text}
+    if thoughts := "".join(r.text for r in message.reasoning if r.provider == PROVIDER):
+        body["thinking"] = thoughts
+    if message.tool_calls:
+        body["tool_calls"] = [_tool_call(call) for call in message.tool_calls]
+    return _with_images(body, message.media)
+
+
+def _tool_call(call: ToolCall) -> dict[str, Any]:
+    try:
+        arguments = loads(call.arguments.strip() or "{}")
+    except ValueError:
+        arguments = call.arguments
+    if not isinstance(arguments, dict):  # the server takes objects only
+        arguments = {"arguments": arguments}
+    return {"id": call.id, "function": {"name": call.name, "arguments": arguments}}
+
+
+def _tool_responses(message: ToolResponseMessage) -> Iterable[dict[str, Any]]:
+    for response in message.responses:
+        body = {
+            "role": "tool",
+            "content": response.data,
+            "tool_name": response.name,
+            "tool_call_id": response.id,
+        }
+        yield _with_images(body, response.media)
+
+
+def _with_images(body: dict[str, Any], media: Iterable[Media]) -> dict[str, Any]:
+    images = [_image(item) for item in media]
+    return {**body, "images": images} if images else body
+
+
+def _image(media: Media) -> str:
+    if not media.mime_type.startswith("image/"):
+        msg = f"Ollama takes images only, not {media.mime_type}"
+        raise UsageError(msg)
+    if isinstance(media.data, str) and media.data.startswith("data:"):
+        return media.data.partition(",")[2]
+    return media.base64()
+
+
+# --- decoding -------------------------------------------------------------------------------
+
+
+class Lines:
+    """Takes the bytes of a stream as they come and gives the lines they complete."""
+
+    __slots__ = ("_rest",)
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """Return the lines that *chunk* completes, without blank ones."""
+        if b"\n" not in chunk:
+            self._rest += chunk
+            return []
+        first, *lines = chunk.split(b"\n")
+        lines = [bytes(self._rest) + first, *lines]
+        self._rest = bytearray(lines.pop())
+        return [line for line in lines if line.strip()]
+
+    def finish(self) -> bytes:
+        """Return the last line, if it has no end."""
+        return bytes(self._rest).strip()
+
+
+def decode_response(body: bytes) -> ChatResponse:
+    """Return the response that a whole answer spells.
+
+    Raises:
+        ProviderError: The answer is an error in disguise.
+        InvalidResponseError: The answer is of no known form.
+    """
+    data = _loaded(body)
+    try:
+        return _response(data, [*_content(data), *_calls(data)], _metadata(data))
+    except _MALFORMED as error:
+        raise _unreadable(body) from error
+
+
+# What reading raises when JSON is of another shape than the API's.
+_MALFORMED = (AttributeError, TypeError)
+
+
+def _loaded(body: bytes) -> dict[str, Any]:
+    """Return an answer or a line of one, which is known to have a message."""
+    try:
+        data = loads(body)
+    except ValueError:
+        data = None
+    if isinstance(data, dict):
+        if data.get("error"):
+            raise error_from(PROVIDER, 0, data)
+        if isinstance(data.get("message"), dict):
+            return data
+    raise _unreadable(body)
+
+
+def _unreadable(body: bytes) -> InvalidResponseError:
+    shown = body.decode(errors="replace")
+    msg = f"{PROVIDER} answered with something that is no response: {shown[:200]!r}"
+    return InvalidResponseError(msg, provider=PROVIDER, body=shown)
+
+
+def _content(data: Mapping[str, Any]) -> Iterable[Part]:
+    message = data["message"]
+    if thoughts := message.get("thinking"):
+        yield Reasoning(thoughts, provider=PROVIDER)
+    if text := message.get("content"):
+        yield text
+
+
+def _calls(data: Mapping[str, Any]) -> Iterable[ToolCall]:
+    for call in data["message"].get("tool_calls") or ():
+        function = call.get("function") or {}
+        arguments = function.get("arguments") or {}
+        if not isinstance(arguments, str):
+            arguments = dumps(arguments).decode()
+        # Older servers give calls no id.
+        id = call.get("id") or f"call_{uuid.uuid4().hex[:24]}"
+        yield ToolCall(id, function.get("name") or "", arguments)
+
+
+def _response(
+    data: Mapping[str, Any],
+    parts: list[Part],
+    metadata: ChatResponseMetadata,
+    *,
+    has_calls: bool = False,
+) -> ChatResponse:
+    native = data.get("done_reason")
+    reason: FinishReason | None = None
+    if data.get("done"):
+        reason = "length" if native == "length" else "stop"
+    output = AssistantMessage(parts)
+    if reason == "stop" and (has_calls or output.tool_calls):
+        reason = "tool_call"
+    beside = FrozenDict({"logprobs": data["logprobs"]}) if data.get("logprobs") else EMPTY
+    return ChatResponse((Generation(output, reason, native, metadata=beside),), metadata)
+
+
+def _metadata(data: Mapping[str, Any]) -> ChatResponseMetadata:
+    figures = {k: v for k, v in data.items() if k.endswith(("_count", "_duration"))}
+    usage = Usage(
+        data.get("prompt_eval_count") or 0,  # missing where the whole prompt was cached
+        data.get("eval_count") or 0,
+        native=FrozenDict(figures) if figures else EMPTY,
+    )
+    known = ("model", "message", "done", "done_reason", "logprobs", *figures)
+    values = FrozenDict({k: v for k, v in data.items() if k not in known and v is not None})
+    return ChatResponseMetadata(model=data.get("model") or "", usage=usage, values=values)
+
+
+class StreamDecoder:
+    """Makes chunks of the lines of a stream; no I/O.
+
+    Raises (from `feed` and `finish`):
+        ProviderError: The stream reports an error.
+        StreamInterruptedError: It ended before its answer did.
+        InvalidResponseError: A line cannot be read.
+    """
+
+    __slots__ = ("_calls", "_done", "_started")
+
+    def __init__(self) -> None:
+        self._started = False
+        self._done = False
+        self._calls = 0
+
+    def feed(self, line: bytes) -> ChatResponse | str:
+        """Return the chunk that a line spells."""
+        data = _loaded(line)
+        try:
+            return self._chunk(data)
+        except _MALFORMED as error:
+            raise _unreadable(line) from error
+
+    def _chunk(self, data: Mapping[str, Any]) -> ChatResponse | str:
+        message = data["message"]
+        plain = not (data.get("done") or message.get("thinking") or message.get("tool_calls"))
+        if plain and self._started and not data.get("logprobs"):
+            return str(message.get("content") or "")
+        metadata = NO_METADATA if self._started and not data.get("done") else _metadata(data)
+        self._started = True
+        self._done = self._done or bool(data.get("done"))
+        parts = [*_content(data), *self._call_chunks(data)]
+        return _response(data, parts, metadata, has_calls=self._calls > 0)
+
+    def finish(self, rest: bytes) -> ChatResponse | str | None:
+        """Return what a last line without an end says, once the answer is known to be whole.
+
+        Args:
+            rest: That line, or nothing.
+        """
+        last = None
+        if rest:
+            with suppress(InvalidResponseError):
+                last = self.feed(rest)
+        if not self._done:
+            msg = f"{PROVIDER}'s stream ended before its answer did"
+            raise StreamInterruptedError(msg, provider=PROVIDER)
+        return last
+
+    def _call_chunks(self, data: Mapping[str, Any]) -> Iterable[ToolCallChunk]:
+        for call in _calls(data):
+            yield ToolCallChunk(self._calls, call.id, call.name, call.arguments)
+            self._calls += 1

@@ -1,0 +1,244 @@
+"""Embedding models: batches, options and errors, blocking and on a loop."""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+from loopback import LoopbackServer, as_json
+from servers import Reply
+
+from chatclient.embedding import EmbeddingModel, EmbeddingOptions, Vector
+from chatclient.errors import (
+    AuthenticationError,
+    InvalidResponseError,
+    OverloadedError,
+    UsageError,
+)
+from chatclient.providers.embeddings import (
+    GeminiEmbeddingModel,
+    OllamaEmbeddingModel,
+    OpenAIEmbeddingModel,
+)
+from chatclient.runtime import Runtime
+
+Json = dict[str, Any]
+
+KINDS = (OpenAIEmbeddingModel, OllamaEmbeddingModel, GeminiEmbeddingModel)
+
+
+def vector_of(text: str) -> Vector:
+    """Return a vector by which a text is known."""
+    return [float(len(text)), 0.5]
+
+
+def answer_to(path: str, request: Json) -> Any:
+    """Return what the services answer, each in its own form."""
+    if path == "/embeddings":
+        items = [{"index": i, "embedding": vector_of(t)} for i, t in enumerate(request["input"])]
+        return {"data": items[::-1], "model": request["model"], "usage": {"prompt_tokens": 1}}
+    if path == "/api/embed":
+        return {"model": request["model"], "embeddings": [vector_of(t) for t in request["input"]]}
+    assert path.endswith(":batchEmbedContents")
+    texts = [each["content"]["parts"][0]["text"] for each in request["requests"]]
+    return {"embeddings": [{"values": vector_of(text)} for text in texts]}
+
+
+class Service:
+    """A server that embeds, in the way of whichever service it is asked as."""
+
+    def __init__(self, *first: Reply) -> None:
+        self._first = list(first)
+        self._models: list[Any] = []
+        self.requests: list[Json] = []
+        self.paths: list[str] = []
+        self.headers: list[dict[str, str]] = []
+        self._server = LoopbackServer(self._reply)
+
+    @property
+    def url(self) -> str:
+        return self._server.url
+
+    def _reply(self, path: str, headers: dict[str, str], request: Json) -> Reply:
+        self.paths.append(path)
+        self.headers.append(headers)
+        self.requests.append(request)
+        return self._first.pop(0) if self._first else as_json(answer_to(path, request))
+
+    def model(self, kind: Callable[..., Any], **settings: Any) -> Any:
+        settings = {"base_url": self.url, "api_key": "secret", **settings}
+        self._models.append(kind(**settings))
+        return self._models[-1]
+
+    def close(self) -> None:
+        for model in self._models:
+            model.close()
+        self._server.close()
+
+
+@pytest.fixture
+def service() -> Iterator[Callable[..., Service]]:
+    """Start servers that embed; all are gone after the test."""
+    started: list[Service] = []
+
+    def start(*first: Reply) -> Service:
+        started.append(Service(*first))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.close()
+
+
+Start = Callable[..., Service]
+
+
+def embedded(model: EmbeddingModel, texts: Sequence[str], *, blocking: bool) -> list[Vector]:
+    if blocking:
+        return model.embed(texts)
+
+    async def embed() -> list[Vector]:
+        async with model:
+            return await model.aembed(texts)
+
+    return asyncio.run(embed())
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+def test_texts_become_vectors_in_their_order(
+    service: Start, kind: Callable[..., Any], *, blocking: bool
+) -> None:
+    """Each text has its vector, however many requests it takes."""
+    server = service()
+    texts = ["a", "bb", "ccc", "dddd", "ééééé"]
+    model = server.model(kind, options=EmbeddingOptions(batch_size=2))
+
+    assert embedded(model, texts, blocking=blocking) == [vector_of(text) for text in texts]
+    assert len(server.requests) == 3
+
+
+def test_each_service_is_asked_in_its_own_way(service: Start) -> None:
+    """Model, dimensions and further fields go where each API wants them."""
+    server = service()
+    options = EmbeddingOptions(model="m", dimensions=2, extra={"x": 1})
+
+    for kind in KINDS:
+        assert server.model(kind, options=options).embed(["Hi"]) == [vector_of("Hi")]
+
+    assert server.paths == ["/embeddings", "/api/embed", "/models/m:batchEmbedContents"]
+    plain = {"model": "m", "input": ["Hi"], "dimensions": 2, "x": 1}
+    content = {"content": {"parts": [{"text": "Hi"}]}, "outputDimensionality": 2}
+    assert server.requests == [
+        plain,
+        plain,
+        {"requests": [{"model": "models/m", **content, "x": 1}]},
+    ]
+    keys = [headers.get("authorization") for headers in server.headers]
+    assert keys == ["Bearer secret", "Bearer secret", None]
+    assert server.headers[2]["x-goog-api-key"] == "secret"
+
+
+def test_nothing_is_sent_for_no_texts(service: Start) -> None:
+    """No texts have no vectors, and cost nothing."""
+    server = service()
+
+    assert server.model(OpenAIEmbeddingModel).embed([]) == []
+    assert server.requests == []
+
+
+def test_a_single_text_is_a_mistake(service: Start) -> None:
+    """A text is a collection of letters to Python, but hardly meant as one."""
+    with pytest.raises(TypeError, match="put a single one into a list"):
+        service().model(OpenAIEmbeddingModel).embed("Hi")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_busy_service_is_asked_again(service: Start, kind: Callable[..., Any]) -> None:
+    """Passing failures are retried as they are with chat models."""
+    busy = as_json({"error": {"message": "busy"}}, 503, **{"retry-after": "0"})
+    server = service(busy)
+
+    assert server.model(kind).embed(["Hi"]) == [vector_of("Hi")]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_refusals_are_told_apart(service: Start, kind: Callable[..., Any]) -> None:
+    """Errors are those of chat models, also when they come with status 200."""
+    refused = as_json({"error": {"message": "wrong key"}}, 401)
+    hidden = as_json({"error": {"code": 503, "message": "later"}})
+    server = service(refused, hidden)
+
+    with pytest.raises(AuthenticationError, match="wrong key"):
+        server.model(kind).embed(["Hi"])
+    with pytest.raises(OverloadedError, match="later"):
+        server.model(kind).embed(["Hi"])
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"[]", b"{}", b'{"data": [1], "embeddings": [1]}'])
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_answer_that_cannot_be_read_is_reported(
+    service: Start, kind: Callable[..., Any], body: bytes
+) -> None:
+    """Whatever else comes with status 200 is an error."""
+    server = service(Reply(body))
+
+    with pytest.raises(InvalidResponseError):
+        server.model(kind).embed(["Hi"])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_missing_vector_is_reported(service: Start, kind: Callable[..., Any]) -> None:
+    """A vector too few would put all others in the wrong place."""
+    server = service(as_json({"data": [], "embeddings": []}))
+
+    with pytest.raises(InvalidResponseError, match="0 vectors for 1 texts"):
+        server.model(kind).embed(["Hi"])
+
+
+def test_the_environment_says_where_and_as_whom(
+    service: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OpenAI's own variables hold for embeddings as well; its own service wants a key."""
+    server = service()
+    monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+    monkeypatch.setenv("OPENAI_API_KEY", "env")
+
+    server.model(OpenAIEmbeddingModel, base_url=None, api_key=None).embed(["Hi"])
+    server.model(OpenAIEmbeddingModel, base_url=None, api_key=lambda: "new").embed(["Hi"])
+    server.model(OpenAIEmbeddingModel, base_url=None, api_key="").embed(["Hi"])
+
+    keys = [headers.get("authorization") for headers in server.headers]
+    assert keys == ["Bearer env", "Bearer new", None]
+    monkeypatch.delenv("OPENAI_BASE_URL")
+    monkeypatch.delenv("OPENAI_API_KEY")
+    with pytest.raises(UsageError, match="OPENAI_API_KEY"):
+        OpenAIEmbeddingModel()
+
+
+def test_models_say_what_they_are() -> None:
+    """Each has a default model, and no dimensions of its own accord."""
+    models = [kind(api_key="k") for kind in KINDS]
+
+    names = ["text-embedding-3-small", "nomic-embed-text", "gemini-embedding-001"]
+    assert [model.name for model in models] == names
+    assert [model.dimensions for model in models] == [None, None, None]
+
+
+class Lengths(EmbeddingModel):
+    """A model of an application's own."""
+
+    async def embed_batch(self, texts: Sequence[str], runtime: Runtime) -> list[Vector]:
+        await runtime.sleep(0)
+        return [vector_of(text) for text in texts]
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_one_coroutine_makes_a_model(*, blocking: bool) -> None:
+    """An implementor writes one method, and both ways of calling work."""
+    with Lengths() as model:
+        texts = json.loads('["a", "bb"]')
+
+        assert embedded(model, texts, blocking=blocking) == [vector_of(text) for text in texts]
+        assert (model.name, model.dimensions) == ("Lengths", None)
