@@ -65,7 +65,7 @@ class ScriptedModel(ChatModel):
         self,
         prompt: Prompt,
         runtime: Runtime,  # noqa: ARG002 - a script waits for nothing
-    ) -> AsyncGenerator[ChatResponse, None]:
+    ) -> AsyncGenerator[ChatResponse | str, None]:
         """Yield the next answer in pieces: text as cut, then everything else, then the costs."""
         response = self._next(prompt)
         silent: list[Generation] = []

@@ -1,0 +1,89 @@
+"""Another model when one fails."""
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+
+from chatclient.errors import ProviderError, UsageError
+from chatclient.logs import get_logger
+from chatclient.model import ChatModel
+from chatclient.prompt import Prompt, with_default_options
+from chatclient.response import ChatResponse
+from chatclient.runtime import Runtime
+
+log = get_logger(__name__)
+
+Fails = tuple[type[Exception], ...] | Callable[[Exception], bool]
+"""Which errors make the next model try: their types, or a function that says so."""
+
+
+class FallbackChatModel(ChatModel):
+    """Asks one model after another until one answers.
+
+    Each model adds its own default options to what the prompt sets, its model name among them.
+    Once a stream has yielded something, its error is final: what was said cannot be taken back.
+
+    Args:
+        *models: The models, in the order they are asked.
+        on: Which errors make the next one try; default: everything that a provider does wrong.
+
+    Raises:
+        UsageError: There is no model.
+    """
+
+    def __init__(self, *models: ChatModel, on: Fails = (ProviderError,)) -> None:
+        if not models:
+            msg = "a fallback needs at least one model"
+            raise UsageError(msg)
+        self.models = models
+        self._on = on
+
+    @property
+    def name(self) -> str:
+        """The names of all models, in order."""
+        return " → ".join(model.name for model in self.models)
+
+    async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
+        """Return the response of the first model that has one."""
+        for model in self.models[:-1]:
+            try:
+                return await model.generate(with_default_options(prompt, model.options), runtime)
+            except Exception as error:  # noqa: BLE001 - the caller says which ones count
+                self._next_or_raise(model, error)
+        last = self.models[-1]
+        return await last.generate(with_default_options(prompt, last.options), runtime)
+
+    async def generate_stream(
+        self, prompt: Prompt, runtime: Runtime
+    ) -> AsyncGenerator[ChatResponse | str, None]:
+        """Yield the response of the first model that begins one."""
+        for model in self.models:
+            spoken = False
+            complete = with_default_options(prompt, model.options)
+            try:
+                async with aclosing(model.generate_stream(complete, runtime)) as chunks:
+                    async for chunk in chunks:
+                        spoken = True
+                        yield chunk
+            except Exception as error:
+                if spoken or model is self.models[-1]:
+                    raise
+                self._next_or_raise(model, error)
+            else:
+                return
+
+    def close(self) -> None:
+        """Close all models."""
+        for model in self.models:
+            model.close()
+
+    async def aclose(self) -> None:
+        """Close all models."""
+        for model in self.models:
+            await model.aclose()
+
+    def _next_or_raise(self, model: ChatModel, error: Exception) -> None:
+        """Go on to the next model, or raise the error being handled."""
+        fails = self._on(error) if callable(self._on) else isinstance(error, self._on)
+        if not fails:
+            raise error
+        log.info("fallback", model=model.name, error=repr(error))

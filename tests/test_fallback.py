@@ -1,0 +1,101 @@
+"""Another model when one fails."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+import pytest
+from conftest import Ask
+
+from chatclient import ChatClient, ChatOptions, ChatResponse, Prompt
+from chatclient.errors import OverloadedError, UsageError
+from chatclient.providers.fallback import FallbackChatModel
+from chatclient.runtime import Runtime
+from chatclient.testing import ScriptedModel
+
+
+def failing(text: str = "busy") -> ScriptedModel:
+    return ScriptedModel(lambda prompt: OverloadedError(text))
+
+
+def test_the_next_model_answers_when_one_fails(ask: Ask) -> None:
+    """The first model that answers gives the answer; those after it are not asked."""
+    last = ScriptedModel("never")
+    model = FallbackChatModel(failing(), ScriptedModel("second"), last)
+
+    assert ask(ChatClient.create(model).prompt("Hi")).text == "second"
+    assert last.prompts == []
+
+
+def test_when_all_fail_the_last_error_is_raised(ask: Ask) -> None:
+    """There is no model left to ask."""
+    client = ChatClient.create(FallbackChatModel(failing("one"), failing("two")))
+
+    with pytest.raises(OverloadedError, match="two"):
+        ask(client.prompt("Hi"))
+
+
+def test_other_errors_are_raised_at_once(ask: Ask) -> None:
+    """Only the chosen errors make the next model try."""
+    never = ScriptedModel("never")
+    broken = ScriptedModel(lambda prompt: LookupError("bug"))
+    with pytest.raises(LookupError):
+        ask(ChatClient.create(FallbackChatModel(broken, never)).prompt("Hi"))
+    chosen = FallbackChatModel(broken, ScriptedModel("ok"), on=lambda e: "bug" in str(e))
+
+    assert ask(ChatClient.create(chosen).prompt("Hi")).text == "ok"
+    assert never.prompts == []
+
+
+def test_each_model_has_its_own_options(ask: Ask) -> None:
+    """A model's name is its own; what the request sets goes to all."""
+    first = ScriptedModel(lambda p: OverloadedError("busy"), options=ChatOptions(model="a"))
+    second = ScriptedModel("ok", options=ChatOptions(model="b"))
+    ask(ChatClient.create(FallbackChatModel(first, second)).prompt("Hi").options(top_p=0.5))
+
+    options = first.prompts[0].options, second.prompts[0].options
+    assert [(o.model, o.top_p) for o in options] == [("a", 0.5), ("b", 0.5)]
+
+
+def test_a_stream_that_has_begun_is_not_begun_again() -> None:
+    """What was said cannot be taken back: the error is raised."""
+
+    class Breaks(ScriptedModel):
+        async def generate_stream(
+            self, prompt: Prompt, runtime: Runtime
+        ) -> AsyncGenerator[ChatResponse | str, None]:
+            yield "half"
+            raise OverloadedError("broke off")
+
+    pieces: list[str] = []
+    with pytest.raises(OverloadedError, match="broke off"):
+        pieces.extend(
+            ChatClient.create(FallbackChatModel(Breaks(), ScriptedModel("never")))
+            .prompt("Hi")
+            .stream()
+        )
+
+    assert pieces in ([], ["half"])
+
+
+def test_a_fallback_closes_and_names_all_its_models() -> None:
+    """What it is made of can be seen, and is closed with it."""
+    closed: list[str] = []
+
+    class Closing(ScriptedModel):
+        def close(self) -> None:
+            closed.append(self.name)
+
+    model = FallbackChatModel(
+        Closing(options=ChatOptions(model="a")), Closing(options=ChatOptions(model="b"))
+    )
+    with model:
+        assert model.name == "a → b"
+
+    async def main() -> None:
+        async with model:
+            pass
+
+    asyncio.run(main())
+    assert closed == ["a", "b", "a", "b"]
+    with pytest.raises(UsageError):
+        FallbackChatModel()
