@@ -14,7 +14,7 @@ def loads(data: str | bytes | bytearray) -> Any:
     """
     try:
         return from_json(data, allow_inf_nan=False)
-    except ValueError:
+    except (ValueError, TypeError):  # TypeError: raw surrogates in a str
         # The standard parser knows lone surrogates, which some models emit; and its message
         # names line and column.
         try:

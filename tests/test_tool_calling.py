@@ -650,3 +650,27 @@ def test_a_model_may_say_nothing_at_all(ask: Ask) -> None:
     result = ask(client_of(ScriptedModel(*answers), add).prompt("x"))
 
     assert (result.text, result.response.chat_response.result) == ("", None)
+
+
+def test_a_call_that_was_cut_off_is_never_completed(ask: Ask) -> None:
+    """At the token limit half a call may look mendable; it is told instead of being run."""
+    cut = AssistantMessage(tool_calls=[call("add", '{"a": 1, "b": 2')])
+    model = ScriptedModel(ChatResponse((Generation(cut, "length"),)), "recovered")
+    ask(client_of(model, add).prompt("x"))
+
+    assert "cut off" in results(model.prompts[1])[0]
+
+
+def test_the_strict_form_of_a_schema_is_made_on_request(ask: Ask) -> None:
+    """A strict tool shows every argument as required, and binds what that form allows."""
+
+    @tool(strict=True)
+    def greet(name: str, greeting: str = "Hello") -> str:
+        return f"{greeting} {name}"
+
+    model = ScriptedModel(call("greet", '{"name": "Jo", "greeting": null}'), "done")
+    ask(client_of(model, greet).prompt("x"))
+
+    schema = (model.prompts[0].options.tool_callbacks or ())[0].definition.input_schema
+    assert list(schema["required"]) == ["name", "greeting"]
+    assert results(model.prompts[1]) == ["Hello Jo"]

@@ -65,6 +65,8 @@ def test_damage_that_can_mean_only_one_thing(text: str, meant: Any) -> None:
         '{"a": (1, 2)}',
         "{a: 1}",
         "[" * 100_000,
+        "```" + " " * 100_000 + "x",
+        '{"a": "' + "\\" * 100_001,
     ],
 )
 def test_damage_that_is_ambiguous(text: str) -> None:

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, NotRequired
 from uuid import UUID
 
 import jsonschema
 import pytest
 from pydantic import (
+    AnyUrl,
     Base64Bytes,
     Base64UrlBytes,
     BaseModel,
@@ -25,7 +26,7 @@ from pydantic import (
     Tag,
     WithJsonSchema,
 )
-from typing_extensions import NotRequired, TypeAliasType, TypedDict
+from typing_extensions import TypeAliasType, TypedDict
 
 from chatclient.tools.schema import ToolParam, signature_of
 
@@ -68,6 +69,7 @@ def test_a_function_becomes_a_schema() -> None:
         Args:
             city: Where.
             days: How many days.
+            unit: Celsius or Fahrenheit.
         """
         return ""
 
@@ -82,7 +84,12 @@ def test_a_function_becomes_a_schema() -> None:
         "properties": {
             "city": {"type": "string", "description": "Where."},
             "days": {"type": "integer", "description": "How many days.", "default": 3},
-            "unit": {"type": "string", "enum": ["C", "F"], "default": "C"},
+            "unit": {
+                "type": "string",
+                "enum": ["C", "F"],
+                "description": "Celsius or Fahrenheit.",
+                "default": "C",
+            },
         },
         "required": ["city"],
         "additionalProperties": False,
@@ -208,6 +215,7 @@ class Level(enum.IntEnum):
             },
         ),
         (Annotated[Decimal, Field(decimal_places=0)], {"type": "number", "multipleOf": 1}),
+        (AnyUrl, {"type": "string", "format": "uri", "minLength": 1}),
         (
             HttpUrl,
             {
@@ -395,6 +403,26 @@ def test_open_models_stay_open() -> None:
     assert definition_of(Open)["additionalProperties"] is True
 
 
+def test_what_a_model_says_of_itself_stays() -> None:
+    """A description that a model gives its schema wins over its docstring."""
+
+    class Item(BaseModel):
+        """Documented.
+
+        Attributes:
+            a: Known.
+            b: Gone.
+        """
+
+        model_config = ConfigDict(json_schema_extra={"description": "Described."})
+        a: int
+
+    item = definition_of(Item)
+
+    assert item["description"] == "Described."
+    assert item["properties"] == {"a": {"type": "integer", "description": "Known."}}
+
+
 class Cat(BaseModel):
     kind: Literal["cat"] = "cat"
     lives: int = 9
@@ -408,17 +436,20 @@ class Hound(BaseModel):
     kind: Literal["hound"] = "hound"
 
 
+Dogs = TypeAliasType("Dogs", Annotated[Dog | Hound, Field(discriminator="kind")])
+
+
 def test_a_tagged_union_requires_its_tags() -> None:
     """The field that tells alternatives apart must be given, also one with a default."""
-    dogs = Annotated[Dog | Hound, Field(discriminator="kind")]
 
-    def function(pet: Annotated[Cat | dogs, Field(discriminator="kind")]) -> None: ...
+    def function(pet: Any) -> None: ...
 
+    function.__annotations__["pet"] = Annotated[Cat | Dogs, Field(discriminator="kind")]
     schema = schema_of(function)
 
     assert "discriminator" not in str(schema)
-    assert [schema["$defs"][name]["required"] for name in ("Cat", "Dog", "Hound")] == [["kind"]] * 3
     assert "oneOf" not in str(schema)
+    assert [schema["$defs"][name]["required"] for name in ("Cat", "Dog", "Hound")] == [["kind"]] * 3
 
 
 def test_a_union_told_apart_by_code() -> None:

@@ -64,14 +64,14 @@ def test_what_is_required() -> None:
     """`ToolParam` says first, then defaults, then whether the type admits None."""
     absent = Field(default=1)
 
-    def function(
+    def function(  # noqa: PLR0913, PLR0917  # all cases side by side
         a: int,
         b: int | None,
         c: Annotated[int | None, "note"],
         d: Annotated[int | None, ToolParam(required=True)],
         e: Annotated[int, Field(default=1)],
         f: Annotated[int, ToolParam(required=True), Field(default=1)],
-        g: Literal["x", None],
+        g: Literal["x"] | None,
         h: None,
         i: Any,
         j,  # type: ignore[no-untyped-def]  # noqa: ANN001
@@ -179,7 +179,7 @@ class Station:
         return 0.0
 
     @staticmethod
-    def name(short: bool) -> str:
+    def name(short: int) -> str:
         """Tell the name."""
         return ""
 
@@ -259,7 +259,7 @@ def test_what_a_partial_settles_is_not_shown() -> None:
     ],
     ids=str,
 )
-def test_whether_anything_is_returned(returns: Any, nothing: bool) -> None:
+def test_whether_anything_is_returned(returns: Any, nothing: object) -> None:
     """Only a declared None promises that there is no result; an unknown promise is none."""
 
     def function() -> Any: ...
@@ -274,18 +274,20 @@ def test_the_constructor_of_a_class_returns_something() -> None:
     assert signature_of(Bare).returns_nothing is False
 
 
+ContextAlias = TypeAliasType("ContextAlias", ToolContext | None)
+
+
 def test_injected_parameters_are_hidden() -> None:
     """What the library fills in is no business of the model."""
-    alias = TypeAliasType("alias", ToolContext | None)
 
     def function(
         a: int,
         b: ToolContext,
         c: ToolContext | None,
         d: "ToolContext",
-        e: "Optional[ToolContext]",
+        e: "Optional[ToolContext]",  # noqa: UP045
         f: Annotated[ToolContext, "note"],
-        g: alias,
+        g: ContextAlias,
         h: Annotated[str, ToolMemoryId],
         i: Annotated[str, ToolMemoryId()] | None,
         j: ToolContext = ToolContext(),  # noqa: B008
@@ -309,7 +311,7 @@ def odd_literal(first: int, second: Literal[Colour.RED]) -> None: ...
 def odd_key(first: int, second: dict[tuple[int, int], str]) -> None: ...
 def odd_set(first: int, second: set[list[int]]) -> None: ...
 def odd_members(first: int, second: frozenset[Point]) -> None: ...
-def odd_bound(first: int, second: Annotated[Colour, Field(ge=1)]) -> None: ...
+def odd_pattern(first: int, second: Annotated[str, Field(pattern="(")]) -> None: ...
 
 
 def local() -> Callable[..., Any]:
@@ -338,7 +340,7 @@ def local() -> Callable[..., Any]:
         (odd_key, "'second' of odd_key.*keys of a JSON object"),
         (odd_set, "'second' of odd_set.*hashed"),
         (odd_members, "'second' of odd_members.*hashed"),
-        (odd_bound, "'second' of odd_bound"),
+        (odd_pattern, "'second' of odd_pattern"),
         (Station.read, r"Station.read\(\) .*bound"),
         (type, "does not say what it takes"),
     ],

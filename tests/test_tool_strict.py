@@ -36,6 +36,7 @@ def test_everything_is_required_and_closed() -> None:
         Args:
             x: First.
             y: Second.
+            z: Third.
         """
 
     assert strict_form(signature_of(function).input_schema) == {
@@ -43,7 +44,7 @@ def test_everything_is_required_and_closed() -> None:
         "properties": {
             "x": {"anyOf": [{"$ref": "#/$defs/Inner"}], "description": "First."},
             "y": {"anyOf": [{"$ref": "#/$defs/Inner"}, {"type": "null"}], "description": "Second."},
-            "z": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+            "z": {"anyOf": [{"type": "integer"}, {"type": "null"}], "description": "Third."},
         },
         "required": ["x", "y", "z"],
         "additionalProperties": False,
@@ -95,7 +96,7 @@ def test_unknown_keywords_are_dropped(annotation: Any, schema: Any) -> None:
     ("annotation", "schema"),
     [
         (Literal["a", "b"], {"anyOf": [{"type": "string", "enum": ["a", "b"]}, {"type": "null"}]}),
-        (Literal["a", None], {"enum": ["a", None]}),
+        (Literal["a"] | None, {"anyOf": [{"const": "a", "type": "string"}, {"type": "null"}]}),
         (int | str, {"anyOf": [{"type": "integer"}, {"type": "string"}, {"type": "null"}]}),
     ],
     ids=str,

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any, Generic, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from chatclient.errors import ToolArgumentError, ToolDefinitionError
 from chatclient.json import dumps, loads
 from chatclient.tool import ToolCallback, ToolContext, ToolDefinition, ToolMetadata, ToolResult
-from chatclient.tools.generation import deep_frozen
+from chatclient.tools.generation import deep_frozen, schema_of
 from chatclient.tools.repair import repair_json
 from chatclient.tools.sources import ToolSource, tool_callbacks
 
@@ -117,7 +117,7 @@ def _object(arguments: str, name: str) -> dict[str, Any]:
 
 def _augmented(definition: ToolDefinition, arguments: type[BaseModel]) -> ToolDefinition:
     schema = dict(definition.input_schema)
-    more = _renamed(arguments.model_json_schema(), schema.get("$defs", {}))
+    more = _renamed(schema_of(TypeAdapter(arguments)), schema.get("$defs", {}))
     extra: dict[str, Any] = more.get("properties", {})
     own: Mapping[str, Any] = schema.get("properties", {})
     if not extra:
@@ -126,8 +126,6 @@ def _augmented(definition: ToolDefinition, arguments: type[BaseModel]) -> ToolDe
     if clash := sorted(set(own) & set(extra)):
         msg = f"tool {definition.name!r} has arguments {clash} of its own; rename the added ones"
         raise ToolDefinitionError(msg)
-    for prop in extra.values():
-        prop.pop("title", None)
     schema["properties"] = {**own, **extra}
     schema["required"] = [*schema.get("required", ()), *more.get("required", ())]
     if definitions := {**schema.get("$defs", {}), **more.get("$defs", {})}:

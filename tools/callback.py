@@ -11,6 +11,7 @@ from chatclient.runtime import drive
 from chatclient.tool import ToolContext, ToolDefinition, ToolMetadata, ToolResult
 from chatclient.tools.conversion import ResultConverter, to_tool_result
 from chatclient.tools.decorator import ToolMark, mark_of
+from chatclient.tools.generation import deep_frozen
 from chatclient.tools.schema import (
     ToolSignature,
     check_tool_name,
@@ -18,6 +19,7 @@ from chatclient.tools.schema import (
     signature_of,
     signature_of_model,
     signature_of_schema,
+    strict_form,
 )
 from chatclient.values import EMPTY
 
@@ -69,11 +71,12 @@ class FunctionToolCallback:
         self.function = function
         self.metadata = metadata or mark.metadata
         self._convert = result_converter or mark.result_converter
+        strict = mark.strict if strict is None else strict
         self.definition = ToolDefinition(
             name,
             description or mark.description or signature.description or describe_name(name),
-            signature.input_schema,
-            mark.strict if strict is None else strict,
+            _strict(name, signature) if strict else signature.input_schema,
+            strict,
         )
 
     async def invoke(self, arguments: str, context: ToolContext) -> ToolResult:
@@ -91,6 +94,15 @@ class FunctionToolCallback:
 
     def __repr__(self) -> str:
         return f"FunctionToolCallback({self.definition.name!r})"
+
+
+def _strict(name: str, signature: ToolSignature) -> Mapping[str, Any]:
+    """Return the form of a schema that providers can enforce."""
+    form = strict_form(signature.input_schema)
+    if form is None:
+        msg = f"tool {name!r} has arguments that no provider can enforce; leave strict out"
+        raise ToolDefinitionError(msg)
+    return deep_frozen(form)
 
 
 def _own_name(function: Callable[..., Any]) -> str:

@@ -217,6 +217,7 @@ class _Generator(GenerateJsonSchema):
         if names is None:
             msg = "the keys of a JSON object are strings; a mapping needs keys made from those"
             raise PydanticInvalidForJsonSchema(msg)
+        result.setdefault("additionalProperties", True)
         return {**result, "propertyNames": names} if names else result
 
     def _names(self, schema: JsonSchema) -> JsonSchema | None:

@@ -6,8 +6,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from chatclient.errors import DeadlineExceededError, UnknownToolError, UsageError
+from chatclient.errors import (
+    DeadlineExceededError,
+    ToolArgumentError,
+    UnknownToolError,
+    UsageError,
+)
 from chatclient.events import ToolCallFinished
+from chatclient.json import loads
 from chatclient.logs import get_logger
 from chatclient.messages import AssistantMessage, ToolCall, ToolResponse, ToolResponseMessage
 from chatclient.options import ChatOptions
@@ -99,7 +105,10 @@ class ToolCallingManager:
         if generation is None:
             msg = "the response asks for no tool; check response.has_tool_calls() first"
             raise UsageError(msg)
-        return await self.execute_message(prompt, generation.output, (), runtime, turn)
+        cut_off = generation.finish_reason == "length"
+        return await self.execute_message(
+            prompt, generation.output, (), runtime, turn, cut_off=cut_off
+        )
 
     async def execute_message(
         self,
@@ -108,10 +117,17 @@ class ToolCallingManager:
         answered: Sequence[ToolResponse],
         runtime: Runtime,
         turn: ToolTurn,
+        *,
+        cut_off: bool = False,
     ) -> ToolExecutionResult:
-        """Run those calls of *message* that are not among *answered*, as one round of *turn*."""
+        """Run those calls of *message* that are not among *answered*, as one round of *turn*.
+
+        When the message was *cut_off*, its last call may be one half: what is no complete JSON
+        is then never mended.
+        """
         done = {response.id: response for response in answered}
         round_ = _Round(self, prompt, message, runtime, turn)
+        round_.cut_off = message.tool_calls[-1].id if cut_off else None
         executions = await round_.run(done)
         pending = tuple(call for call in message.tool_calls if call.id in round_.pending)
         if pending:
@@ -200,6 +216,7 @@ class _Round:
         self.callbacks = manager.callbacks_of(prompt.options)
         self.breach: str | None = None
         self.pending: set[str] = set()
+        self.cut_off: str | None = None
         self._attempts = [0] * len(self.calls)
 
     async def run(self, done: Mapping[str, ToolResponse]) -> list[ToolExecution]:
@@ -286,6 +303,8 @@ class _Round:
         started = time.perf_counter()
         error: Exception | None = None
         try:
+            if call.id == self.cut_off:
+                _require_whole(call)
             result = await self.manager.run(call, self.callbacks, context)
         except (ApprovalRequired, MemoryError):
             raise

@@ -15,7 +15,7 @@ Schema = Mapping[str, Any]
 
 # --- text -----------------------------------------------------------------------------------
 
-_FENCE = re.compile(r"```[a-zA-Z0-9]*\s*\n?(.*?)\n?\s*(?:```)?", re.DOTALL)
+_FENCE = "```"
 _TOKEN = re.compile(
     r"""
       (?P<space>\s+)
@@ -41,8 +41,8 @@ def repair_json(text: str) -> str | None:
     strings, and JSON that was encoded twice. JSON without damage comes back as it is.
     """
     text = whole_text(text).strip().removeprefix("\ufeff")
-    if fenced := _FENCE.fullmatch(text):
-        text = fenced[1].strip()
+    if text.startswith(_FENCE):
+        text = re.sub(r"^[a-zA-Z0-9]*", "", text[len(_FENCE) :]).removesuffix(_FENCE).strip()
     for candidate in (text, _rewritten(text)):
         if candidate is None:
             continue

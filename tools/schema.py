@@ -6,9 +6,9 @@ admits is also what binds.
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NotRequired, TypeVar
+from typing import Any, NotRequired, Self, TypeVar
 
 from pydantic import TypeAdapter
 
@@ -63,7 +63,7 @@ class ToolSignature:
     description: str
     returns_nothing: bool
     _reader: ArgumentReader = field(repr=False)
-    _injected: tuple[Parameter, ...] = field(default=(), repr=False)
+    _injected: "_Injected" = field(repr=False)
     _positional: tuple[Parameter, ...] = field(default=(), repr=False)
 
     @property
@@ -85,8 +85,10 @@ class ToolSignature:
             UsageError: The function wants the conversation's id and there is no conversation.
         """
         values = self._reader.read(arguments)
-        for parameter in self._injected:
-            self._inject(parameter, values, context)
+        for name in self._injected.contexts:
+            values[name] = context
+        for parameter in self._injected.conversations:
+            self._inject_conversation(parameter, values, context.conversation_id)
         return values
 
     def prepare(
@@ -97,16 +99,16 @@ class ToolSignature:
         Unlike `bind` alone, it also serves functions that take parameters by position only.
         """
         values = self.bind(arguments, context)
+        if not self._positional:
+            return functools.partial(function, **values)
         given = [each.name in values for each in self._positional]
         last = len(given) - given[::-1].index(True) if True in given else 0
         places = [values.pop(each.name, each.default) for each in self._positional[:last]]
         return functools.partial(function, *places, **values)
 
-    def _inject(self, parameter: Parameter, values: dict[str, Any], context: ToolContext) -> None:
-        if parameter.role != "memory_id":
-            values[parameter.name] = context
-            return
-        conversation = context.conversation_id
+    def _inject_conversation(
+        self, parameter: Parameter, values: dict[str, Any], conversation: str | None
+    ) -> None:
         if conversation is None and parameter.default is not MISSING:
             return
         if conversation is None and not parameter.admits_none:
@@ -117,6 +119,26 @@ class ToolSignature:
             )
             raise UsageError(msg)
         values[parameter.name] = conversation
+
+
+@dataclass(frozen=True, slots=True)
+class _Injected:
+    """The parameters that the library fills in: by name with the context, or with its id."""
+
+    contexts: tuple[str, ...]
+    conversations: tuple[Parameter, ...]
+
+    @classmethod
+    def of(cls, parameters: Iterable[Parameter]) -> Self:
+        parameters = tuple(parameters)
+        return cls(
+            tuple(each.name for each in parameters if each.role == "context"),
+            tuple(each for each in parameters if each.role == "memory_id"),
+        )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (*self.contexts, *(each.name for each in self.conversations))
 
 
 def signature_of(
@@ -145,12 +167,12 @@ def signature_of(
     said = parse_docstring(callee.doc)
     arguments = tuple(each for each in callee.parameters if each.role == "argument")
     adapter, schema = arguments_of(arguments, said.parameters, callee.place)
-    injected = tuple(each for each in callee.parameters if each.role != "argument")
+    injected = _Injected.of(callee.parameters)
     reader = ArgumentReader(
         name or _name(function),
         adapter.validator.validate_json,
         schema,
-        hidden=(each.name for each in injected),
+        hidden=injected.names,
     )
     return ToolSignature(
         deep_frozen(schema),
@@ -233,7 +255,7 @@ def signature_of_schema(
     fields.update(dict.fromkeys(required, Any))
     closed = complete.get("additionalProperties") is False
     validate = typed_dict(fields, extra="forbid" if closed else "allow").validator.validate_json
-    injected = tuple(each for each in callee.parameters if each.role != "argument")
+    injected = _Injected.of(callee.parameters)
     return ToolSignature(
         deep_frozen(complete),
         parse_docstring(callee.doc).summary,
@@ -242,7 +264,7 @@ def signature_of_schema(
             name or _name(function),
             lambda text: repair_value(validate(text), complete),
             complete,
-            hidden=(each.name for each in injected),
+            hidden=injected.names,
         ),
         injected,
         _by_position(callee),
@@ -280,7 +302,7 @@ def _refuse(callee: Callee) -> None:
         raise ToolDefinitionError(msg)
 
 
-def _one_value(callee: Callee) -> tuple[Parameter, tuple[Parameter, ...]]:
+def _one_value(callee: Callee) -> tuple[Parameter, _Injected]:
     """Return the parameter that takes the whole input, and those that the library fills in."""
     takes = [
         each for each in callee.parameters if each.role == "argument" and each.kind not in _VARIADIC
@@ -296,7 +318,7 @@ def _one_value(callee: Callee) -> tuple[Parameter, tuple[Parameter, ...]]:
             " if it wants one; leave input_type out to give it each value by name"
         )
         raise ToolDefinitionError(msg)
-    return takes[0], tuple(injected)
+    return takes[0], _Injected.of(injected)
 
 
 def _whole_input(

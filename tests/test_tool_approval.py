@@ -1,0 +1,526 @@
+"""Calls that somebody has to approve: at once, or later and elsewhere."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Ask, Asked
+from test_tool_calling import assert_paired, results
+
+from chatclient import AssistantMessage, ChatClient, UserMessage
+from chatclient.errors import ToolDeniedError, UsageError
+from chatclient.events import RoundEnded, TextDelta, ToolCallFinished
+from chatclient.messages import ToolCall, ToolResponse
+from chatclient.testing import Answer, ScriptedModel, call
+from chatclient.tools import (
+    Decision,
+    NextTool,
+    PendingTurn,
+    ToolApproval,
+    ToolCallingManager,
+    ToolContext,
+    ToolFailurePolicy,
+    ToolInvocation,
+    ToolLimits,
+    ToolResult,
+    tool,
+)
+
+paid: list[int] = []
+looked: list[str] = []
+keys: list[str] = []
+
+
+@tool
+def pay(amount: int, context: ToolContext) -> str:
+    """Pay an amount."""
+    paid.append(amount)
+    keys.append(context.idempotency_key)
+    return f"paid {amount}"
+
+
+@tool(effect="read")
+def look(what: str = "balance") -> str:
+    """Look something up."""
+    looked.append(what)
+    return f"{what}: 100"
+
+
+@pytest.fixture(autouse=True)
+def _nothing_happened() -> None:
+    for each in (paid, looked, keys):
+        each.clear()
+
+
+def pay_call(amount: int, id: str = "p1") -> ToolCall:
+    return call("pay", f'{{"amount": {amount}}}', id=id)
+
+
+def client_of(model: ScriptedModel, *, approval: Any = None, **manager: Any) -> ChatClient:
+    manager.setdefault("interceptors", [approval or ToolApproval()])
+    builder = ChatClient.builder(model).default_tools(pay, look)
+    return builder.tool_calling_manager(ToolCallingManager(**manager)).build()
+
+
+def pending(asked: Asked) -> PendingTurn:
+    turn = asked.response.context["pending_turn"]
+    assert isinstance(turn, PendingTurn)
+    return turn
+
+
+def suspended(ask: Ask, *answers: Answer, **settings: Any) -> PendingTurn:
+    """Return the turn of a request that has come to wait."""
+    return pending(ask(client_of(ScriptedModel(*answers), **settings).prompt("Pay!")))
+
+
+# --- at once ---
+
+
+@pytest.mark.parametrize("kind", ["plain", "async"])
+@pytest.mark.parametrize("form", ["bool", "Decision"])
+def test_a_call_can_be_approved_at_once(ask: Ask, kind: str, form: str) -> None:
+    """Somebody is asked, plainly or asynchronously, and says yes or no, with a word if need be."""
+    asked: list[Any] = []
+
+    def decide(invocation: ToolInvocation) -> Decision | bool:
+        asked.append(json.loads(invocation.tool_call.arguments)["amount"])
+        approved = asked[-1] < 100
+        return approved if form == "bool" else Decision(approved, "Too much.")
+
+    async def decide_later(invocation: ToolInvocation) -> Decision | bool:
+        await asyncio.sleep(0.001)
+        return decide(invocation)
+
+    model = ScriptedModel([pay_call(5, "a"), pay_call(500, "b"), call("look")], "done")
+    approval = ToolApproval(ask=decide if kind == "plain" else decide_later)
+    result = ask(client_of(model, approval=approval).prompt("x"))
+
+    refusal = "The user did not allow this call." if form == "bool" else "Too much."
+    assert results(model.prompts[1]) == ["paid 5", refusal, "balance: 100"]
+    assert (paid, sorted(asked)) == ([5], [5, 500])
+    assert isinstance(result.executions[1].error, ToolDeniedError)
+    assert result.text == "done"
+
+
+def test_a_call_can_be_approved_with_other_arguments(ask: Ask) -> None:
+    """The tool is run with what was approved; the history keeps what the model wrote."""
+    approval = ToolApproval(ask=lambda _: Decision(approved=True, arguments='{"amount": 3}'))
+    model = ScriptedModel(pay_call(900), "done")
+    result = ask(client_of(model, approval=approval).prompt("x"))
+
+    assert paid == [3]
+    assert result.executions[0].tool_call == pay_call(900)
+
+
+def test_only_what_needs_approval_is_asked_about(ask: Ask) -> None:
+    """By default that is what writes; a function of the call decides otherwise."""
+
+    def large(invocation: ToolInvocation) -> bool:
+        amount: int = json.loads(invocation.tool_call.arguments).get("amount", 0)
+        return amount > 100
+
+    approval = ToolApproval(needed=large, ask=lambda _: False)
+    model = ScriptedModel([pay_call(5), call("look"), pay_call(500, "p2")], "done")
+    ask(client_of(model, approval=approval).prompt("x"))
+
+    assert (paid, looked) == ([5], ["balance"])
+    assert ToolApproval().ask is None
+
+
+def test_a_denied_call_can_end_the_turn(ask: Ask) -> None:
+    """It is a failure of the kind "denied", and the policy may raise it."""
+    policy = ToolFailurePolicy(reactions={"denied": "raise"})
+    approval = ToolApproval(ask=lambda _: Decision(approved=False, message="Never."))
+    client = client_of(
+        ScriptedModel(pay_call(5), "no"), interceptors=[approval], exception_processor=policy
+    )
+    with pytest.raises(ToolDeniedError, match=r"Never\."):
+        ask(client.prompt("x"))
+
+
+def test_an_answer_that_is_no_decision_does_not_approve(ask: Ask) -> None:
+    """A truthy something is no yes: the call fails, and the error says what is wanted."""
+    answer: Any = "yes"
+    model = ScriptedModel(pay_call(5), "done")
+    result = ask(client_of(model, approval=ToolApproval(ask=lambda _: answer)).prompt("x"))
+
+    assert paid == []
+    assert "a bool or a Decision, not 'yes'" in str(result.executions[0].error)
+
+
+def test_whoever_is_asked_may_leave_it_open(ask: Ask) -> None:
+    """None is no decision: the turn is suspended after all."""
+    turn = suspended(ask, pay_call(5), approval=ToolApproval(ask=lambda _: None))
+
+    assert turn.pending == (pay_call(5),)
+
+
+# --- later ---
+
+
+def test_a_turn_waits_for_approval(ask: Ask) -> None:
+    """The response carries what waits; what needs no approval has been run already."""
+    model = ScriptedModel([call("look"), pay_call(5)], "never")
+    result = ask(client_of(model).prompt("Pay!"))
+    turn = pending(result)
+
+    assert (paid, looked) == ([], ["balance"])
+    assert turn.messages == (UserMessage("Pay!"),)
+    assert turn.message == AssistantMessage(tool_calls=[call("look"), pay_call(5)])
+    assert turn.responses == (ToolResponse("call_look", "look", "balance: 100"),)
+    assert (turn.pending, turn.rounds) == ((pay_call(5),), 1)
+    assert result.response.chat_response.has_tool_calls()
+    assert [each.tool_call.name for each in result.executions] == ["look"]
+    assert len(model.prompts) == 1
+
+
+def test_the_accessors_tell_what_waits() -> None:
+    """Each kind of answer has the pending turn, and None where nothing waits."""
+
+    def client() -> ChatClient:
+        return client_of(ScriptedModel(pay_call(5), "never"))
+
+    async def later() -> list[PendingTurn | None]:
+        stream = client().prompt("x").astream()
+        assert [piece async for piece in stream.content()] == []
+        return [(await client().prompt("x").acall()).pending_turn(), stream.pending_turn()]
+
+    stream = client().prompt("x").stream()
+    assert list(stream) == []
+    turns = [client().prompt("x").call().pending_turn(), stream.pending_turn()]
+
+    assert turns == asyncio.run(later()) == [turns[0]] * 2
+    assert turns[0] is not None
+    nothing = ChatClient.create(ScriptedModel("hi")).prompt("x").call().pending_turn()
+    assert nothing is None
+
+
+@pytest.mark.parametrize("way", ["object", "json"])
+@pytest.mark.parametrize("decision", ["approve", "deny"])
+def test_a_turn_goes_on_in_another_client(ask: Ask, way: str, decision: Any) -> None:
+    """Approved or denied, the waiting call is answered and the model comes to its answer."""
+    turn = suspended(ask, [call("look"), pay_call(5)])
+    model = ScriptedModel("It is done.")
+    given = turn if way == "object" else turn.to_json()
+    result = ask(client_of(model).resume(given, decision))
+
+    assert result.text == "It is done."
+    answered = "paid 5" if decision == "approve" else "The user did not allow this call."
+    assert results(model.prompts[0]) == ["balance: 100", answered]
+    assert (paid, looked) == ([5] if decision == "approve" else [], ["balance"])
+    assert model.prompts[0].messages[:2] == (*turn.messages, turn.message)
+    assert_paired(model.prompts[0].messages)
+    assert "pending_turn" not in result.response.context
+
+
+def test_each_call_can_be_decided_differently(ask: Ask) -> None:
+    """One is approved, one denied with a reason, one approved with other arguments."""
+    calls = [pay_call(1, "a"), call("look"), pay_call(2, "b"), pay_call(3, "c")]
+    turn = suspended(ask, calls)
+    model = ScriptedModel("done")
+    decisions: dict[str, Decision | bool] = {
+        "c": Decision(approved=True, arguments='{"amount": 30}'),
+        "a": True,
+        "b": Decision(approved=False, message="Not that one."),
+    }
+    result = ask(client_of(model).resume(turn.to_json(), decisions))
+
+    assert results(model.prompts[0]) == ["paid 1", "balance: 100", "Not that one.", "paid 30"]
+    assert sorted(paid) == [1, 30]
+    assert looked == ["balance"]
+    assert [each.tool_call.id for each in result.executions] == ["a", "b", "c"]
+    assert [each.is_error for each in result.executions] == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("decisions", "words"),
+    [
+        ({}, "not decided"),
+        ({"p1": True}, r"not decided \['p2'\]"),
+        ({"p1": True, "p2": True, "p3": True}, r"unknown \['p3'\]"),
+        ({"p1": True, "p2": None}, "a bool or a Decision"),
+        ({"p1": True, "p2": "approve"}, "a bool or a Decision"),
+    ],
+)
+def test_every_waiting_call_has_to_be_decided(decisions: Any, words: str) -> None:
+    """Nothing is run as long as a decision is missing, strange, or about no waiting call."""
+    turn = suspended(Ask("call"), [pay_call(1), pay_call(2, "p2"), call("look")])
+    with pytest.raises(UsageError, match=words):
+        client_of(ScriptedModel("never")).resume(turn, decisions)
+    assert paid == []
+
+
+def test_a_resumed_turn_may_come_to_wait_again(ask: Ask) -> None:
+    """The next write suspends it anew, with everything that happened before."""
+    turn = suspended(ask, pay_call(1))
+    again = pending(ask(client_of(ScriptedModel(pay_call(2, "p2"))).resume(turn, "approve")))
+    model = ScriptedModel("done")
+    ask(client_of(model).resume(again.to_json(), "approve"))
+
+    assert paid == [1, 2]
+    assert (again.rounds, again.calls) == (2, {"pay": 2})
+    assert len(model.prompts[0].messages) == 5
+    assert_paired(model.prompts[0].messages)
+
+
+def test_a_decision_is_about_one_call_only(ask: Ask) -> None:
+    """A later call that happens to have the same id has to be approved for itself."""
+    turn = suspended(ask, pay_call(1, "call_0"))
+    client = client_of(ScriptedModel(pay_call(1000, "call_0"), "never"))
+    again = pending(ask(client.resume(turn, {"call_0": True})))
+
+    assert paid == [1]
+    assert again.pending == (pay_call(1000, "call_0"),)
+
+
+def test_a_decision_does_not_reach_an_agents_own_calls(ask: Ask) -> None:
+    """An agent that is run after approval needs approvals of its own, whatever the ids."""
+    inner = client_of(ScriptedModel(pay_call(1000, "p1"), "inner"))
+    agent = inner.as_tool("agent", "An agent.")
+    waiting = call("agent", '{"request": "pay"}', id="p1")
+
+    def outer(*answers: Answer) -> ChatClient:
+        builder = ChatClient.builder(ScriptedModel(*answers)).default_tools(agent)
+        manager = ToolCallingManager(interceptors=[ToolApproval()])
+        return builder.tool_calling_manager(manager).build()
+
+    turn = pending(ask(outer(waiting).prompt("x")))
+    ask(outer("done").resume(turn, "approve"))
+
+    assert paid == []
+
+
+def test_limits_count_on_in_a_resumed_turn(ask: Ask) -> None:
+    """What was called before the turn waited counts, and the waiting call counts once."""
+    limits = ToolLimits(per_tool={"pay": 2}, max_rounds=9, on_exceeded="tell_model")
+    turn = suspended(ask, call("look"), [pay_call(1), call("look", id="l2")], limits=limits)
+    assert (turn.calls, turn.rounds) == ({"look": 2, "pay": 1}, 2)
+
+    approval = ToolApproval(ask=lambda _: True)
+    calls = [pay_call(n, f"q{n}") for n in (2, 3)]
+    model = ScriptedModel(calls, "done")
+    client = client_of(model, interceptors=[approval], limits=limits)
+    result = ask(client.resume(turn.to_json(), "approve"))
+
+    assert paid == [1, 2]
+    assert "limit (2) exceeded for tool 'pay'" in results(model.prompts[1])[1]
+    assert [each.attempt for each in result.executions] == [1, 2, 3]
+
+
+def test_rounds_count_on_in_a_resumed_turn(ask: Ask) -> None:
+    """A turn cannot outwit its limit of rounds by waiting."""
+    turn = suspended(ask, call("look"), pay_call(1))
+    client = client_of(ScriptedModel("never"), limits=ToolLimits(max_rounds=2))
+    result = ask(client.resume(turn, "approve"))
+
+    assert result.text == "Round limit (2) reached for this turn."
+    assert paid == [1]
+
+
+def test_a_resumed_call_has_the_idempotency_key_of_its_place_in_the_turn(ask: Ask) -> None:
+    """A second identical payment has another key, although another process makes it."""
+
+    def turn() -> PendingTurn:
+        first = client_of(ScriptedModel(pay_call(5, "a"), pay_call(5, "b")))
+        waits_twice = pending(ask(first.prompt("Pay!")))
+        second = client_of(ScriptedModel(pay_call(5, "b")))
+        return pending(ask(second.resume(waits_twice.to_json(), "approve")))
+
+    ask(client_of(ScriptedModel("done")).resume(turn().to_json(), "approve"))
+    once = list(keys)
+    keys.clear()
+    ask(client_of(ScriptedModel("done")).resume(turn().to_json(), "approve"))
+
+    assert len(set(once)) == 2
+    assert keys == once
+
+
+def test_the_conversation_is_carried_on(ask: Ask) -> None:
+    """A resumed request belongs to the conversation of the first; its tools know it."""
+    seen: list[Any] = []
+
+    @tool
+    def book(context: ToolContext) -> None:
+        seen.append((context.conversation_id, context.get("tenant")))
+
+    def client(*answers: Answer) -> ChatClient:
+        manager = ToolCallingManager(interceptors=[ToolApproval()])
+        builder = ChatClient.builder(ScriptedModel(*answers)).default_tools(book)
+        return builder.tool_calling_manager(manager).build()
+
+    turn = pending(ask(client(call("book")).prompt("x").conversation("c-7")))
+    request = client("done").resume(turn.to_json(), "approve").tool_context(tenant="acme")
+    result = ask(request)
+
+    assert turn.conversation_id == "c-7"
+    assert seen == [("c-7", "acme")]
+    assert result.response.context["chat_memory_conversation_id"] == "c-7"
+
+
+def test_a_resumed_request_says_nothing_twice(ask: Ask) -> None:
+    """The clients' default texts are in the turn's messages already."""
+
+    def client(model: ScriptedModel) -> ChatClient:
+        builder = client_of(model).mutate().default_system("Be {x}.", params={"x": "brief"})
+        return builder.default_user("Hi").build()
+
+    turn = pending(ask(client(ScriptedModel(pay_call(1))).prompt()))
+    model = ScriptedModel("done")
+    ask(client(model).resume(turn, "approve"))
+
+    assert [m.text for m in model.prompts[0].messages[:2]] == ["Be brief.", "Hi"]
+    assert len(model.prompts[0].messages) == 4
+
+
+def test_a_resumed_stream_tells_what_happens() -> None:
+    """Its events begin with what had to wait; what was run before is not told again."""
+    turn = suspended(Ask("stream"), [call("look"), pay_call(5)])
+    model = ScriptedModel("It is done.", chunks=50)
+    events = Ask("stream")(client_of(model).resume(turn, "approve")).events
+
+    assert [type(event) for event in events[:3]] == [ToolCallFinished, TextDelta, RoundEnded]
+    assert events[0].response.data == "paid 5"
+
+
+def test_a_direct_result_may_have_waited(ask: Ask) -> None:
+    """An approved call that returns directly ends the turn; the model is not asked again."""
+
+    @tool(return_direct=True)
+    def wire() -> str:
+        return "wired"
+
+    def client(*answers: Answer) -> ChatClient:
+        manager = ToolCallingManager(interceptors=[ToolApproval()])
+        builder = ChatClient.builder(ScriptedModel(*answers)).default_tools(wire)
+        return builder.tool_calling_manager(manager).build()
+
+    turn = pending(ask(client(call("wire")).prompt("x")))
+
+    assert ask(client().resume(turn, "approve")).text == "wired"
+
+
+def test_an_approved_call_may_still_fail(ask: Ask) -> None:
+    """The model is told about it as always, and goes on."""
+    turn = suspended(ask, call("pay", '{"amount": "lots"}', id="p1"))
+    model = ScriptedModel("done")
+    ask(client_of(model).resume(turn.to_json(), "approve"))
+
+    assert "amount: should be a valid integer" in results(model.prompts[0])[0]
+
+
+def test_calls_that_run_side_by_side_may_wait(ask: Ask) -> None:
+    """Some of a batch wait and the others finish, however many run at once."""
+    calls = [pay_call(n, f"p{n}") if n % 2 else call("look", id=f"l{n}") for n in range(6)]
+    turn = suspended(ask, calls, blocking_concurrency=4)
+
+    assert [each.id for each in turn.pending] == ["p1", "p3", "p5"]
+    assert [each.id for each in turn.responses] == ["l0", "l2", "l4"]
+    model = ScriptedModel("done")
+    ask(client_of(model, blocking_concurrency=4).resume(turn.to_json(), "approve"))
+    assert_paired(model.prompts[0].messages)
+
+
+def test_a_loop_of_ones_own_sees_what_waits() -> None:
+    """The manager's result names the waiting calls, and its history is without them."""
+    manager = ToolCallingManager(interceptors=[ToolApproval()])
+    model = ScriptedModel([call("look"), pay_call(5)])
+    client = client_of(model)
+    response = client.prompt("x").tool_calling(False).call().chat_response()
+    result = manager.execute_tool_calls(model.prompts[0], response)
+
+    assert result.pending == (pay_call(5),)
+    assert result.conversation_history == (UserMessage("x"),)
+    assert [each.response.data for each in result.executions] == ["balance: 100"]
+
+
+# --- JSON ---
+
+
+def test_a_pending_turn_is_json_both_ways() -> None:
+    """What comes back is equal, to the last detail of its messages."""
+    arguments = '{"amount": 5, "note": "für \\ud800 \\"Ann\\""}'
+    history = [UserMessage("Hi"), AssistantMessage("Hello"), UserMessage("Pay 5 € — now")]
+    request = client_of(ScriptedModel([call("look"), call("pay", arguments, id="p1")]))
+    turn = pending(Ask("call")(request.prompt(history).conversation("c")))
+
+    text = turn.to_json()
+    assert PendingTurn.from_json(text) == turn
+    assert json.loads(text)["version"] == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "nothing",
+        "[]",
+        "null",
+        "{}",
+        '{"version": 1}',
+        '{"version": 2, "messages": []}',
+        '{"version": 1, "messages": [], "message": {"role": "user", "content": "x"}}',
+    ],
+)
+def test_what_is_no_pending_turn_is_refused(text: str) -> None:
+    """Broken or foreign JSON, or a version that is not known, is a usage error."""
+    with pytest.raises(UsageError, match="no pending turn"):
+        client_of(ScriptedModel("never")).resume(text, "approve")
+
+
+OTHER_PROCESS = """
+import sys
+from chatclient import ChatClient
+from chatclient.testing import ScriptedModel
+from chatclient.tools import ToolApproval, ToolCallingManager, tool
+
+@tool
+def pay(amount: int) -> str:
+    print("paying", amount)
+    return f"paid {amount}"
+
+manager = ToolCallingManager(interceptors=[ToolApproval()])
+model = ScriptedModel("Paid, thank you.")
+client = ChatClient.builder(model).default_tools(pay).tool_calling_manager(manager).build()
+print(client.resume(sys.stdin.read(), "approve").call().content())
+print([response.data for response in model.prompts[0].messages[-1].responses])
+"""
+
+
+def test_a_turn_goes_on_in_another_process(tmp_path: Path) -> None:
+    """All that another process needs is the JSON and the tools."""
+    turn = suspended(Ask("call"), [call("look"), pay_call(5)])
+    script = tmp_path / "resume.py"
+    script.write_text(OTHER_PROCESS)
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        input=turn.to_json(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert done.stdout.splitlines() == [
+        "paying 5",
+        "Paid, thank you.",
+        "['balance: 100', 'paid 5']",
+    ]
+    assert (paid, done.stderr) == ([], "")
+
+
+def test_interceptors_after_the_approval_see_what_was_approved(ask: Ask) -> None:
+    """Approval is one interceptor among others, and its place in the order counts."""
+    seen: list[str] = []
+
+    async def watch(invocation: ToolInvocation, call_next: NextTool) -> ToolResult:
+        seen.append(invocation.tool_call.arguments)
+        return await call_next(invocation)
+
+    approval = ToolApproval(ask=lambda _: Decision(approved=True, arguments='{"amount": 1}'))
+    model = ScriptedModel(pay_call(5), "done")
+    ask(client_of(model, interceptors=[watch, approval, watch]).prompt("x"))
+
+    assert seen == ['{"amount": 5}', '{"amount": 1}']

@@ -1,0 +1,318 @@
+"""What tools are told behind the model's back, and that the model is never told it."""
+
+import asyncio
+import itertools
+import json
+from collections.abc import Callable
+from typing import Annotated, Any, Optional
+
+import pytest
+from conftest import Ask
+from servers import ChatServer, completion
+from test_tool_calling import client_of, results
+
+from chatclient import AssistantMessage, ChatClient, ChatOptions, Message, UserMessage
+from chatclient.messages import ToolCall
+from chatclient.providers.openai import OpenAIChatModel
+from chatclient.testing import Answer, ScriptedModel, call
+from chatclient.tools import (
+    DataToolCallback,
+    FunctionToolCallback,
+    ToolCallingManager,
+    ToolContext,
+    ToolDefinition,
+    ToolMemoryId,
+    tool,
+)
+
+Start = Callable[..., ChatServer]
+
+seen: list[Any] = []
+
+
+@pytest.fixture(autouse=True)
+def _nothing_seen() -> None:
+    seen.clear()
+
+
+@tool
+def typed(x: int, context: ToolContext) -> None:
+    seen.append(context["tenant"])
+
+
+@tool
+async def in_text(context: "ToolContext", x: int = 1) -> None:
+    await asyncio.sleep(0)
+    seen.append(context["tenant"])
+
+
+@tool
+def maybe(x: int, context: Optional[ToolContext] = None) -> None:  # noqa: UP045 - people write it
+    seen.append(context["tenant"] if context is not None else None)
+
+
+@tool
+def keyword_only(x: int, *, context: ToolContext | None = None) -> None:
+    seen.append(context["tenant"] if context is not None else None)
+
+
+class Desk:
+    @tool
+    def method(self, x: int, context: ToolContext) -> None:
+        seen.append(context["tenant"])
+
+    @tool
+    @classmethod
+    def of_class(cls, context: ToolContext, x: int) -> None:
+        seen.append(context["tenant"])
+
+
+def by_input(text: str, context: ToolContext) -> None:
+    seen.append(context["tenant"])
+
+
+SOURCES: dict[str, Any] = {
+    "typed": typed,
+    "in_text": in_text,
+    "maybe": maybe,
+    "keyword_only": keyword_only,
+    "method": Desk(),
+    "of_class": Desk(),
+    "by_input": FunctionToolCallback(by_input, input_type=dict[str, int]),
+}
+
+
+@pytest.mark.parametrize("name", list(SOURCES))
+def test_the_context_goes_where_it_is_asked_for(ask: Ask, name: str) -> None:
+    """A parameter typed as context gets it, anywhere, and is no argument for the model."""
+    model = ScriptedModel(call(name, '{"x": 1}'), "done")
+    ask(ChatClient.create(model).prompt("x").tools(SOURCES[name]).tool_context(tenant="acme"))
+
+    assert seen == ["acme"]
+    callbacks = model.prompts[0].options.tool_callbacks or ()
+    [definition] = [c.definition for c in callbacks if c.definition.name == name]
+    assert "context" not in str(definition.input_schema)
+
+
+def test_a_model_cannot_supply_the_context(ask: Ask) -> None:
+    """A model that guesses the parameter is not believed."""
+    model = ScriptedModel(call("typed", '{"x": 1, "context": {"tenant": "evil"}}'), "done")
+    ask(client_of(model, typed).prompt("x").tool_context(tenant="acme"))
+
+    assert seen == ["acme"]
+
+
+def test_contexts_add_up(ask: Ask) -> None:
+    """Options, client and request each say something; the nearest to the request wins."""
+
+    @tool
+    def show(context: ToolContext) -> None:
+        seen.append(dict(context))
+
+    model = ScriptedModel(
+        call("show"), "done", options=ChatOptions(tool_context={"a": 1, "b": 1, "c": 1})
+    )
+    client = ChatClient.builder(model).default_tools(show)
+    built = client.default_tool_context({"b": 2}, c=2).build()
+    ask(built.prompt("x").tool_context({"c": 3}).tool_context(d=4))
+
+    assert seen == [{"a": 1, "b": 2, "c": 3, "d": 4}]
+
+
+def test_a_context_is_read_only(ask: Ask) -> None:
+    """A tool cannot change what the next one is told."""
+
+    @tool
+    def vandal(context: ToolContext) -> None:
+        context["tenant"] = "evil"  # type: ignore[index]
+
+    model = ScriptedModel([call("vandal"), call("typed", '{"x": 1}')], "done")
+    ask(client_of(model, vandal, typed).prompt("x").tool_context(tenant="acme"))
+
+    assert seen == ["acme"]
+    assert "does not support item assignment" in results(model.prompts[1])[0]
+
+
+def test_a_tool_knows_its_call(ask: Ask) -> None:
+    """The id and name of the call, and how often the turn has called the tool."""
+
+    @tool(name="renamed")
+    def show(context: ToolContext, n: int = 0) -> None:
+        seen.append((context.tool_call_id, context.tool_name, context.attempt))
+
+    calls = [call("renamed", f'{{"n": {n}}}', id=f"c{n}") for n in range(3)]
+    model = ScriptedModel(calls[:2], calls[2], "done")
+    ask(client_of(model, show).prompt("x"))
+
+    assert sorted(seen) == [("c0", "renamed", 1), ("c1", "renamed", 2), ("c2", "renamed", 3)]
+
+
+# --- the conversation ---
+
+
+def test_the_conversations_id_can_be_injected(ask: Ask) -> None:
+    """`ToolMemoryId` marks the parameter that gets it; in the context it is as well."""
+
+    @tool
+    def note(text: str, memory: Annotated[str, ToolMemoryId], context: ToolContext) -> None:
+        seen.append((text, memory, context.conversation_id))
+
+    model = ScriptedModel(call("note", '{"text": "t", "memory": "mine"}'), "done")
+    ask(client_of(model, note).prompt("x").conversation("c-1"))
+
+    assert seen == [("t", "c-1", "c-1")]
+    callbacks = model.prompts[0].options.tool_callbacks or ()
+    assert list(callbacks[0].definition.input_schema["properties"]) == ["text"]
+
+
+def test_outside_of_a_conversation_the_id_is_what_the_tool_says(ask: Ask) -> None:
+    """A default, None where that is admitted, or a failure that says what is missing."""
+
+    @tool
+    def default(memory: Annotated[str, ToolMemoryId] = "nobody") -> str:
+        return memory
+
+    @tool
+    def optional(memory: Annotated[str | None, ToolMemoryId]) -> str:
+        return repr(memory)
+
+    @tool
+    def needed(memory: Annotated[str, ToolMemoryId]) -> str:
+        return memory
+
+    model = ScriptedModel([call("default"), call("optional"), call("needed")], "done")
+    ask(client_of(model, default, optional, needed).prompt("x"))
+
+    told = results(model.prompts[1])
+    assert told[:2] == ["nobody", "None"]
+    assert "belongs to no conversation" in told[2]
+
+
+# --- the idempotency key ---
+
+
+@tool
+def pay(amount: int, context: ToolContext) -> str:
+    """Pay an amount."""
+    seen.append(context.idempotency_key)
+    return "paid"
+
+
+ids = itertools.count()
+
+
+def pay_call(amount: int = 5) -> ToolCall:
+    return call("pay", f'{{"amount": {amount}}}', id=f"id-{next(ids)}")
+
+
+def keys_of(
+    ask: Ask, *answers: Answer, text: str = "Pay!", conversation: str = "c", **manager: Any
+) -> list[str]:
+    """Return the keys that payments got in a turn."""
+    seen.clear()
+    script: list[Answer] = [*answers, "done"]
+    client = client_of(ScriptedModel(*script), pay, **manager)
+    ask(client.prompt(text).conversation(conversation))
+    return [str(key) for key in seen]
+
+
+def test_a_repeated_turn_has_the_same_keys(ask: Ask) -> None:
+    """The ids of the calls differ when a turn is repeated; the keys do not."""
+    first = keys_of(ask, pay_call(), [pay_call(6), pay_call()])
+    second = keys_of(ask, pay_call(), [pay_call(6), pay_call()])
+
+    assert sorted(first) == sorted(second)
+    assert len(set(first)) == 3
+
+
+@pytest.mark.parametrize("batch", [True, False])
+def test_the_same_call_again_has_another_key(ask: Ask, batch: bool) -> None:
+    """Paying the same amount twice in a turn is meant twice, in one round or in two."""
+    calls = [pay_call(), pay_call()]
+    keys = keys_of(ask, *([calls] if batch else calls))
+
+    assert len(set(keys)) == 2
+    assert sorted(keys) == sorted(keys_of(ask, [pay_call(), pay_call()], blocking_concurrency=2))
+
+
+def test_another_call_turn_or_conversation_has_another_key(ask: Ask) -> None:
+    """Arguments, the user's text, the conversation and the turn's number all count."""
+    base = keys_of(ask, pay_call())[0]
+    history: list[Message] = [UserMessage("Pay!"), AssistantMessage("done")]
+    later = client_of(ScriptedModel(pay_call(), "done"), pay)
+    others = {
+        keys_of(ask, pay_call(6))[0],
+        keys_of(ask, pay_call(), text="Pay again!")[0],
+        keys_of(ask, pay_call(), conversation="d")[0],
+    }
+    seen.clear()
+    ask(later.prompt(history).user("Pay!").conversation("c"))
+
+    assert len({base, *others, *map(str, seen)}) == 5
+    assert all(len(key) == 32 for key in others)
+
+
+def test_a_loop_of_ones_own_has_the_keys_of_the_clients_loop() -> None:
+    """Round by round, the manager knows from the history what was called before."""
+    manager = ToolCallingManager()
+    model = ScriptedModel(pay_call(), pay_call(), "done")
+    client = client_of(model, pay)
+    messages: Any = [UserMessage("Pay!")]
+    while (
+        response := client.prompt().messages(messages).tool_calling(False).call().chat_response()
+    ).has_tool_calls():
+        messages = manager.execute_tool_calls(model.prompts[-1], response).conversation_history
+    own = [str(key) for key in seen]
+    seen.clear()
+    client_of(ScriptedModel(pay_call(), pay_call(), "done"), pay).prompt("Pay!").call().content()
+
+    assert len(set(own)) == 2
+    assert seen == own
+
+
+# --- nothing of it reaches the model ---
+
+SECRETS = ("tenant-4711", "s3cr3t", "conv-0815")
+
+
+@tool
+def busy(x: int, context: ToolContext, memory: Annotated[str, ToolMemoryId]) -> str:
+    """Do something with secrets."""
+    assert (context["tenant"], context["token"], memory) == SECRETS
+    assert context.idempotency_key
+    return "fine"
+
+
+@tool
+def clumsy(context: ToolContext) -> str:
+    """Fail on what is not there."""
+    return str(context["nothing"])
+
+
+def test_nothing_of_the_context_is_sent(ask: Ask, chat_server: Start) -> None:
+    """No request body has a value of the context in it, nor the names of its parameters."""
+    calls = [
+        ("c1", "busy", '{"x": 1}'),
+        ("c2", "clumsy", "{}"),
+        ("c3", "data", "{}"),
+        ("c4", "agent", '{"request": "?"}'),
+        ("c5", "busy", '{"x": "?"}'),
+    ]
+    server = chat_server(completion(None, *calls), "done")
+    nested = ScriptedModel(call("busy", '{"x": 1}'), "nested")
+    definition = ToolDefinition("data", "Data.", {"type": "object", "properties": {}})
+    data = DataToolCallback(definition, lambda made, context: f"{len(context)} values")
+    agent = ChatClient.builder(nested).default_tools(busy).build().as_tool("agent", "An agent.")
+    model = OpenAIChatModel("stub", api_key="k", base_url=server.url)
+    client = ChatClient.builder(model).default_tools(busy, clumsy, data, agent).build()
+    tenant, token, conversation = SECRETS
+    request = client.prompt("x").tool_context(tenant=tenant, token=token)
+    with client:
+        executions = ask(request.conversation(conversation)).executions
+
+    sent = json.dumps(server.requests)
+    assert len(server.requests) == 2
+    assert [each.is_error for each in executions] == [False, True, False, False, True]
+    assert not [secret for secret in SECRETS if secret in sent]
+    assert not [name for name in ("context", "memory", "idempotency") if name in sent.lower()]
+    assert not [secret for secret in SECRETS if secret in str(nested.prompts[0].messages)]

@@ -1,0 +1,360 @@
+"""What comes of a failed tool call: who is told, in which words, and how often."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from conftest import Ask
+from test_tool_calling import assert_paired, client_of, results
+
+from chatclient.errors import (
+    ToolArgumentError,
+    ToolDeniedError,
+    ToolError,
+    ToolExecutionError,
+    ToolTimeoutError,
+    UnknownToolError,
+)
+from chatclient.messages import ToolCall
+from chatclient.testing import ScriptedModel, call
+from chatclient.tools import (
+    NextTool,
+    ToolFailure,
+    ToolFailurePolicy,
+    ToolInvocation,
+    ToolResult,
+    tool,
+)
+from chatclient.tools.failure import FailureKind
+
+SECRET = "postgres://admin:hunter2@db"
+
+
+class DatabaseError(RuntimeError):
+    """What the tools of an application raise."""
+
+
+class ConnectionLostError(DatabaseError):
+    """One kind of it."""
+
+
+@tool
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+@tool
+def query(sql: str = "") -> str:
+    """Ask the database."""
+    raise ConnectionLostError("no connection") from OSError(SECRET)
+
+
+@tool(timeout=0.02)
+async def slow() -> None:
+    """Take long."""
+    await asyncio.sleep(5)
+
+
+@tool
+def forbidden() -> None:
+    """Do what nobody may."""
+    raise AssertionError("it was run")
+
+
+async def guard(invocation: ToolInvocation, call_next: NextTool) -> ToolResult:
+    """Deny the one tool that nobody may call."""
+    if invocation.definition.name == "forbidden":
+        raise ToolDeniedError("Not on a Sunday.", tool_name="forbidden")
+    return await call_next(invocation)
+
+
+FAILURES: dict[FailureKind, tuple[ToolCall, type[ToolExecutionError], str]] = {
+    "unknown_tool": (call("ad"), UnknownToolError, "did you mean 'add'"),
+    "malformed_arguments": (call("add", "a is 1"), ToolArgumentError, "not valid JSON"),
+    "invalid_arguments": (call("add", '{"a": 1}'), ToolArgumentError, "b: missing"),
+    "exception": (call("query"), ToolExecutionError, "no connection"),
+    "timeout": (call("slow"), ToolTimeoutError, "did not answer in time"),
+    "denied": (call("forbidden"), ToolDeniedError, "Not on a Sunday."),
+}
+
+each_kind = pytest.mark.parametrize("kind", list(FAILURES))
+
+
+def failing(model: ScriptedModel, policy: Callable[[ToolFailure], str | ToolResult]) -> Any:
+    """Return a request in which every kind of failure is possible."""
+    tools = (add, query, slow, forbidden)
+    settings = {"exception_processor": policy, "interceptors": [guard]}
+    return client_of(model, *tools, **settings).prompt("x")
+
+
+@each_kind
+def test_every_failure_is_told_by_default(ask: Ask, kind: FailureKind) -> None:
+    """Whatever goes wrong, the model is told what, marked as an error, and goes on."""
+    made, _, words = FAILURES[kind]
+    model = ScriptedModel(made, "recovered")
+    result = ask(failing(model, ToolFailurePolicy()))
+
+    assert result.text == "recovered"
+    assert words in results(model.prompts[1])[0]
+    assert result.executions[0].is_error
+    assert_paired(model.prompts[1].messages)
+
+
+@each_kind
+def test_a_kind_of_failure_can_be_raised(ask: Ask, kind: FailureKind) -> None:
+    """A failure of that kind ends the turn with its error; no other kind does."""
+    made, error, words = FAILURES[kind]
+    model = ScriptedModel(made, "never")
+    with pytest.raises(error, match=words) as caught:
+        ask(failing(model, ToolFailurePolicy(reactions={kind: "raise"})))
+
+    assert caught.value.tool_name == made.name
+    others = {other: "raise" for other in FAILURES if other != kind}
+    policy = ToolFailurePolicy(reactions=others)  # type: ignore[arg-type]
+    assert ask(failing(ScriptedModel(made, "recovered"), policy)).text == "recovered"
+
+
+@each_kind
+def test_a_tool_goes_before_the_kind_of_its_failure(ask: Ask, kind: FailureKind) -> None:
+    """What is said about a single tool wins over what is said about the kind, both ways."""
+    made, error, _ = FAILURES[kind]
+    told = ToolFailurePolicy(reactions={kind: "raise"}, tools={made.name: "tell"})
+    raised = ToolFailurePolicy(reactions={kind: "tell"}, tools={made.name: "raise"})
+
+    assert ask(failing(ScriptedModel(made, "recovered"), told)).text == "recovered"
+    with pytest.raises(error):
+        ask(failing(ScriptedModel(made, "never"), raised))
+
+
+@each_kind
+def test_every_failure_can_be_raised(ask: Ask, kind: FailureKind) -> None:
+    """With always_raise no failure is told, whatever else is said."""
+    made, error, _ = FAILURES[kind]
+    policy = ToolFailurePolicy(always_raise=True, tools={made.name: "tell"})
+
+    with pytest.raises(error):
+        ask(failing(ScriptedModel(made, "never"), policy))
+
+
+def test_a_raised_failure_has_the_tools_own_error_as_its_cause(ask: Ask) -> None:
+    """The caller learns everything, with the whole chain of causes."""
+    policy = ToolFailurePolicy(reactions={"exception": "raise"})
+    with pytest.raises(ToolExecutionError) as caught:
+        ask(failing(ScriptedModel(call("query"), "never"), policy))
+
+    cause = caught.value.__cause__
+    assert isinstance(cause, ConnectionLostError)
+    assert str(cause.__cause__) == SECRET
+
+
+def test_named_exceptions_are_raised_as_they_are(ask: Ask) -> None:
+    """With raise_on the caller gets the tool's own exception; others are told as before."""
+    with pytest.raises(ConnectionLostError, match="no connection"):
+        ask(failing(ScriptedModel(call("query"), "never"), ToolFailurePolicy((DatabaseError,))))
+
+    policy = ToolFailurePolicy(raise_on=(LookupError,))
+    assert ask(failing(ScriptedModel(call("query"), "recovered"), policy)).text == "recovered"
+
+
+@pytest.mark.parametrize(
+    ("exception_text", "told"),
+    [
+        ("message", "no connection"),
+        ("class", "Exception occurred in tool: query (ConnectionLostError)"),
+        ("nothing", "The tool 'query' failed."),
+    ],
+)
+def test_how_much_of_an_exception_the_model_sees(ask: Ask, exception_text: Any, told: str) -> None:
+    """Its message, its class, or nothing; never the cause."""
+    model = ScriptedModel(call("query"), "recovered")
+    result = ask(failing(model, ToolFailurePolicy(exception_text=exception_text)))
+
+    assert results(model.prompts[1]) == [told]
+    assert SECRET not in str([p.messages for p in model.prompts]) + str(result.events)
+    assert isinstance(result.executions[0].error, ConnectionLostError)
+
+
+@pytest.mark.parametrize("exception_text", ["message", "class", "nothing"])
+def test_a_tool_error_is_always_told(ask: Ask, exception_text: Any) -> None:
+    """What a tool says to the model on purpose arrives, however little else does."""
+
+    @tool
+    def shop() -> None:
+        raise ToolError("Closed until Monday.")
+
+    model = ScriptedModel(call("shop"), "recovered")
+    policy = ToolFailurePolicy(exception_text=exception_text)
+    ask(client_of(model, shop, exception_processor=policy).prompt("x"))
+
+    assert results(model.prompts[1]) == ["Closed until Monday."]
+
+
+def test_a_tool_has_a_budget_of_failures(ask: Ask) -> None:
+    """One tool may fail in one way so often in a turn; then it is raised after all."""
+    policy = ToolFailurePolicy(max_failures=2)
+    calls = [call("query", f'{{"sql": "{n}"}}') for n in range(3)]
+    model = ScriptedModel(*calls, "never")
+    with pytest.raises(ToolExecutionError, match="no connection"):
+        ask(failing(model, policy))
+    assert len(model.prompts) == 3
+
+    other_ways = [calls[0], call("query", "?"), calls[1], call("query", '{"no": 1}'), call("ad")]
+    assert ask(failing(ScriptedModel(*other_ways, "recovered"), policy)).text == "recovered"
+
+
+def test_the_budget_of_failures_is_that_of_one_turn(ask: Ask) -> None:
+    """The next request begins with a whole budget again."""
+    model = ScriptedModel(call("query"), "one", call("query"), "two")
+    request = failing(model, ToolFailurePolicy(max_failures=1))
+
+    assert [ask(request).text, ask(request).text] == ["one", "two"]
+
+
+def test_running_out_of_memory_is_nobodys_answer(ask: Ask) -> None:
+    """A MemoryError goes to the caller whatever the policy says; no model can help."""
+
+    @tool
+    def hungry() -> None:
+        raise MemoryError
+
+    model = ScriptedModel(call("hungry"), "never")
+    with pytest.raises(MemoryError):
+        ask(client_of(model, hungry).prompt("x"))
+    assert len(model.prompts) == 1
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_an_interrupt_goes_through(error: type[BaseException]) -> None:
+    """Ctrl-C in a tool ends the request, also in the middle of a batch and in a stream."""
+    log: list[str] = []
+
+    @tool
+    def ends() -> None:
+        raise error
+
+    @tool
+    def after() -> None:
+        log.append("after")
+
+    model = ScriptedModel([call("ends"), call("after")], "never")
+    with pytest.raises(error):
+        list(client_of(model, ends, after).prompt("x").stream().events())
+
+    assert (len(model.prompts), log) == (1, [])
+
+
+def test_a_processor_of_ones_own_decides(ask: Ask) -> None:
+    """A function sees the kind, the call, the error and the count, and says what is told."""
+    seen: list[tuple[str, str, str, int]] = []
+
+    def process(failure: ToolFailure) -> str:
+        seen.append(
+            (failure.kind, failure.tool_call.name, type(failure.error).__name__, failure.count)
+        )
+        return f"Please apologise ({failure.count})."
+
+    model = ScriptedModel(call("query"), [call("query", '{"sql": "x"}'), call("ad")], "done")
+    result = ask(failing(model, process))
+
+    assert results(model.prompts[1]) == ["Please apologise (1)."]
+    assert results(model.prompts[2]) == ["Please apologise (2).", "Please apologise (1)."]
+    assert all(execution.is_error for execution in result.executions)
+    assert sorted(seen) == [
+        ("exception", "query", "ConnectionLostError", 1),
+        ("exception", "query", "ConnectionLostError", 2),
+        ("unknown_tool", "ad", "UnknownToolError", 1),
+    ]
+
+
+def test_a_processor_may_answer_in_the_tools_place(ask: Ask) -> None:
+    """A whole result from the processor counts as it is, also as no error."""
+    model = ScriptedModel(call("query"), "done")
+    result = ask(failing(model, lambda failure: ToolResult("from yesterday's cache")))
+
+    assert results(model.prompts[1]) == ["from yesterday's cache"]
+    assert not result.executions[0].is_error
+    assert isinstance(result.executions[0].error, ConnectionLostError)
+
+
+def test_what_a_processor_raises_ends_the_turn(ask: Ask) -> None:
+    """An error of the processor's own goes to the caller."""
+
+    def process(failure: ToolFailure) -> str:
+        raise LookupError("escalated") from failure.error
+
+    with pytest.raises(LookupError, match="escalated"):
+        ask(failing(ScriptedModel(call("query"), "never"), process))
+
+
+def test_failures_and_successes_of_a_batch_stand_in_order(ask: Ask) -> None:
+    """One failed call changes nothing for the others, and only it is marked."""
+    calls = [call("add", '{"a": 1, "b": 2}', id="a"), *(made for made, *_ in FAILURES.values())]
+    calls = [ToolCall(f"c{at}", made.name, made.arguments) for at, made in enumerate(calls)]
+    model = ScriptedModel([*calls, call("add", '{"a": 3, "b": 4}')], "done")
+    executions = ask(failing(model, ToolFailurePolicy())).executions
+
+    assert [execution.is_error for execution in executions] == [False, *[True] * 6, False]
+    assert (executions[0].response.data, executions[-1].response.data) == ("3", "7")
+    assert_paired(model.prompts[1].messages)
+
+
+def test_a_failure_raised_in_a_batch_leaves_no_half_written_history(ask: Ask) -> None:
+    """When one call of a batch raises, the model is never shown the others' results."""
+    calls = [
+        call("add", '{"a": 1, "b": 2}'),
+        call("query"),
+        call("add", '{"a": 1, "b": 1}', id="z"),
+    ]
+    model = ScriptedModel(calls, "never")
+    with pytest.raises(ToolExecutionError):
+        ask(failing(model, ToolFailurePolicy(always_raise=True)))
+
+    assert len(model.prompts) == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        '{"a": 1, "b": 2,}',
+        '{"a": 1, "b": 2',
+        '```json\n{"a": 1, "b": 2}\n```',
+        '{"a": "1", "b": "2"}',
+        '"{\\"a\\": 1, \\"b\\": 2}"',
+    ],
+)
+def test_what_can_only_mean_one_thing_is_mended(ask: Ask, arguments: str) -> None:
+    """A trailing comma, a missing brace, a fence, numbers as strings: no round is lost."""
+    model = ScriptedModel(call("add", arguments), "It is 3.")
+    result = ask(failing(model, ToolFailurePolicy(always_raise=True)))
+
+    assert results(model.prompts[1]) == ["3"]
+    assert result.executions[0].tool_call.arguments == arguments
+
+
+def test_a_timeout_of_the_tools_own_is_one_too(ask: Ask) -> None:
+    """A TimeoutError that a tool raises itself is the same kind of failure."""
+
+    @tool
+    def remote() -> None:
+        raise TimeoutError("the upstream at 10.0.0.7 is slow")
+
+    model = ScriptedModel(call("remote"), "done")
+    ask(client_of(model, remote).prompt("x"))
+
+    assert results(model.prompts[1]) == ["The tool 'remote' did not answer in time."]
+
+
+def test_a_failure_never_ends_the_turn_as_a_direct_answer(ask: Ask) -> None:
+    """Beside a failed call, the result of a direct tool is shown to the model as well."""
+
+    @tool(return_direct=True)
+    def direct() -> str:
+        return "for the user"
+
+    model = ScriptedModel([call("query"), call("direct")], "done")
+    tools = (query, direct)
+
+    assert ask(client_of(model, *tools).prompt("x")).text == "done"
+    assert results(model.prompts[1]) == ["no connection", "for the user"]

@@ -1,0 +1,266 @@
+"""Tools found by name: resolvers, and a registry of modules and packages."""
+
+import sys
+import threading
+import types
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Ask
+from test_tool_calling import client_of, results
+
+from chatclient import ChatClient, ChatOptions, Prompt
+from chatclient.errors import DuplicateToolError, ToolDefinitionError
+from chatclient.testing import ScriptedModel, call
+from chatclient.tools import (
+    DelegatingToolCallbackResolver,
+    StaticToolCallbackResolver,
+    ToolCallback,
+    ToolCallbackResolver,
+    ToolRegistry,
+    tool,
+)
+
+
+@tool
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+@tool
+async def greet(name: str) -> str:
+    """Greet somebody."""
+    return f"Hello {name}"
+
+
+@tool(return_direct=True)
+def direct() -> str:
+    """Answer directly."""
+    return "straight"
+
+
+ADD = call("add", '{"a": 1, "b": 2}')
+
+FILES = {
+    "__init__.py": "from .weather import forecast\nfrom chatclient.tools import tool\n"
+    "@tool\ndef about() -> str:\n    return 'a package'\n",
+    "weather.py": "from chatclient.tools import tool\n"
+    "@tool\ndef forecast(city: str) -> str:\n    return f'sunny in {city}'\n",
+    "helpers.py": "def helper() -> None: ...\n",
+    "deep/__init__.py": "",
+    "deep/money.py": "from chatclient.tools import tool\nfrom ..weather import forecast\n"
+    "@tool\nasync def convert(amount: int) -> int:\n    return 2 * amount\n",
+}
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[types.ModuleType]:
+    """Make a package with tools in some of its modules."""
+    for path, text in FILES.items():
+        file = tmp_path / "toolbox" / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield import_module("toolbox")
+    for name in [name for name in sys.modules if name.split(".")[0] == "toolbox"]:
+        del sys.modules[name]
+
+
+def names(registry: ToolRegistry) -> list[str]:
+    return sorted(callback.definition.name for callback in registry.tool_callbacks())
+
+
+def offered(prompt: Prompt) -> list[str]:
+    return [callback.definition.name for callback in prompt.options.tool_callbacks or ()]
+
+
+def known_to(model: ScriptedModel, resolver: ToolCallbackResolver) -> ChatClient:
+    return ChatClient.builder(model).tool_callback_resolver(resolver).build()
+
+
+# --- packages and modules ---
+
+
+def test_a_package_stands_for_all_its_modules(ask: Ask, package: types.ModuleType) -> None:
+    """Each tool is found where it is defined, however often it is imported elsewhere."""
+    registry = ToolRegistry(package)
+    assert names(registry) == ["about", "convert", "forecast"]
+
+    model = ScriptedModel(
+        [call("forecast", '{"city": "Bern"}'), call("convert", '{"amount": 2}')], "done"
+    )
+    ask(known_to(model, registry).prompt("x").tools("forecast", "convert"))
+    assert results(model.prompts[1]) == ["sunny in Bern", "4"]
+
+
+def test_a_module_stands_for_itself(package: types.ModuleType) -> None:
+    """Of a single module only what it defines is registered."""
+    assert names(ToolRegistry(import_module("toolbox.deep.money"))) == ["convert"]
+    assert names(ToolRegistry(import_module("toolbox.deep"))) == ["convert"]
+
+
+def test_a_module_without_tools_is_refused(package: types.ModuleType) -> None:
+    """The error names it; so it does for a package."""
+    with pytest.raises(ToolDefinitionError, match=r"module toolbox\.helpers has no function"):
+        ToolRegistry(import_module("toolbox.helpers"))
+    bare = types.ModuleType("bare")
+    bare.__path__ = []
+    with pytest.raises(ToolDefinitionError, match="module bare has no function"):
+        ToolRegistry(bare)
+
+
+# --- coming and going ---
+
+
+def test_tools_come_and_go(ask: Ask) -> None:
+    """What is registered now is offered now, also where the client was built before."""
+    registry = ToolRegistry()
+    model = ScriptedModel("one", "two", "three")
+    client = ChatClient.builder(model).default_tools(registry).build()
+    ask(client.prompt("x"))
+    registry.register(add, [greet])
+    ask(client.prompt("x"))
+    registry.unregister("add")
+    registry.unregister("nobody")
+    ask(client.prompt("x"))
+
+    assert [offered(prompt) for prompt in model.prompts] == [[], ["add", "greet"], ["greet"]]
+    assert registry.resolve("add") is None
+    assert registry.resolve("greet") is not None
+
+
+def test_a_name_can_be_registered_once() -> None:
+    """A second tool of a name is refused, and nothing of its batch is added."""
+    registry = ToolRegistry(add)
+    with pytest.raises(DuplicateToolError) as caught:
+        registry.register(greet, add)
+
+    assert caught.value.tool_names == ("add",)
+    assert names(registry) == ["add"]
+    registry.unregister("add")
+    registry.register(add)
+    assert names(registry) == ["add"]
+
+
+def test_a_registry_can_be_shared_between_threads() -> None:
+    """Registering at the same time loses nothing, and lets one of two twins win."""
+    registry = ToolRegistry()
+    refused: list[Exception] = []
+    start = threading.Barrier(8)
+
+    def register(n: int) -> None:
+        start.wait()
+        for each in range(20):
+            try:
+                registry.register(tool(name=f"tool_{(n // 2) * 20 + each}")(lambda: None))
+            except DuplicateToolError as error:
+                refused.append(error)
+
+    threads = [threading.Thread(target=register, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert (len(names(registry)), len(refused)) == (80, 80)
+
+
+# --- by name ---
+
+
+def test_names_are_resolved_wherever_they_are_given(ask: Ask) -> None:
+    """In the request, in the client's defaults, in options, beside tools of other kinds."""
+    resolver = StaticToolCallbackResolver(add, greet, direct)
+    requests: list[Any] = [
+        lambda client: client.prompt("x").tools("add", greet),
+        lambda client: client.mutate().default_tools("add", greet).build().prompt("x"),
+        lambda client: client.prompt("x").tools(greet).options(tool_names=["add"]),
+        lambda client: client.prompt("x").options(ChatOptions(tool_names=("greet", "add"))),
+        lambda client: client.prompt(Prompt("x", ChatOptions(tool_names=("add", "greet")))),
+    ]
+    for request in requests:
+        model = ScriptedModel(ADD, "done")
+        ask(request(known_to(model, resolver)))
+        assert sorted(offered(model.prompts[0])) == ["add", "greet"]
+        assert results(model.prompts[1]) == ["3"]
+
+
+def test_an_unknown_name_is_refused_before_anything_is_sent(ask: Ask) -> None:
+    """The error names the tool, and what knows it not."""
+    model = ScriptedModel("never")
+    with pytest.raises(ToolDefinitionError, match=r"'nobody'.*StaticToolCallbackResolver\(add\)"):
+        ask(known_to(model, StaticToolCallbackResolver(add)).prompt("x").tools("nobody"))
+    with pytest.raises(ToolDefinitionError, match="there is none; set one"):
+        ask(ChatClient.create(model).prompt("x").options(tool_names=["add"]))
+    assert model.prompts == []
+
+
+def test_a_name_twice_is_a_duplicate(ask: Ask) -> None:
+    """By name or by itself, one tool is offered once."""
+    client = known_to(ScriptedModel("never"), StaticToolCallbackResolver(add))
+    with pytest.raises(DuplicateToolError):
+        ask(client.prompt("x").tools("add", add))
+
+
+def test_a_static_resolver_refuses_duplicates() -> None:
+    """What it is given has to be clear."""
+    with pytest.raises(DuplicateToolError):
+        StaticToolCallbackResolver(add, [add])
+
+
+def test_resolvers_are_asked_in_turn(ask: Ask) -> None:
+    """The first that knows a name answers, and the others are not asked."""
+
+    @tool(name="add")
+    def other_add(a: int, b: int) -> str:
+        return "other"
+
+    asked: list[str] = []
+
+    class Lazy:
+        def resolve(self, name: str, /) -> ToolCallback | None:
+            asked.append(name)
+            return StaticToolCallbackResolver(other_add, greet).resolve(name)
+
+    resolver = DelegatingToolCallbackResolver([StaticToolCallbackResolver(add), Lazy()])
+    model = ScriptedModel([ADD, call("greet", '{"name": "Ann"}')], "done")
+    ask(known_to(model, resolver).prompt("x").tools("add", "greet"))
+
+    assert results(model.prompts[1]) == ["3", "Hello Ann"]
+    assert asked == ["greet"]
+    assert resolver.resolve("nobody") is None
+
+
+def test_only_a_client_finds_tools_by_name() -> None:
+    """A registry takes tools, and no names."""
+    with pytest.raises(ToolDefinitionError, match="only a client with a resolver"):
+        ToolRegistry("add")
+
+
+# --- tools that a manager knows beside those offered ---
+
+
+def test_a_tool_that_only_the_manager_knows_keeps_its_metadata(ask: Ask) -> None:
+    """It returns directly, or runs alone, just as if it had been offered."""
+    model = ScriptedModel(call("direct"), "never")
+    client = client_of(model, add, resolver=ToolRegistry(direct))
+
+    assert ask(client.prompt("x")).text == "straight"
+    assert offered(model.prompts[0]) == ["add"]
+
+
+def test_a_resolver_that_fails_fails_the_call(ask: Ask) -> None:
+    """The model is told; the calls beside it are answered."""
+
+    class Broken:
+        def resolve(self, name: str, /) -> ToolCallback | None:
+            raise LookupError("the catalogue is closed")
+
+    model = ScriptedModel([ADD, call("other")], "done")
+    ask(client_of(model, add, resolver=Broken()).prompt("x"))
+
+    assert results(model.prompts[1]) == ["3", "the catalogue is closed"]
