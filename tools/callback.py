@@ -102,7 +102,8 @@ def _strict(name: str, signature: ToolSignature) -> Mapping[str, Any]:
     if form is None:
         msg = f"tool {name!r} has arguments that no provider can enforce; leave strict out"
         raise ToolDefinitionError(msg)
-    return deep_frozen(form)
+    frozen_form: Mapping[str, Any] = deep_frozen(form)
+    return frozen_form
 
 
 def _own_name(function: Callable[..., Any]) -> str:

@@ -336,6 +336,14 @@ class _Round:
         return ToolExecution(call, response, seconds, self._attempts[at], error)
 
 
+def _require_whole(call: ToolCall) -> None:
+    try:
+        loads(call.arguments or "{}")
+    except ValueError as error:
+        msg = f"The call of {call.name} was cut off at the token limit; make it again, shorter"
+        raise ToolArgumentError(msg, tool_name=call.name, malformed=True) from error
+
+
 def _stages(calls: Sequence[tuple[int, ToolCall]], metadata_of: _Metadata) -> list[list[list[int]]]:
     """Return stages that follow each other, of lanes that run side by side, of calls in a row."""
     stages: list[dict[object, list[int]]] = [{}]
