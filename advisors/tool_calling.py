@@ -14,9 +14,9 @@ from chatclient.chain import (
     ChatClientResponse,
     Next,
 )
-from chatclient.errors import ToolLoopError, UsageError
+from chatclient.errors import DeadlineExceededError, ToolLoopError, UsageError
 from chatclient.events import ReasoningDelta, TextDelta
-from chatclient.messages import Message, SystemMessage
+from chatclient.messages import AssistantMessage, Message, SystemMessage
 from chatclient.prompt import Prompt
 from chatclient.response import NO_USAGE, ChatResponse, Generation
 from chatclient.tool import CONVERSATION_ID
@@ -148,6 +148,8 @@ class ToolCallingAdvisor:
 
 def _tool_context(request: ChatClientRequest) -> Mapping[str, Any]:
     context = request.prompt.options.tool_context
+    if DECISIONS in context:  # an agent's own calls are not those that were decided about
+        context = {key: value for key, value in context.items() if key != DECISIONS}
     conversation_id = request.context.get(CONVERSATION_ID)
     return (
         context if conversation_id is None else merged(context, {CONVERSATION_ID: conversation_id})
@@ -199,6 +201,9 @@ class _Loop:
             request.mutate(prompt=Prompt.of(self.messages, self.options))
         )
         self.options = sent.prompt.options
+        if not sent.runtime.remaining():
+            msg = "the deadline passed before the model could be asked again"
+            raise DeadlineExceededError(msg)
         if advisor.stream_tool_call_responses or not request.runtime.streaming:
             response = await self.call_next(sent)
         else:
@@ -294,11 +299,13 @@ class _Loop:
         """Run what had to wait, and go on from there."""
         pending, decisions = resumed
         turn = self.turn
-        turn.context = merged(turn.context, {DECISIONS: decisions})
+        context = turn.context
+        turn.context = merged(context, {DECISIONS: decisions})
         # The waiting calls were counted when they were made, and are counted when they are run.
         turn.calls.update(pending.calls)
         turn.calls.subtract(call.name for call in pending.pending)
         turn.rounds = pending.rounds
+        turn.recall((*pending.messages, _answered(pending)))
         self.history = self.messages = pending.messages
         result = await self.advisor.manager.execute_message(
             Prompt.of(self.history, self.options),
@@ -307,6 +314,8 @@ class _Loop:
             self.request.runtime,
             turn,
         )
+        # Models may use an id again in a later round; the decisions are about these calls only.
+        turn.context = context
         response = ChatClientResponse(
             ChatResponse((Generation(pending.message, "tool_call"),)), self.request.context
         )
@@ -314,6 +323,14 @@ class _Loop:
         if ended is None:
             self.history = self.messages = result.conversation_history
         return ended
+
+
+def _answered(pending: PendingTurn) -> AssistantMessage:
+    """Return the message that a turn waits at, with those calls only that have been run."""
+    waiting = {call.id for call in pending.pending}
+    return AssistantMessage(
+        tool_calls=[call for call in pending.message.tool_calls if call.id not in waiting]
+    )
 
 
 Resumed = tuple[PendingTurn, dict[str, Decision]]

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Annotated
 
 from chatclient import ChatClient
+from chatclient.errors import ToolError
 from chatclient.events import TextDelta, ToolCallFinished
 from chatclient.tools import ToolExecution, ToolParam, tool
 
@@ -24,13 +25,17 @@ class DateTimeTools:
     @tool
     def get_current_date_time(self) -> str:
         """Get the current date, time and weekday in the user's time zone."""
-        return datetime.now().astimezone().strftime("%A, %Y-%m-%dT%H:%M:%S%z")
+        return f"Today is {datetime.now().astimezone():%A, %d %B %Y. It is %H:%M.}"
 
     @tool
     def set_alarm(
         self, time: Annotated[datetime, ToolParam(description="When, in ISO 8601 format")]
     ) -> str:
         """Set an alarm for the given time."""
+        if time.astimezone() < datetime.now().astimezone():
+            # A tool speaks to the model: a small one guesses a date rather than asking for it.
+            msg = f"{time:%d %B %Y, %H:%M} has passed. Get the current date and time first."
+            raise ToolError(msg)
         self.alarms.append(time)
         return f"Alarm set for {time:%A, %d %B %Y, %H:%M}"
 

@@ -4,6 +4,7 @@ import email.utils
 import re
 import time
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 from chatclient.errors import (
@@ -294,6 +295,7 @@ def retry_after(headers: Mapping[str, str], data: Any = None) -> float | None:
     return seconds_of(asked.group(1)) if asked else None
 
 
+@lru_cache(maxsize=256)
 def seconds_of(duration: str) -> float | None:
     """Return the seconds that a duration such as `1m30.5s` or `26ms` spells, or None."""
     found = _DURATION.findall(duration)

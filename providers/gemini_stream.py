@@ -24,7 +24,7 @@ class StreamReader:
         """Return the values that *chunk* completes."""
         self._tail += chunk
         if self._is_json is None and (start := self._tail.lstrip(b"\xef\xbb\xbf \t\r\n")):
-            self._is_json = start[:1] in (b"[", b"{")
+            self._is_json = start[0] in b"[{"
         if self._is_json:
             return []
         events = self._events.feed(chunk)

@@ -1,32 +1,60 @@
 """Models by name: `provider:model`."""
 
 import importlib
+from collections.abc import Callable
 
 from chatclient.errors import UsageError
 from chatclient.model import ChatModel
 
 # Modules are imported when their provider is first asked for.
 _PROVIDERS = {
-    "openai": ("chatclient.providers.openai", "OpenAIChatModel"),
+    "anthropic": ("chatclient.providers.anthropic", "AnthropicChatModel"),
+    "gemini": ("chatclient.providers.gemini", "GeminiChatModel"),
     "local": ("chatclient.providers.local", "LocalChatModel"),
+    "ollama": ("chatclient.providers.ollama", "OllamaChatModel"),
+    "openai": ("chatclient.providers.openai", "OpenAIChatModel"),
+    "openai-responses": ("chatclient.providers.openai_responses", "OpenAIResponsesChatModel"),
 }
+COMPATIBLE = (
+    "azure",
+    "deepseek",
+    "groq",
+    "llamacpp",
+    "lmstudio",
+    "mistral",
+    "openrouter",
+    "together",
+    "vllm",
+    "xai",
+)
 
 
 def chat_model(name: str) -> ChatModel:
-    """Return the model called *name*, such as `openai:gpt-5-mini` or `local`.
+    """Return the model called *name*, such as `openai:gpt-5-mini`, `groq:…` or `local`.
 
     Args:
         name: The provider and, after a colon, the model; without it the provider's default.
 
     Raises:
-        UsageError: There is no such provider.
+        UsageError: There is no such provider, or it has no default model.
     """
     provider, _, model = name.partition(":")
+    if provider in COMPATIBLE:
+        if not model:
+            msg = f"{name!r} names no model; write {provider}:model"
+            raise UsageError(msg)
+        compatible: Callable[[str, str], ChatModel] = _loaded(
+            "chatclient.providers.compatible", "compatible_model"
+        )
+        return compatible(provider, model)
     if provider not in _PROVIDERS:
-        known = ", ".join(sorted(_PROVIDERS))
+        known = ", ".join(sorted((*_PROVIDERS, *COMPATIBLE)))
         msg = f"{name!r} names no provider; write provider:model with one of {known}"
         raise UsageError(msg)
-    module, cls = _PROVIDERS[provider]
-    kind = getattr(importlib.import_module(module), cls)
-    made: ChatModel = kind(model=model) if model else kind()
-    return made
+    kind: Callable[..., ChatModel] = _loaded(*_PROVIDERS[provider])
+    return kind(model=model) if model else kind()
+
+
+def _loaded(module: str, name: str) -> Callable[..., ChatModel]:
+    found: Callable[..., ChatModel] = getattr(importlib.import_module(module), name)
+    return found

@@ -714,3 +714,13 @@ def test_tools_that_are_data_have_metadata(ask: Ask) -> None:
         "final in 3.0 s"
     )
     assert DataToolCallback(definition, execute).metadata == ToolMetadata()
+
+
+def test_a_strict_tool_has_arguments_that_can_be_enforced() -> None:
+    """Free-form mappings cannot; the error names the tool and says what to do."""
+
+    @tool(strict=True)
+    def labels(values: dict[str, int]) -> None: ...
+
+    with pytest.raises(ToolDefinitionError, match="'labels' has arguments that no provider"):
+        tool_callbacks(labels)

@@ -1,0 +1,249 @@
+"""Chat Completions answers as responses; no I/O."""
+
+import base64
+import json
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from chatclient.errors import InvalidResponseError
+from chatclient.json import dumps
+from chatclient.messages import (
+    AssistantMessage,
+    Media,
+    ProviderPart,
+    Reasoning,
+    ToolCall,
+    ToolCallChunk,
+)
+from chatclient.providers.failures import error_from
+from chatclient.providers.http import Headers
+from chatclient.providers.openai_dialect import REASONING_FIELD, Dialect
+from chatclient.providers.openai_metadata import beside, metadata_of
+from chatclient.response import ChatResponse, FinishReason, Generation
+from chatclient.values import EMPTY, FrozenDict
+
+# What a codec meets where an answer is not of the form it has to be.
+MISSHAPEN = (AttributeError, KeyError, TypeError, ValueError)
+
+# --- whole answers --------------------------------------------------------------------------
+
+
+def decode_response(data: Any, dialect: Dialect, headers: Headers = EMPTY) -> ChatResponse:
+    """Return the response that a whole answer spells.
+
+    Raises:
+        ProviderError: The answer is an error in disguise.
+        InvalidResponseError: The answer is of no known form.
+    """
+    try:
+        refuse_errors(data, dialect, headers)
+        generations = tuple(
+            _generation(choice, at, dialect.provider) for at, choice in enumerate(data["choices"])
+        )
+        return ChatResponse(generations, metadata_of(data, headers))
+    except MISSHAPEN as error:
+        msg = f"{dialect.provider} answered with JSON that is no chat completion: {str(data)[:200]}"
+        raise InvalidResponseError(msg, provider=dialect.provider, body=data) from error
+
+
+def refuse_errors(data: Any, dialect: Dialect, headers: Headers, event: str = "") -> None:
+    """Raise the error that an answer, or an event of one, reports although its status is 200."""
+    if not isinstance(data, Mapping):
+        return
+    choices = data.get("choices")
+    failure = data.get("error") or next((e for c in choices or () if (e := c.get("error"))), None)
+    if failure:
+        raise error_from(dialect.provider, 0, {**data, "error": failure}, headers)
+    said = choices is None and ("message" in data or "detail" in data)
+    if event == "error" or data.get("object") == "error" or said:
+        raise error_from(dialect.provider, 0, data, headers)
+
+
+def _generation(choice: Mapping[str, Any], at: int, provider: str) -> Generation:
+    message = choice.get("message") or {}
+    parts = parts_of(message, provider, _whole_call)
+    output = AssistantMessage(parts, metadata=message_metadata(message))
+    native = choice.get("finish_reason")
+    calls, refused = bool(output.tool_calls), bool(message.get("refusal"))
+    return Generation(
+        output,
+        finish_reason(native, calls=calls, refused=refused),
+        native,
+        choice.get("index") or at,
+        beside(choice, CHOICE_FIELDS),
+    )
+
+
+_FINISH_REASONS: dict[str, FinishReason] = {
+    "stop": "stop",
+    "eos": "stop",
+    "": "stop",
+    "length": "length",
+    "model_length": "length",
+    "tool_calls": "tool_call",
+    "function_call": "tool_call",
+    "content_filter": "content_filter",
+    "error": "error",
+    "insufficient_system_resource": "error",
+}
+
+
+def finish_reason(native: str | None, *, calls: bool, refused: bool) -> FinishReason | None:
+    """Return why an answer ended, from the provider's word and from what was said."""
+    # A forced tool call ends with "stop" at some servers: what was said counts, not the word.
+    if calls and native not in ("length", "content_filter"):
+        return "tool_call"
+    if native is None:
+        return None
+    reason = _FINISH_REASONS.get(native, "stop")
+    return "content_filter" if refused and reason == "stop" else reason
+
+
+# --- the parts of a message -----------------------------------------------------------------
+
+CHOICE_FIELDS = frozenset({"message", "delta", "finish_reason", "index", "text"})
+
+# Kept as they are: what the provider's own tools did, and what it wants back.
+_KEPT = ("annotations", "executed_tools", "reasoning_details", "extra_content")
+
+_COMMON = frozenset({"role", "content", "refusal", "reasoning", "reasoning_content", "tool_calls"})
+_MESSAGE_FIELDS = _COMMON | {"function_call", "audio", "images", *_KEPT}
+
+
+def parts_of(
+    message: Mapping[str, Any], provider: str, call_part: Callable[[Mapping[str, Any]], Any]
+) -> list[Any]:
+    """Return the parts of a message, or of a stream's delta."""
+    parts: list[Any] = []
+    thoughts = message.get("reasoning_content") or message.get("reasoning")
+    if isinstance(thoughts, str) and thoughts:
+        parts.append(Reasoning(thoughts, provider=provider))
+    content = message.get("content")
+    if isinstance(content, str):
+        if content:
+            parts.append(content)
+    elif content:
+        parts.extend(_listed_content(content, provider))
+    if refusal := message.get("refusal"):
+        parts.append(ProviderPart(provider, FrozenDict({"refusal": refusal}), refusal))
+    if not message.keys() <= _COMMON:
+        parts.extend(_rare_parts(message, provider, call_part))
+    if calls := message.get("tool_calls"):
+        parts.extend(call_part(call) for call in calls)
+    return parts
+
+
+def message_metadata(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what a message, or a stream's delta, has beside its parts."""
+    more = beside(message, _MESSAGE_FIELDS)
+    for name in ("reasoning_content", "reasoning"):
+        if message.get(name):
+            return FrozenDict({**more, REASONING_FIELD: name})
+    return more
+
+
+def _listed_content(content: Any, provider: str) -> Iterator[Any]:
+    """Yield the parts of content that some servers give as a list, or as the JSON asked for."""
+    if not isinstance(content, list):
+        yield json.dumps(content)
+        return
+    for item in content:
+        kind, text = item.get("type"), item.get("text")
+        if kind == "thinking":
+            yield _thinking(item, provider)
+        elif kind in ("text", None) and isinstance(text, str):
+            if text:
+                yield text
+        else:
+            yield ProviderPart(provider, FrozenDict(item), text if isinstance(text, str) else "")
+
+
+def _thinking(item: Mapping[str, Any], provider: str) -> Reasoning:
+    thinking = item.get("thinking") or ()
+    if isinstance(thinking, str):
+        return Reasoning(thinking, provider=provider)
+    text = "".join(piece.get("text") or "" for piece in thinking)
+    plain = all(piece.get("type") == "text" for piece in thinking)
+    return Reasoning(text, provider=provider, data=None if plain else FrozenDict(item))
+
+
+def _rare_parts(
+    message: Mapping[str, Any], provider: str, call_part: Callable[[Mapping[str, Any]], Any]
+) -> Iterator[Any]:
+    for image in message.get("images") or ():
+        yield _image(image["image_url"]["url"])
+    if audio := message.get("audio"):
+        yield from _sound(audio, provider, spoken=not message.get("content"))
+    for key in _KEPT:
+        if value := message.get(key):
+            yield ProviderPart(provider, FrozenDict({key: value}))
+    call = message.get("function_call")  # from before there were tools
+    if call and (call.get("name") or call.get("arguments")):
+        yield call_part({"index": 0, "function": call})
+
+
+def _image(url: str) -> Media:
+    head, comma, content = url.partition(",")
+    if head.startswith("data:") and comma:
+        mime_type = head.removeprefix("data:").partition(";")[0]
+        return Media(mime_type or "image/png", base64.b64decode(content))
+    return Media("image/png", url)
+
+
+def _sound(audio: Mapping[str, Any], provider: str, *, spoken: bool) -> Iterator[Any]:
+    """Yield what is said, what it sounds like, and the id by which the provider remembers it."""
+    id = audio.get("id") or None
+    if spoken and (transcript := audio.get("transcript")):
+        yield transcript
+    if data := audio.get("data"):
+        sound = base64.b64decode(data)
+        end = audio.get("expires_at")
+        metadata = FrozenDict({"expires_at": end}) if end else EMPTY
+        yield Media(_sound_type(sound), sound, id, metadata=metadata)
+    if id is not None:
+        yield ProviderPart(provider, FrozenDict({"audio": {"id": id}}))
+
+
+_SOUNDS = {b"RIFF": "audio/wav", b"OggS": "audio/ogg", b"fLaC": "audio/flac", b"ID3": "audio/mpeg"}
+
+
+def _sound_type(sound: bytes) -> str:
+    """Return the type of a sound by its first bytes: the answer does not say, the request did."""
+    for magic, mime_type in _SOUNDS.items():
+        if sound.startswith(magic):
+            return mime_type
+    if len(sound) > 1 and sound[0] == 0xFF and sound[1] & 0xE0 == 0xE0:  # noqa: PLR2004
+        return "audio/aac" if sound[1] & 0x06 == 0 else "audio/mpeg"
+    return "audio/pcm"
+
+
+# --- tool calls -----------------------------------------------------------------------------
+
+
+def _whole_call(call: Mapping[str, Any]) -> ToolCall:
+    chunk = call_chunk(call)
+    arguments = chunk.arguments
+    if not arguments and "type" not in chunk.metadata:
+        arguments = "{}"
+    id = chunk.id or f"call_{uuid.uuid4().hex[:24]}"  # the result has to name one
+    return ToolCall(id, chunk.name, arguments, chunk.metadata)
+
+
+def call_chunk(call: Mapping[str, Any]) -> ToolCallChunk:
+    """Return a tool call, or a fragment of one."""
+    kept = {key: call[key] for key in ("extra_content",) if call.get(key)}
+    function = call.get("function")
+    if function is None and (function := call.get("custom")) is not None:
+        kept["type"] = "custom"
+    function = function or {}
+    arguments = function.get("arguments") or function.get("input") or ""
+    if not isinstance(arguments, str):  # some servers give the object itself
+        arguments = dumps(arguments).decode()
+    return ToolCallChunk(
+        call.get("index"),
+        call.get("id") or "",
+        function.get("name") or "",
+        arguments,
+        FrozenDict(kept) if kept else EMPTY,
+    )

@@ -1,0 +1,60 @@
+"""In what the many servers of Chat Completions differ."""
+
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Literal
+
+SystemRole = Literal["system", "developer", "user"]
+
+REASONING_FIELD = "reasoning_field"
+"""In a message's metadata: in which field its reasoning came."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dialect:
+    """In what a server's Chat Completions differ from OpenAI's.
+
+    Attributes:
+        provider: What the server is called in errors and in the parts only it understands.
+        max_tokens: The field that bounds the output.
+        seed: The field for repeatable sampling.
+        system_role: Who speaks a system message.
+        usage_in_stream: Whether usage at a stream's end has to be asked for.
+        reasoning_field: The field of a message in which the server wants its earlier reasoning
+            back; `received` for the one it came in, `content` for parts of the content.
+        replayed: What else of an answer the server takes back, field by field.
+        document_field: How a document is sent: `file`, or Mistral's `document_url`.
+        video_field: How a video is sent; None for like a document.
+        call_id_length: How long ids of tool calls have to be (letters and digits only), if fixed.
+        parses_arguments: Whether earlier tool calls' arguments have to be valid JSON.
+    """
+
+    provider: str = "openai"
+    max_tokens: str = "max_completion_tokens"
+    seed: str = "seed"
+    system_role: SystemRole = "system"
+    usage_in_stream: bool = True
+    reasoning_field: str | None = None
+    replayed: frozenset[str] = frozenset({"refusal", "audio", "name"})
+    document_field: str = "file"
+    video_field: str | None = None
+    call_id_length: int | None = None
+    parses_arguments: bool = False
+
+
+OPENAI = Dialect()
+COMPATIBLE = Dialect(
+    provider="openai-compatible",
+    max_tokens="max_tokens",
+    reasoning_field="received",
+    replayed=frozenset({"reasoning_details", "extra_content", "name"}),
+    video_field="video_url",
+    parses_arguments=True,
+)
+"""The common ground of servers that nothing more is known about."""
+
+
+@cache
+def with_system_role(dialect: Dialect, role: SystemRole) -> Dialect:
+    """Return *dialect* with another role for system messages, the same object every time."""
+    return dialect if dialect.system_role == role else replace(dialect, system_role=role)

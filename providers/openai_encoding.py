@@ -1,0 +1,372 @@
+"""Prompts as Chat Completions requests; no I/O."""
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from chatclient.errors import UsageError
+from chatclient.json import dumps, loads
+from chatclient.messages import (
+    AssistantMessage,
+    Media,
+    Message,
+    ProviderPart,
+    Reasoning,
+    SystemMessage,
+    ToolCall,
+    ToolResponse,
+    ToolResponseMessage,
+    UserMessage,
+)
+from chatclient.options import ChatOptions
+from chatclient.providers.openai_dialect import REASONING_FIELD, Dialect
+from chatclient.tool import ToolDefinition
+
+# --- options --------------------------------------------------------------------------------
+
+_SAME_NAME = (
+    "model",
+    "temperature",
+    "top_p",
+    "top_k",
+    "presence_penalty",
+    "frequency_penalty",
+    "stop",
+    "n",
+    "reasoning_effort",
+    "verbosity",
+    "service_tier",
+    "user",
+    "safety_identifier",
+    "logit_bias",
+    "logprobs",
+    "top_logprobs",
+    "store",
+    "modalities",
+    "audio",
+    "prediction",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "web_search_options",
+)
+
+
+def encode_options(options: ChatOptions, dialect: Dialect, *, streaming: bool) -> dict[str, Any]:
+    """Return all of a request but its messages."""
+    body = {
+        name: value
+        for name in _SAME_NAME
+        if (value := getattr(options, name, None)) is not None and value not in ((), [])
+    }
+    renamed = (
+        (dialect.max_tokens, options.max_tokens),
+        (dialect.seed, options.seed),
+        ("metadata", getattr(options, "request_metadata", None)),
+        ("response_format", _response_format(options)),
+    )
+    body.update({name: value for name, value in renamed if value is not None})
+    body.update(_tools(options))
+    if streaming:
+        body["stream"] = True
+        if dialect.usage_in_stream:
+            body["stream_options"] = {"include_usage": True}
+    return with_extra(body, options.extra)
+
+
+def _tools(options: ChatOptions) -> dict[str, Any]:
+    if not options.tool_callbacks:
+        return {}
+    strict: bool | None = getattr(options, "strict_tools", None)
+    tools = [_tool(callback.definition, strict=strict) for callback in options.tool_callbacks]
+    fields: dict[str, Any] = {"tools": tools}
+    if options.tool_choice is not None:
+        fields["tool_choice"] = _tool_choice(options.tool_choice)
+    if options.parallel_tool_calls is not None:
+        fields["parallel_tool_calls"] = options.parallel_tool_calls
+    return fields
+
+
+def _tool(definition: ToolDefinition, *, strict: bool | None) -> dict[str, Any]:
+    function: dict[str, Any] = {
+        "name": definition.name,
+        "description": definition.description,
+        "parameters": definition.input_schema,
+    }
+    if definition.strict is not None:
+        function["strict"] = definition.strict
+    elif strict is not None:
+        function["strict"] = strict and is_closed(definition.input_schema)
+    return {"type": "function", "function": function}
+
+
+def _tool_choice(choice: str) -> Any:
+    if choice in ("auto", "none", "required"):
+        return choice
+    return {"type": "function", "function": {"name": choice}}
+
+
+def _response_format(options: ChatOptions) -> Mapping[str, Any] | None:
+    schema = options.output_schema
+    if schema is None:
+        return getattr(options, "response_format", None)
+    # A title such as `list[Film]` is no name that the API takes.
+    name = re.sub(r"[^a-zA-Z0-9_-]+", "_", str(schema.get("title") or "")).strip("_")[:64]
+    form = {"name": name or "answer", "schema": schema, "strict": is_closed(schema)}
+    return {"type": "json_schema", "json_schema": form}
+
+
+def is_closed(schema: Any) -> bool:
+    """Return whether a schema has the form that `strict` asks for, which is refused otherwise."""
+    if isinstance(schema, list | tuple):
+        return all(is_closed(item) for item in schema)
+    if not isinstance(schema, Mapping):
+        return True
+    properties = schema.get("properties")
+    if isinstance(properties, Mapping) or schema.get("type") == "object":
+        named = properties if isinstance(properties, Mapping) else {}
+        if schema.get("additionalProperties") is not False:
+            return False
+        if set(named) != set(schema.get("required") or ()):
+            return False
+        return all(is_closed(value) for value in (*named.values(), *_definitions(schema)))
+    return all(is_closed(value) for value in schema.values())
+
+
+def _definitions(schema: Mapping[str, Any]) -> Iterator[Any]:
+    for key in ("$defs", "definitions"):
+        yield from (schema.get(key) or {}).values()
+
+
+def with_extra(body: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
+    """Return *body* with the fields of *extra* on top; tools and stream options join."""
+    if not extra:
+        return body
+    joined = {**body, **extra}
+    if "tools" in body and "tools" in extra:  # the provider's own beside the application's
+        joined["tools"] = [*body["tools"], *extra["tools"]]
+    if "stream_options" in body and "stream_options" in extra:
+        joined["stream_options"] = {**body["stream_options"], **extra["stream_options"]}
+    return joined
+
+
+# --- messages -------------------------------------------------------------------------------
+
+
+def wire_of(message: Message, dialect: Dialect) -> bytes:
+    """Return *message* as the elements of a `messages` array; encoded once, then kept."""
+    kept = message.wire(dialect)
+    if kept is not None:
+        return kept
+    elements = encode_message(message, dialect)
+    return message.keep_wire(dialect, b",".join(dumps(element) for element in elements))
+
+
+def encode_message(message: Message, dialect: Dialect) -> list[dict[str, Any]]:
+    """Return *message* as the API wants it; tool responses become a message each."""
+    match message:
+        case SystemMessage():
+            return [_system(message, dialect)]
+        case UserMessage():
+            return [_user(message, dialect)]
+        case AssistantMessage():
+            return [_assistant(message, dialect)]
+        case ToolResponseMessage():
+            return _tool_responses(message, dialect)
+        case _:
+            msg = f"{type(message).__name__} is no kind of message that can be sent"
+            raise UsageError(msg)
+
+
+def _system(message: SystemMessage, dialect: Dialect) -> dict[str, Any]:
+    cache = message.metadata.get("cache_control")
+    content: Any = message.content
+    if cache is not None:  # servers in front of Anthropic's models pass it on
+        content = [{**_text(message.content), "cache_control": cache}]
+    return {"role": message.metadata.get("role", dialect.system_role), "content": content}
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
+
+
+def _user(message: UserMessage, dialect: Dialect) -> dict[str, Any]:
+    body: dict[str, Any] = {"role": "user", "content": ""}
+    if len(message.parts) == 1 and isinstance(message.parts[0], str):
+        body["content"] = message.parts[0]
+        return body
+    content: list[dict[str, Any]] = []
+    for part in message.parts:
+        if isinstance(part, ProviderPart) and part.provider == dialect.provider:
+            # The provider's own content part, or fields of the message such as `name`.
+            if "type" in part.data:
+                content.append(dict(part.data))
+            else:
+                body.update(part.data)
+        elif isinstance(part, Media):
+            content.append(_media(part, dialect))
+        elif text := part if isinstance(part, str) else part.text:
+            content.append(_text(text))
+    if content:
+        body["content"] = content
+    return body
+
+
+def _media(media: Media, dialect: Dialect) -> dict[str, Any]:
+    kind = media.mime_type.partition("/")[0]
+    if kind == "image":
+        detail = {key: media.metadata[key] for key in ("detail",) if key in media.metadata}
+        return {"type": "image_url", "image_url": {"url": media.url(), **detail}}
+    if kind == "audio" and not media.is_url:
+        sound = {"data": media.base64(), "format": audio_format(media.mime_type)}
+        return {"type": "input_audio", "input_audio": sound}
+    if kind == "video" and (name := dialect.video_field) is not None:
+        return {"type": name, name: {"url": media.url()}}
+    if dialect.document_field == "document_url":
+        return {"type": "document_url", "document_url": media.url()}
+    if media.id is not None:
+        return {"type": "file", "file": {"file_id": media.id}}
+    return {"type": "file", "file": {"filename": media.name or "file", "file_data": media.url()}}
+
+
+def audio_format(mime_type: str) -> str:
+    """Return what the API calls a type of sound."""
+    subtype = mime_type.partition("/")[2]
+    return {"mpeg": "mp3", "x-wav": "wav", "wave": "wav", "vnd.wave": "wav"}.get(subtype, subtype)
+
+
+# --- the assistant's messages ---------------------------------------------------------------
+
+
+def _assistant(message: AssistantMessage, dialect: Dialect) -> dict[str, Any]:
+    text, fields = _said(message, dialect)
+    content: Any = text or None
+    if dialect.reasoning_field == "content":
+        content = _thinking_content(message, dialect) or content
+    elif "reasoning_details" not in fields:
+        fields.update(_thoughts(message, dialect))
+    if calls := message.tool_calls:
+        fields["tool_calls"] = [_tool_call(call, dialect) for call in calls]
+    elif content is None and not fields.keys() & {"refusal", "audio"}:
+        content = ""
+    return {"role": "assistant", "content": content, **fields}
+
+
+def _said(message: AssistantMessage, dialect: Dialect) -> tuple[str, dict[str, Any]]:
+    """Return a message's text, and what of it goes into fields of its own."""
+    texts: list[str] = []
+    fields: dict[str, Any] = {}
+    for part in message.parts:
+        if isinstance(part, str):
+            texts.append(part)
+        elif isinstance(part, ProviderPart):
+            taken = _replayed(part, dialect)
+            for name, value in taken.items():
+                fields[name] = _joined(fields.get(name), value)
+            if not taken:
+                texts.append(part.text)
+    # Of a spoken answer, the text is what the voice says.
+    return "" if "audio" in fields else "".join(texts), fields
+
+
+def _replayed(part: ProviderPart, dialect: Dialect) -> dict[str, Any]:
+    """Return the fields of a part that the server wants back."""
+    if part.provider != dialect.provider:
+        return {}
+    return {name: value for name, value in part.data.items() if name in dialect.replayed}
+
+
+def _joined(old: Any, new: Any) -> Any:
+    """Return two fragments of one field as one."""
+    if isinstance(old, str) and isinstance(new, str):
+        return old + new
+    if isinstance(old, list | tuple) and isinstance(new, list | tuple):
+        return [*old, *new]
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        return {**old, **new}
+    return new
+
+
+def _thoughts(message: AssistantMessage, dialect: Dialect) -> dict[str, str]:
+    """Return the reasoning in the field in which the server wants it."""
+    name = dialect.reasoning_field
+    if name == "received":
+        name = message.metadata.get(REASONING_FIELD)
+    if name is None:
+        return {}
+    own = [r.text for r in message.reasoning if r.provider in ("", dialect.provider)]
+    return {name: "".join(own)} if own else {}
+
+
+def _thinking_content(message: AssistantMessage, dialect: Dialect) -> list[dict[str, Any]]:
+    """Return content in parts, thoughts among them; empty when text is all there is."""
+    content: list[dict[str, Any]] = []
+    for part in message.parts:
+        if isinstance(part, Reasoning) and part.provider in ("", dialect.provider):
+            content.append(
+                dict(part.data)
+                if part.data
+                else {"type": "thinking", "thinking": [_text(part.text)]}
+            )
+        elif isinstance(part, ProviderPart):
+            own = part.provider == dialect.provider and "type" in part.data
+            content.extend([dict(part.data)] if own else [_text(part.text)] if part.text else [])
+        elif isinstance(part, str) and part:
+            content.append(_text(part))
+    return [] if all(part["type"] == "text" for part in content) else content
+
+
+def _tool_call(call: ToolCall, dialect: Dialect) -> dict[str, Any]:
+    id = _call_id(call.id, dialect)
+    if call.metadata.get("type") == "custom":
+        custom = {"name": call.name, "input": call.arguments}
+        return {"id": id, "type": "custom", "custom": custom}
+    function = {"name": call.name, "arguments": _arguments(call.arguments, dialect)}
+    body = {"id": id, "type": "function", "function": function}
+    if "extra_content" in dialect.replayed and "extra_content" in call.metadata:
+        body["extra_content"] = call.metadata["extra_content"]
+    return body
+
+
+def _arguments(arguments: str, dialect: Dialect) -> str:
+    arguments = arguments.strip() or "{}"
+    if not dialect.parses_arguments:
+        return arguments
+    try:
+        loads(arguments)
+    except ValueError:
+        # Many chat templates parse the arguments: one malformed call in the history, and every
+        # later request fails. The model still sees what it wrote.
+        return dumps({"malformed_arguments": arguments}).decode()
+    return arguments
+
+
+def _call_id(id: str, dialect: Dialect) -> str:
+    """Return the id of a call in the form the server takes; the same for its result."""
+    length = dialect.call_id_length
+    if length is None or (len(id) == length and id.isalnum() and id.isascii()):
+        return id
+    return hashlib.sha256(id.encode()).hexdigest()[:length]
+
+
+# --- tool results ---------------------------------------------------------------------------
+
+
+def _tool_responses(message: ToolResponseMessage, dialect: Dialect) -> list[dict[str, Any]]:
+    elements: list[dict[str, Any]] = [
+        {"role": "tool", "tool_call_id": _call_id(response.id, dialect), "content": response.data}
+        for response in message.responses
+    ]
+    shown = [part for r in message.responses for part in _shown_media(r, dialect)]
+    # A tool message holds text only; what else a tool returned is shown by the user.
+    return [*elements, {"role": "user", "content": shown}] if shown else elements
+
+
+def _shown_media(response: ToolResponse, dialect: Dialect) -> list[dict[str, Any]]:
+    if not response.media:
+        return []
+    introduction = f"Content returned by tool {response.name} (call {response.id}):"
+    return [_text(introduction), *(_media(media, dialect) for media in response.media)]
+
+
+_is_closed, _with_extra = is_closed, with_extra

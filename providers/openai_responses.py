@@ -1,0 +1,323 @@
+"""OpenAI's Responses API, and every server that speaks it."""
+
+import os
+import re
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import Any
+
+from chatclient.errors import InvalidResponseError
+from chatclient.json import dumps, loads
+from chatclient.messages import Message
+from chatclient.model import ChatModel
+from chatclient.options import ChatOptions
+from chatclient.prompt import Prompt
+from chatclient.providers.http import HttpClient, RetryPolicy, Timeouts, as_timeouts
+from chatclient.providers.openai import BASE_URL, bearer_headers, key_source
+from chatclient.providers.openai_dialect import COMPATIBLE, OPENAI
+from chatclient.providers.openai_encoding import _is_closed, _with_extra
+from chatclient.providers.openai_responses_codec import Form, SystemRole, form_of, wire_of
+from chatclient.providers.openai_responses_stream import StreamDecoder, decode_response
+from chatclient.providers.sse import ServerSentEventDecoder
+from chatclient.response import ChatResponse
+from chatclient.runtime import Runtime
+from chatclient.tool import ToolDefinition
+from chatclient.values import EMPTY
+
+_PATH = "/responses"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenAIResponsesChatOptions(ChatOptions):
+    """Options of OpenAI's Responses API beside the common ones.
+
+    Attributes:
+        reasoning_effort: How hard a reasoning model thinks.
+        reasoning_summary: Whether, and how, it sums up its thoughts: `auto`, `concise`, `detailed`.
+        verbosity: How long the answer is to be.
+        service_tier: Which of the provider's tiers serves the request.
+        instructions: What goes before the conversation, and is not kept with it.
+        store: Whether the provider keeps the answer; by default it does not, except in background.
+        include: What more the answer is to contain. Unless the answer is stored, or this is empty,
+            reasoning models are asked for their encrypted reasoning, which goes back to them.
+        previous_response_id: The stored answer that the prompt's messages follow.
+        conversation: The provider's conversation that the prompt's messages follow.
+        background: Whether to answer at once, before the answer is there.
+        truncation: What to do with a conversation that is too long: `auto` or `disabled`.
+        request_metadata: The provider's own metadata of the request.
+        prompt_cache_key: Ties requests to one cache.
+        prompt_cache_retention: How long the cache keeps the prompt.
+        user: Who the end user is; `safety_identifier` and `prompt_cache_key` succeed it.
+        safety_identifier: Who the end user is, for the provider's abuse detection.
+        top_logprobs: How many alternatives to report for each token.
+        max_tool_calls: At most so many calls of the provider's own tools.
+        response_format: The form of the answer, such as `{"type": "json_object"}`; an
+            `output_schema` goes before it.
+        strict_tools: Whether the provider enforces the schemas of tools that do not say so
+            themselves, as far as these have the form it needs; by default it does not.
+        system_role: Who speaks system messages: `system` or `developer`.
+        builtin_tools: Tools on the provider's side, such as `{"type": "web_search"}`, and tools of
+            `{"type": "custom", "name": ...}`: the model calls these with free text, which goes to
+            the tool callback of that name.
+    """
+
+    reasoning_effort: str | None = None
+    reasoning_summary: str | None = None
+    verbosity: str | None = None
+    service_tier: str | None = None
+    instructions: str | None = None
+    store: bool | None = None
+    include: tuple[str, ...] | None = None
+    previous_response_id: str | None = None
+    conversation: str | None = None
+    background: bool | None = None
+    truncation: str | None = None
+    request_metadata: Mapping[str, str] | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+    user: str | None = None
+    safety_identifier: str | None = None
+    top_logprobs: int | None = None
+    max_tool_calls: int | None = None
+    response_format: Mapping[str, Any] | None = None
+    strict_tools: bool | None = None
+    system_role: SystemRole | None = None
+    builtin_tools: tuple[Mapping[str, Any], ...] | None = None
+
+
+class OpenAIResponsesChatModel(ChatModel):
+    """A model behind OpenAI's Responses API, or any server that speaks it.
+
+    Nothing is kept at the provider unless `store` says so: each request carries the conversation,
+    with the model's reasoning in encrypted form. What the API knows beyond the common messages (an
+    approval of an MCP call, say) can be sent as `UserMessage([ProviderPart("openai", item)])`.
+
+    Args:
+        model: Which model.
+        api_key: The key, or a function that returns the current one; default: the environment's
+            `OPENAI_API_KEY`.
+        base_url: Where the API is, with its version; default: the environment's
+            `OPENAI_BASE_URL`, else OpenAI's own.
+        options: Options for every request.
+        max_retries: How often a request is repeated that failed for a passing reason.
+        timeout: Seconds to wait for an answer, or `Timeouts`.
+        headers: More headers for every request.
+        http_client: An httpx or httpx2 client to send requests with; the caller closes it.
+
+    Raises:
+        UsageError: There is no key, or the URL is none.
+    """
+
+    def __init__(
+        self,
+        model: str = "gpt-5-mini",
+        *,
+        api_key: str | Callable[[], str] | None = None,
+        base_url: str | None = None,
+        options: ChatOptions | None = None,
+        max_retries: int = 2,
+        timeout: float | Timeouts | None = 600.0,
+        headers: Mapping[str, str] | None = None,
+        http_client: Any = None,
+    ) -> None:
+        base_url = base_url or os.environ.get("OPENAI_BASE_URL") or BASE_URL
+        defaults = OpenAIResponsesChatOptions(model=model).merge(options)
+        self._options = replace(defaults, model=defaults.model or model)
+        self._http = HttpClient(
+            (OPENAI if base_url.startswith(BASE_URL) else COMPATIBLE).provider,
+            base_url,
+            bearer_headers(key_source(api_key, base_url), headers or EMPTY),
+            as_timeouts(timeout),
+            RetryPolicy(max_retries),
+            http_client,
+        )
+        # The last options and what they come to: the same ones in all rounds of all requests.
+        self._head: tuple[ChatOptions | None, bool, bytes, Form] = (
+            *(None, False, b""),
+            Form(),
+        )
+        # The last messages and what they came to.
+        self._sent: tuple[tuple[Message, ...], bytes, Form] = ((), b"", self._head[3])
+
+    @property
+    def options(self) -> ChatOptions:
+        """The options that hold where a prompt sets none."""
+        return self._options
+
+    async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
+        """Return the model's response to *prompt*."""
+        answer = await self._http.post(runtime, _PATH, self._body(prompt, streaming=False))
+        provider = self._http.provider
+        try:
+            data = loads(answer.body)
+        except ValueError as error:
+            shown = answer.body[:200].decode(errors="replace")
+            msg = f"{provider} answered with something that is not JSON: {shown!r}"
+            raise InvalidResponseError(msg, provider=provider) from error
+        return decode_response(data, provider, answer.headers)
+
+    async def generate_stream(
+        self, prompt: Prompt, runtime: Runtime
+    ) -> AsyncGenerator[ChatResponse | str, None]:
+        """Yield the model's response to *prompt* as it comes."""
+        body = self._body(prompt, streaming=True)
+        events = ServerSentEventDecoder()
+        async with aclosing(self._http.stream(runtime, _PATH, body)) as pieces:
+            first = await anext(pieces)
+            decoder = StreamDecoder(self._http.provider, first.headers)
+            async for piece in pieces:
+                for event in events.feed(piece.body):
+                    chunk = decoder.feed(event.data)
+                    if chunk is not None:
+                        yield chunk
+        last = decoder.finish(events.finish())
+        if last is not None:
+            yield last
+
+    def close(self) -> None:
+        """Close the connections of blocking calls."""
+        self._http.close()
+
+    async def aclose(self) -> None:
+        """Close the connections of blocking calls and of this event loop."""
+        await self._http.aclose()
+
+    def _body(self, prompt: Prompt, *, streaming: bool) -> bytes:
+        options, was_streaming, head, form = self._head
+        if options is not prompt.options or was_streaming != streaming:
+            form = form_for(prompt.options)
+            head = dumps(encode_options(prompt.options, streaming=streaming))
+            self._head = (prompt.options, streaming, head, form)
+        return b'%b,"input":[%b]}' % (head[:-1], self._wire_of(prompt.messages, form))
+
+    def _wire_of(self, messages: tuple[Message, ...], form: Form) -> bytes:
+        known, wire, last = self._sent
+        # The next round of a conversation begins with what was sent in the last one: the very
+        # same messages, which the comparison sees by their identity.
+        size = len(known)
+        if last is not form or size > len(messages) or messages[:size] != known:
+            size, wire = 0, b""
+        items = [wire_of(message, form) for message in messages[size:]]
+        wire = b",".join([item for item in (wire, *items) if item])
+        self._sent = (messages, wire, form)
+        return wire
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r}, base_url={self._http.base_url!r})"
+
+
+# --- encoding options -----------------------------------------------------------------------
+
+_SAME_NAME = (
+    *("model", "temperature", "top_p", "top_k", "presence_penalty", "frequency_penalty"),
+    *("seed", "stop", "service_tier", "instructions", "previous_response_id", "conversation"),
+    *("background", "truncation", "prompt_cache_key", "prompt_cache_retention"),
+    *("user", "safety_identifier", "top_logprobs", "max_tool_calls"),
+)
+_RENAMED = {"max_tokens": "max_output_tokens", "request_metadata": "metadata"}
+_ENCRYPTED_REASONING = "reasoning.encrypted_content"
+# Other models refuse to be asked for it. Before the name there may be a vendor's.
+_REASONING_MODEL = re.compile(r"(^|[/:.])(o\d|gpt-[5-9](?!.*-chat)|codex|grok)")
+
+
+def form_for(options: ChatOptions) -> Form:
+    """Return the form in which messages go out beside *options*."""
+    given = options.set_values()
+    custom = [tool for tool in given.get("builtin_tools", ()) if tool.get("type") == "custom"]
+    names = frozenset(tool["name"] for tool in custom)
+    return form_of(given.get("system_role", "system"), _is_stored(given), names)
+
+
+def encode_options(options: ChatOptions, *, streaming: bool) -> dict[str, Any]:
+    """Return all of a request but its input."""
+    given = options.set_values()
+    stored = _is_stored(given)
+    body = {name: given[name] for name in _SAME_NAME if name in given and given[name] != ()}
+    body |= {_RENAMED[name]: given[name] for name in _RENAMED if name in given}
+    body["store"] = stored
+    if include := _include(given, stored=stored):
+        body["include"] = include
+    if reasoning := _named(given, {"reasoning_effort": "effort", "reasoning_summary": "summary"}):
+        body["reasoning"] = reasoning
+    if text := _text(given):
+        body["text"] = text
+    body |= _tools(given, form_for(options))
+    if streaming:
+        body["stream"] = True
+    return _with_extra(body, options.extra)
+
+
+def _named(given: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    return {names[name]: given[name] for name in names if name in given}
+
+
+def _is_stored(given: Mapping[str, Any]) -> bool:
+    # An answer that comes later has to be kept until it is fetched.
+    stored: bool = given.get("store", bool(given.get("background")))
+    return stored
+
+
+def _include(given: Mapping[str, Any], *, stored: bool) -> list[str]:
+    include = list(given.get("include", ()))
+    reasons = _REASONING_MODEL.search(given.get("model", "")) is not None
+    if (
+        reasons
+        and not stored
+        and given.get("include") != ()
+        and _ENCRYPTED_REASONING not in include
+    ):
+        include.append(_ENCRYPTED_REASONING)
+    return include
+
+
+def _text(given: Mapping[str, Any]) -> dict[str, Any]:
+    text = _named(given, {"verbosity": "verbosity", "response_format": "format"})
+    if (schema := given.get("output_schema")) is not None:
+        # A title such as `list[Film]` is no name that the API takes.
+        name = re.sub(r"[^a-zA-Z0-9_-]+", "_", str(schema.get("title") or "")).strip("_")[:64]
+        form = {"name": name or "answer", "schema": schema, "strict": _is_closed(schema)}
+        text["format"] = {"type": "json_schema", **form}
+    return text
+
+
+def _tools(given: Mapping[str, Any], form: Form) -> dict[str, Any]:
+    builtin: Iterable[Mapping[str, Any]] = given.get("builtin_tools", ())
+    definitions = [callback.definition for callback in given.get("tool_callbacks", ())]
+    strict: bool = given.get("strict_tools", False)
+    functions = [_function(d, strict) for d in definitions if d.name not in form.custom_tools]
+    if not functions and not builtin:
+        return {}
+    body: dict[str, Any] = {"tools": [*functions, *builtin]}
+    if "tool_choice" in given:
+        body["tool_choice"] = _tool_choice(given["tool_choice"], builtin)
+    if "parallel_tool_calls" in given:
+        body["parallel_tool_calls"] = given["parallel_tool_calls"]
+    return body
+
+
+def _function(definition: ToolDefinition, strict: bool) -> dict[str, Any]:  # noqa: FBT001
+    if definition.strict is not None:
+        strict = definition.strict
+    else:
+        strict = strict and _is_closed(definition.input_schema)
+    return {
+        "type": "function",
+        "name": definition.name,
+        "description": definition.description,
+        "parameters": definition.input_schema,
+        "strict": strict,  # left out it means true, and the provider changes the schema
+    }
+
+
+def _tool_choice(choice: str, builtin: Iterable[Mapping[str, Any]]) -> Any:
+    if choice in ("auto", "none", "required"):
+        return choice
+    for tool in builtin:
+        if choice == tool.get("server_label"):
+            return {"type": "mcp", "server_label": choice}
+        if choice == tool.get("name"):
+            return {"type": tool["type"], "name": choice}
+        if choice == tool["type"]:
+            return {"type": choice}
+    return {"type": "function", "name": choice}

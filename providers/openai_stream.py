@@ -1,0 +1,191 @@
+"""Streamed Chat Completions answers as chunks; no I/O."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from chatclient.errors import InvalidResponseError, StreamInterruptedError
+from chatclient.json import loads
+from chatclient.messages import AssistantMessage, ProviderPart, ToolCallChunk
+from chatclient.providers.http import Headers
+from chatclient.providers.openai_decoding import (
+    CHOICE_FIELDS,
+    MISSHAPEN,
+    call_chunk,
+    finish_reason,
+    message_metadata,
+    parts_of,
+    refuse_errors,
+)
+from chatclient.providers.openai_dialect import Dialect
+from chatclient.providers.openai_metadata import beside, metadata_of
+from chatclient.response import (
+    NO_METADATA,
+    ChatResponse,
+    ChatResponseMetadata,
+    Generation,
+)
+from chatclient.values import EMPTY, FrozenDict
+
+
+@dataclass(slots=True)
+class _Choice:
+    """What a stream has said of one answer so far."""
+
+    calls: bool = False
+    refused: bool = False
+    finished: bool = False
+    details: list[dict[str, Any]] = field(default_factory=list)
+    logprobs: dict[str, list[Any]] = field(default_factory=dict)
+
+    def add_details(self, details: list[dict[str, Any]]) -> None:
+        """Take pieces of reasoning that have to go back whole."""
+        for piece in details:
+            last = self.details[-1] if self.details else {}
+            name = {"reasoning.text": "text", "reasoning.summary": "summary"}.get(piece["type"])
+            if name is None or any(last.get(k) != piece.get(k) for k in ("type", "index")):
+                self.details.append(dict(piece))
+                continue
+            text = (last.get(name) or "") + (piece.get(name) or "")
+            last.update({key: value for key, value in piece.items() if value})
+            last[name] = text
+
+    def add_logprobs(self, logprobs: Mapping[str, Any]) -> None:
+        """Take the log probabilities of the next tokens."""
+        for name, tokens in logprobs.items():
+            if isinstance(tokens, list):
+                self.logprobs.setdefault(name, []).extend(tokens)
+
+
+# What chunks repeat; anything else is news.
+_ROUTINE = frozenset(
+    {
+        *("id", "object", "created", "model", "choices", "usage", "obfuscation", "p", "provider"),
+        *("system_fingerprint", "service_tier"),
+    }
+)
+_NO_ID_YET = object()
+
+
+class StreamDecoder:
+    """Makes chunks of the events of a stream; no I/O.
+
+    Raises (from both methods):
+        ProviderError: The stream reports an error.
+        StreamInterruptedError: It ended before its answer did.
+        InvalidResponseError: An event cannot be read.
+    """
+
+    __slots__ = ("_choices", "_dialect", "_done", "_headers", "_id")
+
+    def __init__(self, dialect: Dialect, headers: Headers = EMPTY) -> None:
+        self._dialect = dialect
+        self._headers = headers
+        self._id: object = _NO_ID_YET
+        self._choices: dict[int, _Choice] = {}
+        self._done = False
+
+    def feed(self, data: bytes, event: str = "") -> ChatResponse | str | None:
+        """Return the chunk that an event spells, or None when there is nothing in it.
+
+        Args:
+            data: The event's data.
+            event: The event's type, if it has one.
+        """
+        if data == b"[DONE]" or not data:
+            self._done = self._done or bool(data)
+            return None
+        try:
+            chunk = loads(data)
+            choices: Any = chunk.get("choices") or ()
+            if len(choices) == 1 and (text := self._plain_text(chunk, choices[0])) is not None:
+                return text
+            refuse_errors(chunk, self._dialect, self._headers, event)
+            generations = tuple(g for choice in choices if (g := self._delta(choice)) is not None)
+            metadata = self._metadata(chunk)
+        except MISSHAPEN as error:
+            shown = data[:200].decode(errors="replace")
+            msg = f"{self._dialect.provider} streamed something that is no chunk: {shown!r}"
+            raise InvalidResponseError(msg, provider=self._dialect.provider) from error
+        if not generations and metadata is NO_METADATA:
+            return None
+        return ChatResponse(generations, metadata)
+
+    def finish(self, rest: bytes) -> Iterator[ChatResponse | str]:
+        """Yield what the end of the stream still tells, and make sure that it is the end.
+
+        Args:
+            rest: What was left of the stream after its last event.
+        """
+        if rest.strip() and not self._done:
+            with suppress(InvalidResponseError):  # a part of an event
+                if (chunk := self.feed(rest.strip())) is not None:
+                    yield chunk
+        open_choices = {at: c for at, c in self._choices.items() if not c.finished}
+        if (open_choices and not self._done) or not self._choices:
+            msg = f"{self._dialect.provider}'s stream ended before its answer did"
+            raise StreamInterruptedError(msg, provider=self._dialect.provider)
+        if open_choices:  # a server that never says why it stops
+            closing = (self._closing(at, {}, "") for at in open_choices)
+            yield ChatResponse(tuple(closing))
+
+    def _plain_text(self, chunk: Mapping[str, Any], choice: Mapping[str, Any]) -> str | None:
+        """Return the text of a chunk that has nothing else to say, as nearly all have."""
+        delta = choice.get("delta")
+        if not delta or len(delta) != 1 or chunk.get("id") != self._id:
+            return None
+        text = delta.get("content")
+        more = choice.get("index") or choice.get("finish_reason") or choice.get("logprobs")
+        more = more or choice.get("content_filter_results") or chunk.get("usage")
+        return None if more or type(text) is not str or "error" in chunk else text
+
+    def _delta(self, choice: Mapping[str, Any]) -> Generation | None:
+        # A server that knows no streams answers with the whole message.
+        delta = choice.get("delta")
+        if delta is None:
+            delta = choice.get("message") or {}
+        at = choice.get("index") or 0
+        state = self._choices.get(at)
+        if state is None:
+            state = self._choices[at] = _Choice()
+        if details := delta.get("reasoning_details"):
+            state.add_details(details)
+            delta = {k: v for k, v in delta.items() if k != "reasoning_details"}
+        if logprobs := choice.get("logprobs"):
+            state.add_logprobs(logprobs)
+        parts = parts_of(delta, self._dialect.provider, call_chunk)
+        state.calls = state.calls or any(type(part) is ToolCallChunk for part in parts)
+        state.refused = state.refused or bool(delta.get("refusal"))
+        native = choice.get("finish_reason")
+        metadata = beside(choice, CHOICE_FIELDS)
+        if native is not None:
+            closing = self._closing(at, metadata, native)
+            message = AssistantMessage((*parts, *closing.output.parts))
+            return Generation(message, closing.finish_reason, native, at, closing.metadata)
+        if not parts and not metadata:
+            return None
+        message = AssistantMessage(parts, metadata=message_metadata(delta))
+        return Generation(message, index=at, metadata=metadata)
+
+    def _closing(self, at: int, metadata: Mapping[str, Any], native: str) -> Generation:
+        """Return the end of an answer: the reason, and what had to be complete to be told."""
+        state = self._choices[at]
+        state.finished = True
+        parts: list[Any] = []
+        if state.details:
+            kept = FrozenDict({"reasoning_details": state.details})
+            parts.append(ProviderPart(self._dialect.provider, kept))
+            state.details = []
+        if state.logprobs:
+            metadata = FrozenDict({**metadata, "logprobs": state.logprobs})
+        reason = finish_reason(native, calls=state.calls, refused=state.refused)
+        return Generation(AssistantMessage(parts), reason, native, at, metadata)
+
+    def _metadata(self, chunk: Mapping[str, Any]) -> ChatResponseMetadata:
+        """Return the metadata of a chunk that has something new to say."""
+        id = chunk.get("id")
+        if self._id == id and not chunk.get("usage") and chunk.keys() <= _ROUTINE:
+            return NO_METADATA
+        self._id = id
+        return metadata_of(chunk, self._headers)

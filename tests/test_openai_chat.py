@@ -1,0 +1,235 @@
+"""The model behind Chat Completions, asked in all four ways over the loopback."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from conftest import Ask
+from servers import ChatServer, Reply, as_stream, completion
+
+from chatclient import ChatClient
+from chatclient.errors import (
+    InvalidRequestError,
+    InvalidResponseError,
+    RateLimitedError,
+    StreamInterruptedError,
+    UsageError,
+)
+from chatclient.messages import Message, SystemMessage, UserMessage
+from chatclient.options import ChatOptions
+from chatclient.providers.openai import OpenAIChatModel, OpenAIChatOptions
+
+Start = Callable[..., ChatServer]
+ClientOf = Callable[..., ChatClient]
+
+
+@pytest.fixture
+def client_of() -> Iterator[ClientOf]:
+    """Make clients of models whose connections are closed after the test."""
+    with ExitStack() as models:
+
+        def make(server: ChatServer, **settings: Any) -> ChatClient:
+            usual = {"api_key": "k", "base_url": server.url, "max_retries": 0}
+            model = OpenAIChatModel("m", **{**usual, **settings})
+            return ChatClient.create(models.enter_context(model))
+
+        yield make
+
+
+def event_stream(*events: str) -> Reply:
+    return Reply("".join(events).encode(), content_type="text/event-stream")
+
+
+def test_the_key_is_asked_for_each_time(ask: Ask, chat_server: Start, client_of: ClientOf) -> None:
+    """A key that is a function rotates."""
+    server = chat_server("hi")
+    keys = iter(["one", "two"])
+    client = client_of(server, api_key=lambda: next(keys))
+    ask(client.prompt("x"))
+    ask(client.prompt("x"))
+
+    assert [headers["authorization"] for headers in server.headers] == ["Bearer one", "Bearer two"]
+
+
+def test_openai_wants_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own address answers nobody without one, and the error says where to put it."""
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+
+    with pytest.raises(UsageError, match="set OPENAI_API_KEY or pass api_key="):
+        OpenAIChatModel()
+
+
+def test_the_environment_says_where_and_with_which_key(
+    ask: Ask, chat_server: Start, client_of: ClientOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The usual variables are read when the model is made."""
+    server = chat_server("hi")
+    monkeypatch.setenv("OPENAI_API_KEY", "from outside")
+    monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+    client = client_of(server, api_key=None, base_url=None)
+
+    assert ask(client.prompt("x")).text == "hi"
+    assert server.headers[0]["authorization"] == "Bearer from outside"
+
+
+def test_a_query_of_the_base_url_goes_with_every_request(
+    ask: Ask, chat_server: Start, client_of: ClientOf
+) -> None:
+    """Azure's older addresses have the API's version there."""
+    server = chat_server("hi")
+    client = client_of(server, base_url=f"{server.url}?api-version=2024-10-21")
+
+    assert ask(client.prompt("x")).text == "hi"
+
+
+def test_the_key_is_not_shown() -> None:
+    """A model can be printed and logged."""
+    model = OpenAIChatModel("m", api_key="sk-secret", headers={"x-mine": "secret"})
+
+    assert repr(model) == "OpenAIChatModel('m', base_url='https://api.openai.com/v1')"
+
+
+def test_options_of_the_request_go_before_those_of_the_model(
+    ask: Ask, chat_server: Start, client_of: ClientOf
+) -> None:
+    """What is set nearer to the request wins; the provider's own options are kept."""
+    server = chat_server("hi")
+    defaults = OpenAIChatOptions(reasoning_effort="low", temperature=0.5)
+    client = client_of(server, options=defaults)
+    ask(client.prompt("x").options(ChatOptions(temperature=0.1)))
+
+    request = server.requests[0]
+    assert (request["reasoning_effort"], request["temperature"]) == ("low", 0.1)
+
+
+def test_the_role_of_system_messages_is_an_option(
+    ask: Ask, chat_server: Start, client_of: ClientOf
+) -> None:
+    """Changing it changes messages that were sent before, too."""
+    server = chat_server("hi")
+    client = client_of(server)
+    messages: list[Message] = [SystemMessage("be brief"), UserMessage("x")]
+    for role in (None, "developer", "user", None):
+        ask(client.prompt().messages(*messages).options(OpenAIChatOptions(system_role=role)))
+
+    roles = [request["messages"][0]["role"] for request in server.requests]
+    assert roles == ["system", "developer", "user", "system"]
+
+
+def test_several_answers_come_in_all_four_ways(
+    ask: Ask, chat_server: Start, client_of: ClientOf
+) -> None:
+    """With n > 1 the response has a generation for each, streamed or not."""
+
+    def reply(request: dict[str, Any]) -> Reply:
+        assert request["n"] == 2
+        if not request.get("stream"):
+            whole = completion("a")
+            second = {**whole["choices"][0], "index": 1, "message": {"content": "b"}}
+            return Reply(json.dumps({**whole, "choices": [*whole["choices"], second]}).encode())
+        chunks = [
+            {"id": "r", "choices": [{"index": at, "delta": {"content": t}, "finish_reason": end}]}
+            for at, t, end in [(1, "b", None), (0, "a", None), (0, "", "stop"), (1, "", "stop")]
+        ]
+        return event_stream(*(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks))
+
+    server = chat_server(reply)
+    asked = ask(client_of(server, options=OpenAIChatOptions(n=2)).prompt("x"))
+    response = asked.response.chat_response
+
+    assert [g.output.text for g in response.generations] == ["a", "b"]
+    assert [g.finish_reason for g in response.generations] == ["stop", "stop"]
+    assert asked.text == "a"
+
+
+def test_a_server_that_knows_no_streams_is_understood(
+    ask: Ask, chat_server: Start, client_of: ClientOf
+) -> None:
+    """A whole answer in place of a stream is one."""
+    server = chat_server(lambda _request: Reply(json.dumps(completion("hi")).encode()))
+
+    asked = ask(client_of(server).prompt("x"))
+    assert asked.text == "hi"
+    assert asked.response.chat_response.usage.input_tokens == 10
+
+
+def test_an_event_stream_may_be_called_something_else(
+    ask: Ask, chat_server: Start, client_of: ClientOf
+) -> None:
+    """Some gateways label a stream as JSON."""
+
+    def reply(request: dict[str, Any]) -> Any:
+        whole = completion("hello there")
+        return Reply(as_stream(whole)) if request.get("stream") else whole
+
+    assert ask(client_of(chat_server(reply)).prompt("x")).text == "hello there"
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>gateway</html>", b'{"id": "r1", "cho'])
+def test_what_is_no_answer_is_an_error(
+    ask: Ask, chat_server: Start, client_of: ClientOf, body: bytes
+) -> None:
+    """Neither silence nor a page of HTML passes for an answer."""
+    server = chat_server(Reply(body))
+
+    with pytest.raises(InvalidResponseError, match="openai-compatible"):
+        ask(client_of(server).prompt("x"))
+
+
+ERROR = {"error": {"message": "slow down", "code": "rate_limit_exceeded"}}
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        f"data: {json.dumps(ERROR)}\n\n",
+        f"event: error\ndata: {json.dumps(ERROR)}\n\n",
+        f"event: error\ndata: {json.dumps(ERROR['error'])}\n\n",
+        f"error: {json.dumps(ERROR['error'])}\n\n",
+        json.dumps(ERROR, indent=2),
+        json.dumps(ERROR, indent=2) + "\n",
+        f"data: {json.dumps({**ERROR, 'choices': [{'index': 0, 'delta': {}}]})}\n\n",
+        f"data: {json.dumps({'choices': [{'index': 0, 'delta': {}, **ERROR}]})}\n\n",
+    ],
+)
+def test_an_error_inside_a_stream_is_raised(
+    chat_server: Start, client_of: ClientOf, written: str
+) -> None:
+    """In whichever of its shapes, after what was said before it has been handed out."""
+    first = {"id": "r", "choices": [{"index": 0, "delta": {"content": "hel"}}]}
+    server = chat_server(event_stream(f"data: {json.dumps(first)}\n\n", written))
+    said: list[str] = []
+
+    with pytest.raises(RateLimitedError, match="slow down"):
+        said.extend(client_of(server).prompt("x").stream())
+
+    assert said == ["hel"]
+
+
+def test_a_stream_cut_short_holds_what_had_arrived(
+    ask: Ask, chat_server: Start, client_of: ClientOf
+) -> None:
+    """The error has the response so far."""
+    if not ask.streaming:
+        pytest.skip("a whole answer is no stream")
+    whole = as_stream(completion("one two three"))
+    half = whole[: whole.index(b" three")]
+    server = chat_server(Reply(half, content_type="text/event-stream"))
+
+    with pytest.raises(StreamInterruptedError) as caught:
+        ask(client_of(server).prompt("x"))
+    assert caught.value.partial.text == "one two"
+
+
+def test_a_refused_request_tells_why(ask: Ask, chat_server: Start, client_of: ClientOf) -> None:
+    """Status, request id and body are in the error."""
+    body = {"error": {"message": "no such option", "type": "invalid_request_error"}}
+    server = chat_server(Reply(json.dumps(body).encode(), 400, {"x-request-id": "req_1"}))
+
+    with pytest.raises(InvalidRequestError, match="no such option") as caught:
+        ask(client_of(server).prompt("x"))
+    assert (caught.value.status, caught.value.request_id) == (400, "req_1")
+    assert caught.value.body == body

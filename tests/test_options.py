@@ -1,0 +1,225 @@
+"""Options: what is set nearer to the request wins, and nothing is misspelt in silence."""
+
+import pickle
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chatclient.errors import UsageError
+from chatclient.options import NO_OPTIONS, ChatOptions, checked
+from chatclient.values import EMPTY, FrozenDict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcmeOptions(ChatOptions):
+    """A provider's options."""
+
+    effort: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcmeVisionOptions(AcmeOptions):
+    """Those of one of its models."""
+
+    detail: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherOptions(ChatOptions):
+    """Another provider's options."""
+
+    tier: str | None = None
+
+
+# --- merge ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("below", "over", "merged"),
+    [
+        (ChatOptions(model="a"), ChatOptions(model="b"), ChatOptions(model="b")),
+        (ChatOptions(model="a"), ChatOptions(seed=1), ChatOptions(model="a", seed=1)),
+        (ChatOptions(temperature=1), ChatOptions(temperature=0), ChatOptions(temperature=0)),
+        (ChatOptions(stop=("a",)), ChatOptions(stop=()), ChatOptions(stop=())),
+        (
+            ChatOptions(parallel_tool_calls=True),
+            ChatOptions(parallel_tool_calls=False),
+            ChatOptions(parallel_tool_calls=False),
+        ),
+        (
+            ChatOptions(output_schema={"type": "object"}),
+            ChatOptions(output_schema={"type": "array"}),
+            ChatOptions(output_schema={"type": "array"}),
+        ),
+        (ChatOptions(stop=("a", "b")), ChatOptions(stop=("c",)), ChatOptions(stop=("c",))),
+        (ChatOptions(stop=("b", "a")), ChatOptions(seed=1), ChatOptions(stop=("b", "a"), seed=1)),
+    ],
+)
+def test_set_options_win(below: ChatOptions, over: ChatOptions, merged: ChatOptions) -> None:
+    """An option that is set counts, be it zero, empty or False; one that is not changes nothing."""
+    assert below.merge(over) == merged
+
+
+@pytest.mark.parametrize("name", ["tool_context", "extra"])
+@pytest.mark.parametrize(
+    ("below", "over", "merged"),
+    [
+        ({"a": 1, "b": 1}, {"b": 2, "c": 2}, {"a": 1, "b": 2, "c": 2}),
+        ({"a": 1}, {}, {"a": 1}),
+        ({}, {"a": 1}, {"a": 1}),
+        ({}, {}, {}),
+    ],
+)
+def test_mappings_merge_key_by_key(
+    name: str, below: dict[str, Any], over: dict[str, Any], merged: dict[str, Any]
+) -> None:
+    """Tool context and extra fields add up; the one nearer to the request wins per key."""
+    one, other = NO_OPTIONS.mutate(**{name: below}), NO_OPTIONS.mutate(**{name: over})
+
+    assert one.merge(other) == NO_OPTIONS.mutate(**{name: merged})
+
+
+NUMBERS = st.none() | st.integers(0, 2)
+ENTRIES = st.dictionaries(st.sampled_from("ab"), st.integers(0, 2)).map(FrozenDict)
+OPTIONS = st.builds(ChatOptions, seed=NUMBERS, top_k=NUMBERS, tool_context=ENTRIES, extra=ENTRIES)
+
+
+@given(OPTIONS, OPTIONS, OPTIONS)
+def test_merging_is_associative(one: ChatOptions, two: ChatOptions, three: ChatOptions) -> None:
+    """Defaults can be merged ahead of time: only the order of the layers counts."""
+    assert one.merge(two).merge(three) == one.merge(two.merge(three))
+
+
+@pytest.mark.parametrize("nothing", [None, NO_OPTIONS, ChatOptions()])
+def test_merging_nothing_costs_nothing(nothing: ChatOptions | None) -> None:
+    """Without changes the options are the same object."""
+    options = AcmeOptions(effort="low")
+
+    assert options.merge(nothing) is options
+
+
+def test_options_of_nothing_are_replaced() -> None:
+    """Laid over no options, a provider's options are themselves."""
+    over = AcmeOptions(effort="low", extra=FrozenDict(a=1))
+
+    assert NO_OPTIONS.merge(over) == over
+    assert AcmeOptions().merge(over) == over
+
+
+@pytest.mark.parametrize(
+    ("below", "over", "merged"),
+    [
+        (
+            AcmeOptions(effort="low", seed=1),
+            ChatOptions(seed=2),
+            AcmeOptions(effort="low", seed=2),
+        ),
+        (
+            ChatOptions(model="a", seed=1),
+            AcmeOptions(effort="low", seed=2),
+            AcmeOptions(model="a", effort="low", seed=2),
+        ),
+        (
+            AcmeOptions(effort="low"),
+            AcmeVisionOptions(detail="high"),
+            AcmeVisionOptions(effort="low", detail="high"),
+        ),
+        (
+            AcmeVisionOptions(effort="low", detail="high"),
+            AcmeOptions(effort="high"),
+            AcmeVisionOptions(effort="high", detail="high"),
+        ),
+        (
+            ChatOptions(extra=FrozenDict(a=1)),
+            AcmeOptions(extra=FrozenDict(b=2)),
+            AcmeOptions(extra=FrozenDict(a=1, b=2)),
+        ),
+    ],
+)
+def test_the_more_specific_type_wins(
+    below: ChatOptions, over: ChatOptions, merged: ChatOptions
+) -> None:
+    """A provider's options stay what they are, whichever side they come from."""
+    result = below.merge(over)
+
+    assert result == merged
+    assert type(result) is type(merged)
+
+
+def test_foreign_options_are_dropped() -> None:
+    """What only another provider knows does not reach this one; what both know does."""
+    options = AcmeOptions(effort="low", seed=1)
+
+    assert options.merge(OtherOptions(tier="fast", seed=2)) == AcmeOptions(effort="low", seed=2)
+    assert options.merge(OtherOptions(tier="fast")) is options
+
+
+# --- changes --------------------------------------------------------------------------------
+
+
+def test_mutate_changes_a_copy() -> None:
+    """The options themselves stay as they were; None takes an option back."""
+    options = AcmeOptions(effort="low", seed=1)
+
+    assert options.mutate(seed=2) == AcmeOptions(effort="low", seed=2)
+    assert options.mutate(seed=None) == AcmeOptions(effort="low")
+    assert options == AcmeOptions(effort="low", seed=1)
+
+
+@pytest.mark.parametrize("name", ["stop", "tool_names"])
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [("END", ("END",)), (["b", "a"], ("b", "a")), ((), ()), (None, None)],
+)
+def test_one_text_stands_for_a_list_of_one(name: str, given: Any, expected: Any) -> None:
+    """A single text is not taken for its letters, and lists keep their order."""
+    assert getattr(NO_OPTIONS.mutate(**{name: given}), name) == expected
+
+
+def test_given_mappings_may_change_afterwards() -> None:
+    """Options keep what they were given, not the caller's dict."""
+    mine = {"tenant": "acme"}
+    options = NO_OPTIONS.mutate(tool_context=mine, extra=mine)
+
+    mine["tenant"] = "changed"
+
+    assert options.tool_context == {"tenant": "acme"}
+    assert options.extra == {"tenant": "acme"}
+    assert NO_OPTIONS.mutate(tool_context=None).tool_context is EMPTY
+
+
+def test_unknown_options_are_refused() -> None:
+    """A misspelt option is named, all of them at once, with the way for fields not modelled."""
+    with pytest.raises(UsageError) as caught:
+        AcmeOptions().mutate(temprature=1, seed=1, detail="high")
+
+    assert str(caught.value) == (
+        "AcmeOptions has no option 'detail', 'temprature'; "
+        "send fields it does not model with extra={...}"
+    )
+
+
+def test_checked_values_construct_options() -> None:
+    """What was checked is ready for the constructor; what was given stays as it was."""
+    values = {"stop": "END", "detail": "high"}
+
+    assert AcmeVisionOptions(**checked(AcmeVisionOptions, values)).stop == ("END",)
+    assert values == {"stop": "END", "detail": "high"}
+
+
+def test_set_options_are_known_by_name() -> None:
+    """Only what was set is listed, so that everything else can stay default."""
+    options = AcmeOptions(seed=0, effort="low", extra=FrozenDict(a=1))
+
+    assert options.set_values() == {"seed": 0, "effort": "low", "extra": {"a": 1}}
+    assert NO_OPTIONS.set_values() == {}
+
+
+def test_options_pickle() -> None:
+    """Options that went to another process are the same options."""
+    options = AcmeOptions(effort="low", stop=("END",), extra=FrozenDict(a=1))
+
+    assert pickle.loads(pickle.dumps(options)) == options

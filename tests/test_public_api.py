@@ -1,0 +1,86 @@
+"""The names that are promised, and what importing them costs."""
+
+import importlib
+import subprocess
+import sys
+from types import FunctionType, ModuleType
+from typing import Any
+
+import pytest
+
+PACKAGES = ["chatclient", "chatclient.advisors", "chatclient.tools"]
+each_package = pytest.mark.parametrize(
+    "package", [importlib.import_module(name) for name in PACKAGES], ids=PACKAGES
+)
+
+
+def place(name: str) -> tuple[int, str]:
+    """Return where *name* belongs: constants, then classes, then functions, as linters sort."""
+    return (0 if name.isupper() else 1 if name[0].isupper() else 2), name
+
+
+@each_package
+def test_names_are_sorted(package: Any) -> None:
+    """A name is found at a glance, and added in one place only."""
+    assert list(package.__all__) == sorted(set(package.__all__), key=place)
+
+
+@each_package
+def test_every_name_is_promised(package: Any) -> None:
+    """What a package imports by a public name it also promises, and the other way round."""
+    public = {
+        name
+        for name, value in vars(package).items()
+        if not name.startswith("_") and not isinstance(value, ModuleType)
+    }
+
+    assert public == set(package.__all__)
+
+
+@each_package
+def test_every_name_is_documented(package: Any) -> None:
+    """Whatever is promised says what it is for; aliases and constants say so where they stand."""
+    defined = [
+        value
+        for name in package.__all__
+        if isinstance(value := getattr(package, name), type | FunctionType)
+    ]
+
+    assert [value for value in defined if not value.__doc__] == []
+
+
+@each_package
+def test_names_can_be_imported_with_a_star(package: Any) -> None:
+    """Every promise is kept."""
+    namespace: dict[str, Any] = {}
+
+    exec(f"from {package.__name__} import *", namespace)
+
+    assert set(package.__all__) <= namespace.keys()
+
+
+def imported_by(statement: str) -> set[str]:
+    """Return the names of all modules in a fresh process after *statement*."""
+    code = f"{statement}\nimport sys\nprint(*sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stderr == ""
+    return set(ran.stdout.split())
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_importing_is_cheap(package: str) -> None:
+    """No HTTP library, no provider, no MCP and no database driver until it is used."""
+    modules = imported_by(f"import {package}")
+
+    roots = {name.partition(".")[0] for name in modules}
+    assert roots.isdisjoint({"httpx", "httpx2", "httpcore", "mcp", "structlog", "sqlite3", "redis"})
+    assert {name for name in modules if name.startswith("chatclient.providers.")} <= {
+        "chatclient.providers.registry"
+    }
+
+
+def test_the_folders_are_one_package() -> None:
+    """The top-level folders of the repository are no packages of their own."""
+    modules = imported_by(f"import {', '.join(PACKAGES)}")
+
+    assert modules.isdisjoint({"advisors", "tools", "providers"})

@@ -1,0 +1,572 @@
+"""Random turns with random faults: the history stays valid, and nothing is left behind.
+
+A plan is drawn: what the model answers, how tools are intercepted, which limits and policies hold,
+and a fault at some point: the model or a tool raises, the request is cancelled, or the consumer
+leaves the stream. However it ends, every prompt that the model saw satisfies the providers' rules,
+and no task, thread or socket goes on.
+"""
+
+import asyncio
+import contextlib
+import gc
+import itertools
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from conftest import Mode
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from servers import ChatServer, completion, pairing_problem
+
+from chatclient import (
+    AssistantMessage,
+    ChatClient,
+    ChatClientRequest,
+    ChatClientResponse,
+    ChatResponse,
+    Message,
+    Next,
+    Prompt,
+    ToolResponseMessage,
+    UserMessage,
+)
+from chatclient.advisors import ToolCallingAdvisor
+from chatclient.client import ChatClientRequestSpec
+from chatclient.errors import ToolDeniedError, ToolExecutionError, ToolLoopError
+from chatclient.messages import ToolCall, ToolResponse
+from chatclient.model import ChatModel
+from chatclient.providers.openai import OpenAIChatModel
+from chatclient.runtime import Runtime
+from chatclient.testing import Answer, ScriptedModel
+from chatclient.tools import (
+    Decision,
+    NextTool,
+    PendingTurn,
+    ToolApproval,
+    ToolCallingManager,
+    ToolContext,
+    ToolFailurePolicy,
+    ToolInterceptor,
+    ToolInvocation,
+    ToolLimits,
+    ToolResult,
+    tool,
+)
+from chatclient.tools.limits import OnLimit
+
+MODES: tuple[Mode, ...] = ("call", "acall", "stream", "astream")
+
+
+def problem_with(messages: Sequence[Message]) -> str | None:
+    """Return why a provider would refuse *messages*.
+
+    Each message with tool calls is followed at once by their answers: one for each, in any order
+    for most providers, in ours in that of the calls; ids are unique within a message; no answer
+    stands without its call; and the last message is not the assistant's.
+    """
+    open_ids: list[str] = []
+    for at, message in enumerate(messages):
+        if isinstance(message, ToolResponseMessage):
+            answered = [response.id for response in message.responses]
+            if answered != open_ids:
+                return f"{at}: answers to {answered}, open are {open_ids}"
+            open_ids = []
+        elif open_ids:
+            return f"{at}: {message} instead of answers to {open_ids}"
+        elif isinstance(message, AssistantMessage):
+            open_ids = [made.id for made in message.tool_calls]
+            if len(set(open_ids)) < len(open_ids):
+                return f"{at}: ids occur twice: {open_ids}"
+    if open_ids or isinstance(messages[-1], AssistantMessage):
+        return f"it ends with {messages[-1]}"
+    return None
+
+
+# --- plans ---
+
+Kind = Literal["none", "boom", "cancel", "leave"]
+
+
+class BoomError(Exception):
+    """The fault that is injected."""
+
+
+class CancelledHere(BaseException):
+    """What ends a blocking request from within, as an interrupt does."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What happens in one turn."""
+
+    rounds: list[Any]
+    interceptors: list[str]
+    on_exceeded: OnLimit
+    total: int | None
+    always_raise: bool
+    concurrency: int
+    hold_back: bool
+    approve: bool
+    fault: Kind
+    at: int
+
+
+@dataclass
+class Fault:
+    """Counts the points that a turn passes, and strikes at one of them."""
+
+    kind: Kind
+    at: int
+    task: "asyncio.Task[Any] | None" = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    points: int = 0
+
+    def pass_point(self) -> None:
+        with self.lock:
+            self.points += 1
+            strikes = self.points == self.at
+        if strikes and self.kind == "boom":
+            raise BoomError
+        if strikes and self.kind == "cancel":
+            if self.task is None:
+                raise CancelledHere
+            self.task.get_loop().call_soon_threadsafe(self.task.cancel)
+
+
+NAMES = ("plain", "waits", "slow", "fails", "direct", "if_last", "alone", "unknown")
+ARGUMENTS = ("{}", '{"n": 1}', '{"n": 2}', '{"n": "x"}', '{"m": 1}', "[", '{"n": 1')
+
+calls = st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(ARGUMENTS)), max_size=5)
+texts = st.sampled_from(["", "Some words, which are cut."])
+plans = st.builds(
+    Plan,
+    rounds=st.lists(st.tuples(texts, calls), max_size=4),
+    interceptors=st.lists(
+        st.sampled_from(["pass", "veto", "answer", "rewrite", "break", "emit", "approval"]),
+        max_size=3,
+    ),
+    on_exceeded=st.sampled_from(["partial", "raise", "tell_model", "final_answer"]),
+    total=st.sampled_from([None, 1, 3]),
+    always_raise=st.sampled_from([False, False, False, True]),
+    concurrency=st.sampled_from([1, 3]),
+    hold_back=st.booleans(),
+    approve=st.booleans(),
+    fault=st.sampled_from(["none", "boom", "cancel", "leave"]),
+    at=st.integers(1, 25),
+)
+
+
+def tools_of(fault: Fault) -> list[Any]:
+    """Return tools of every temper, each passing points where a fault may strike."""
+
+    @tool
+    def plain(n: int = 0) -> int:
+        fault.pass_point()
+        return n
+
+    @tool
+    async def waits(context: ToolContext, n: int = 0) -> int:
+        fault.pass_point()
+        await context.progress("begun")
+        await asyncio.sleep(0.001)
+        fault.pass_point()
+        return n
+
+    @tool(timeout=0.02)
+    async def slow(n: int = 0) -> None:
+        await asyncio.sleep(1)
+
+    @tool(sequential=True)
+    def fails(n: int = 0) -> None:
+        fault.pass_point()
+        raise LookupError("it fails")
+
+    @tool(return_direct=True)
+    def direct(n: int = 0) -> str:
+        return "direct"
+
+    @tool(return_direct="if_last")
+    def if_last(n: int = 0) -> str:
+        return "if last"
+
+    @tool(exclusive=True, effect="read")
+    async def alone(n: int = 0) -> str:
+        await asyncio.sleep(0)
+        fault.pass_point()
+        return "alone"
+
+    return [plain, waits, slow, fails, direct, if_last, alone]
+
+
+def interceptor_of(kind: str, fault: Fault) -> ToolInterceptor:
+    """Return an interceptor that does *kind* to every third call."""
+    if kind == "approval":
+        return ToolApproval()
+    numbers = itertools.count()
+
+    async def intercept(invocation: ToolInvocation, call_next: NextTool) -> ToolResult:
+        fault.pass_point()
+        match kind if next(numbers) % 3 == 0 else "pass":
+            case "veto":
+                raise ToolDeniedError("no", tool_name=invocation.tool_call.name)
+            case "answer":
+                return ToolResult("instead")
+            case "rewrite":
+                invocation = invocation.with_arguments('{"n": 7}')
+            case "break":
+                raise ValueError("a broken interceptor")
+            case "emit":
+                await invocation.context.progress("on the way")
+        result = await call_next(invocation)
+        fault.pass_point()
+        return result
+
+    return intercept
+
+
+class FaultyModel(ScriptedModel):
+    """Answers as planned, passing points before, while and after it does."""
+
+    def __init__(self, fault: Fault, *answers: Answer) -> None:
+        super().__init__(*answers, "the end", "the end", "the end", "the end")
+        self.fault = fault
+
+    async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
+        self.fault.pass_point()
+        return await super().generate(prompt, runtime)
+
+    async def generate_stream(
+        self, prompt: Prompt, runtime: Runtime
+    ) -> AsyncGenerator[ChatResponse | str, None]:
+        self.fault.pass_point()
+        async with contextlib.aclosing(super().generate_stream(prompt, runtime)) as chunks:
+            async for chunk in chunks:
+                self.fault.pass_point()
+                yield chunk
+
+
+def calls_of(plan: Plan) -> list[tuple[str, list[ToolCall]]]:
+    """Return what the model says in each round, with ids for its calls."""
+    ids = itertools.count()
+    return [
+        (text, [ToolCall(f"c{next(ids)}", name, arguments) for name, arguments in made])
+        for text, made in plan.rounds
+    ]
+
+
+def client_of(plan: Plan, model: ChatModel, fault: Fault) -> ChatClient:
+    manager = ToolCallingManager(
+        max_concurrency=plan.concurrency,
+        blocking_concurrency=plan.concurrency,
+        limits=ToolLimits(
+            max_rounds=6, max_total_calls=plan.total, max_repeats=2, on_exceeded=plan.on_exceeded
+        ),
+        exception_processor=ToolFailurePolicy(always_raise=plan.always_raise),
+        interceptors=[interceptor_of(kind, fault) for kind in plan.interceptors],
+    )
+
+    async def inside(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        fault.pass_point()
+        response = await call_next(request)
+        fault.pass_point()
+        return response
+
+    loop = ToolCallingAdvisor(manager, stream_tool_call_responses=not plan.hold_back)
+    builder = ChatClient.builder(model).default_advisors(loop, inside)
+    return builder.default_tools(*tools_of(fault)).build()
+
+
+# What test_a_tool_without_any_time_is_closed is about; to go together with its xfail.
+until_fixed = pytest.mark.filterwarnings(
+    "ignore:.*<coroutine object tools_of:pytest.PytestUnraisableExceptionWarning"
+)
+
+# --- running them ---
+
+EXPECTED = (BoomError, CancelledHere, ToolExecutionError, ToolLoopError)
+
+
+def go_through(request: ChatClientRequestSpec, mode: Mode, plan: Plan, fault: Fault) -> Any:
+    """Put *request*, with the fault and whatever it causes, and return its pending turn."""
+    left = plan.at if plan.fault == "leave" else None
+    match mode:
+        case "call":
+            return request.call().pending_turn()
+        case "stream":
+            stream = request.stream()
+            events = stream.events()
+            for _ in itertools.islice(events, left):
+                pass
+            finished = next(events, None) is None
+            events.close()
+            return stream.pending_turn() if finished and left is None else None
+        case _:
+            return asyncio.run(_on_loop(request, mode, left, fault))
+
+
+async def _on_loop(
+    request: ChatClientRequestSpec, mode: Mode, left: int | None, fault: Fault
+) -> Any:
+    async def consume() -> Any:
+        if mode == "acall":
+            return (await request.acall()).pending_turn()
+        stream = request.astream()
+        seen = 0
+        async with stream.events() as events:
+            async for _ in events:
+                seen += 1
+                if seen == left:
+                    return None
+        return stream.pending_turn()
+
+    task = fault.task = asyncio.create_task(consume())
+    await asyncio.wait([task])
+    fault.task = None
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    return None if task.cancelled() else task.result()
+
+
+def run(plan: Plan, model: ChatModel, fault: Fault, mode: Mode) -> None:
+    """Run the turn of *plan*, resumed as often as it comes to wait."""
+    client = client_of(plan, model, fault)
+    request = client.prompt("x")
+    with contextlib.suppress(*EXPECTED):
+        while isinstance(turn := go_through(request, mode, plan, fault), PendingTurn):
+            decisions: Any = {
+                each.id: Decision(plan.approve ^ bool(n % 2)) for n, each in enumerate(turn.pending)
+            }
+            request = client.resume(turn.to_json(), decisions)
+
+
+def threads_beside_the_private_loop() -> set[threading.Thread]:
+    """Return the threads that run, without the one that is kept."""
+    return {each for each in threading.enumerate() if each.name != "chatclient-loop"}
+
+
+def tasks_of_the_private_loop() -> int:
+    """Return how many tasks live on loops that run in threads of the library."""
+    from chatclient import runtime
+
+    return sum(len(asyncio.all_tasks(loop._loop)) for loop in runtime._loops)
+
+
+def settled(condition: Callable[[], bool]) -> bool:
+    """Return whether *condition* comes true soon."""
+    end = time.monotonic() + 5
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.001)
+    return condition()
+
+
+def answers_of(plan: Plan) -> list[Answer]:
+    return [[text, *made] if text else made or "nothing" for text, made in calls_of(plan)]
+
+
+@until_fixed
+@pytest.mark.parametrize("mode", MODES)
+@settings(max_examples=150, deadline=None)
+@given(plan=plans)
+def test_whatever_happens_the_history_stays_valid(mode: Mode, plan: Plan) -> None:
+    """Every prompt could have been sent, and no task or thread is left."""
+    before = threads_beside_the_private_loop()
+    fault = Fault(plan.fault, plan.at)
+    model = FaultyModel(fault, *answers_of(plan))
+    run(plan, model, fault, mode)
+
+    problems = [problem_with(prompt.messages) for prompt in model.prompts]
+    assert not any(problems), problems
+    assert settled(lambda: threads_beside_the_private_loop() <= before)
+    assert settled(lambda: tasks_of_the_private_loop() == 0)
+
+
+# --- the same over real HTTP ---
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ChatServer]:
+    """Start a server whose replies each example sets."""
+    server = ChatServer("never")
+    yield server
+    server.close()
+
+
+def sockets() -> int:
+    """Return how many sockets this process has open, where the system tells."""
+    folder = Path("/proc/self/fd")
+    links = []
+    for each in folder.iterdir() if folder.exists() else ():
+        with contextlib.suppress(OSError):
+            links.append(str(each.readlink()))
+    return sum(link.startswith("socket:") for link in links)
+
+
+def replies_of(plan: Plan) -> Callable[[dict[str, Any]], Any]:
+    """Return what a server answers: as planned, and then the end."""
+    replies = iter(
+        [
+            completion(text or None, *((each.id, each.name, each.arguments) for each in made))
+            for text, made in calls_of(plan)
+        ]
+    )
+    return lambda request: next(replies, "the end")
+
+
+@until_fixed
+@pytest.mark.parametrize("mode", MODES)
+@settings(max_examples=40, deadline=None)
+@given(plan=plans)
+def test_whatever_happens_no_connection_stays(server: ChatServer, mode: Mode, plan: Plan) -> None:
+    """The server finds nothing to refuse, and once the client is closed no socket is open."""
+    settled(lambda: server.open_connections == 0)
+    before = sockets()
+    server.requests.clear()
+    server._replies = [replies_of(plan)]
+    fault = Fault(plan.fault, plan.at)
+    model = OpenAIChatModel("stub", api_key="k", base_url=server.url, max_retries=0)
+    try:
+        run(plan, model, fault, mode)
+        server._replies = ["still here"]
+        assert ChatClient.create(model).prompt("x").call().content() == "still here"
+    finally:
+        model.close()
+
+    assert not [each for each in server.requests if pairing_problem(each["messages"])]
+    assert settled(lambda: server.open_connections == 0)
+    assert settled(lambda: sockets() <= before)
+
+
+def test_the_validator_finds_what_providers_refuse() -> None:
+    """It knows each way in which calls and answers may fail to pair up."""
+    user = UserMessage("x")
+    asks = AssistantMessage(tool_calls=[ToolCall("a", "f", "{}"), ToolCall("b", "f", "{}")])
+    twice = AssistantMessage(tool_calls=[ToolCall("a", "f", "{}")] * 2)
+
+    def answers(*ids: str) -> ToolResponseMessage:
+        return ToolResponseMessage([ToolResponse(id, "f", "1") for id in ids])
+
+    assert problem_with([user]) is None
+    assert problem_with([user, asks]) is not None
+    assert problem_with([user, asks, answers("a", "b")]) is None
+    assert problem_with([user, asks, answers("a")]) is not None
+    assert problem_with([user, asks, answers("b", "a")]) is not None
+    assert problem_with([user, answers("a")]) is not None
+    assert problem_with([user, asks, user]) is not None
+    assert problem_with([user, twice, user]) is not None
+    assert problem_with([user, AssistantMessage("done")]) is not None
+
+
+# --- what nobody waits for any more ---
+
+
+@tool
+async def broken() -> None:
+    """Fail at once."""
+    raise LookupError("broken")
+
+
+def failing_client() -> ChatClient:
+    """Return a client of a model that calls two failing tools at once, which is raised."""
+    policy = ToolFailurePolicy(always_raise=True)
+    manager = ToolCallingManager(exception_processor=policy)
+    model = ScriptedModel([ToolCall("a", "broken", "{}"), ToolCall("b", "broken", "{}")])
+    builder = ChatClient.builder(model).default_tools(broken)
+    return builder.tool_calling_manager(manager).build()
+
+
+async def reports_of(work: Callable[[], Coroutine[Any, Any, None]]) -> list[Any]:
+    """Return what the loop complains about during *work* and after it."""
+    reports: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, report: reports.append(report))
+    await work()
+    gc.collect()
+    await asyncio.sleep(0)
+    return reports
+
+
+@pytest.mark.xfail(reason="chatclient/runtime.py: _gather_in_tasks looks at the first error only")
+def test_errors_beside_the_one_that_is_raised_are_not_reported() -> None:
+    """Two tools fail at once: one error is raised, and asyncio has nothing to complain about."""
+
+    async def work() -> None:
+        with pytest.raises(ToolExecutionError):
+            await failing_client().prompt("x").acall()
+
+    assert asyncio.run(reports_of(work)) == []
+
+
+@pytest.mark.xfail(reason="chatclient/runtime.py: AsyncEvents.aclose ignores a task that failed")
+def test_an_error_after_the_consumer_has_left_is_not_reported() -> None:
+    """Whoever leaves a stream does not want to know what went wrong afterwards."""
+
+    async def work() -> None:
+        async with failing_client().prompt("x").astream().events() as events:
+            await anext(events)
+            await asyncio.sleep(0.01)
+
+    assert asyncio.run(reports_of(work)) == []
+
+
+@pytest.mark.xfail(
+    reason="chatclient/runtime.py: _Work never awaits what is cancelled at once",
+    strict=False,  # the private loop may be quicker
+)
+def test_a_tool_without_any_time_is_closed() -> None:
+    """An asynchronous tool that is cancelled before it begins is not left unawaited."""
+
+    @tool(timeout=1e-9)
+    async def hasty() -> None:
+        """Have no time."""
+
+    model = ScriptedModel(ToolCall("a", "hasty", "{}"), "done")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        ChatClient.create(model).prompt("x").tools(hasty).call().content()
+        gc.collect()
+
+    assert caught == []
+
+
+EXITING = """
+from chatclient import ChatClient
+from chatclient.testing import ScriptedModel, call
+from chatclient.tools import tool
+
+@tool
+async def leave() -> str:
+    raise SystemExit(3)
+
+@tool
+async def stay() -> str:
+    return "here"
+
+def ask(name):
+    model = ScriptedModel(call(name), "done")
+    return ChatClient.create(model).prompt("x").tools(leave, stay).call().content()
+
+try:
+    ask("leave")
+except SystemExit as error:
+    print("exit", error.code)
+print(ask("stay"))
+"""
+
+
+@pytest.mark.xfail(
+    reason="chatclient/runtime.py: an exit ends the private loop, and its waiter waits for ever",
+    raises=subprocess.TimeoutExpired,
+)
+def test_an_asynchronous_tool_that_exits_stops_nobody_else() -> None:
+    """A blocking caller gets the exit, and the next asynchronous tool still runs."""
+    done = subprocess.run(
+        [sys.executable, "-c", EXITING], capture_output=True, text=True, check=True, timeout=8
+    )
+
+    assert done.stdout.split("\n")[:2] == ["exit 3", "done"]

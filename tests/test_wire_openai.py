@@ -1,0 +1,165 @@
+"""Every recorded exchange of Chat Completions, replayed over the loopback in all four ways."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+from replay import (
+    Chunking,
+    Exchange,
+    LineEnds,
+    Noise,
+    ReplayServer,
+    by_api,
+    collect,
+    compare,
+    exchanges,
+    expected,
+    needs_recordings,
+    pieces,
+    with_line_ends,
+    with_noise,
+)
+
+from chatclient.errors import ChatClientError, ProviderError, StreamInterruptedError
+from chatclient.providers.openai import COMPATIBLE, OpenAIChatModel, StreamDecoder
+from chatclient.providers.sse import ServerSentEventDecoder
+from chatclient.response import ChatResponse
+
+pytestmark = needs_recordings
+
+EXCHANGES = exchanges("openai.chat")
+STREAMS = [e for e in EXCHANGES if e.streaming and e.status == 200]
+APIS = by_api(EXCHANGES)
+
+Outcome = ChatResponse | ChatClientError
+RUN: Counter[str] = Counter()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ReplayServer]:
+    with ReplayServer() as server:
+        yield server
+
+
+def model_of(url: str) -> OpenAIChatModel:
+    return OpenAIChatModel("m", api_key="k", base_url=url, max_retries=0)
+
+
+def blocking_outcome(server: ReplayServer, exchange: Exchange) -> Outcome:
+    RUN["stream" if exchange.streaming else "call"] += 1
+    with model_of(server.url(exchange)) as model:
+        try:
+            return collect(model.stream("hi")) if exchange.streaming else model.call("hi")
+        except ChatClientError as error:
+            return error
+
+
+async def async_outcome(server: ReplayServer, exchange: Exchange) -> Outcome:
+    RUN["astream" if exchange.streaming else "acall"] += 1
+    async with model_of(server.url(exchange, "random", seed=RUN.total())) as model:
+        try:
+            if exchange.streaming:
+                return collect([chunk async for chunk in model.astream("hi")])
+            return await model.acall("hi")
+        except ChatClientError as error:
+            return error
+
+
+def differences(outcomes: dict[Exchange, Outcome]) -> dict[str, list[str]]:
+    compared = ((e, compare(outcome, expected(e))) for e, outcome in outcomes.items())
+    return {str(exchange): found for exchange, found in compared if found}
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_blocking_responses_equal_the_recorded_ones(server: ReplayServer, api: str) -> None:
+    """`call` and `stream` give what was recorded, for every exchange of every service."""
+    outcomes = {e: blocking_outcome(server, e) for e in EXCHANGES if e.api == api}
+
+    assert differences(outcomes) == {}
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_asynchronous_responses_equal_the_recorded_ones(server: ReplayServer, api: str) -> None:
+    """`acall` and `astream` give what was recorded, cut at random places, for every exchange."""
+
+    async def ask_all() -> dict[Exchange, Outcome]:
+        return {e: await async_outcome(server, e) for e in EXCHANGES if e.api == api}
+
+    outcomes = asyncio.run(ask_all())
+
+    assert differences(outcomes) == {}
+
+
+def decoded(body: bytes, chunking: Chunking, seed: int = 0) -> Outcome:
+    """Return what a stream comes to without a network."""
+    events = ServerSentEventDecoder()
+    decoder = StreamDecoder(COMPATIBLE)
+    chunks: list[ChatResponse | str] = []
+    try:
+        for piece in pieces(body, chunking, seed):
+            for event in events.feed(piece):
+                chunk = decoder.feed(event.data, event.event)
+                if chunk is not None:
+                    chunks.append(chunk)
+        chunks.extend(decoder.finish(events.finish()))
+    except ProviderError as error:
+        return error
+    return collect(chunks)
+
+
+@pytest.mark.parametrize(
+    ("chunking", "line_ends", "noise"),
+    [
+        ("byte", "as recorded", "none"),
+        ("utf8", "as recorded", "none"),
+        ("line", "lf", "retry"),
+        ("crlf", "crlf", "none"),
+        ("byte", "cr", "none"),
+        ("random", "as recorded", "comments"),
+        ("random", "crlf", "bom"),
+        ("random", "cr", "id"),
+        ("random", "lf", "blank"),
+    ],
+)
+def test_streams_may_be_cut_and_written_in_any_legal_way(
+    chunking: Chunking, line_ends: LineEnds, noise: Noise
+) -> None:
+    """Where a stream is cut, how its lines end and what comments it has changes nothing."""
+    outcomes = {
+        exchange: decoded(with_noise(with_line_ends(exchange.body, line_ends), noise), chunking, at)
+        for at, exchange in enumerate(STREAMS)
+    }
+
+    assert differences(outcomes) == {}
+
+
+@pytest.mark.parametrize("clean_end", [True, False], ids=["silently", "by a reset"])
+def test_a_stream_that_is_cut_short_is_an_error(server: ReplayServer, *, clean_end: bool) -> None:
+    """Half a stream, ended silently or by a broken connection, never passes for an answer."""
+    whole = [e for e in exchanges("openai.chat", feature="finish_tool") if e in STREAMS]
+    assert whole
+
+    for exchange in whole:
+        half = exchange.body.index(b'"tool_calls"') + 40
+        url = server.url(exchange, "random", cut_at=half, clean_end=clean_end)
+        with model_of(url) as model, pytest.raises(StreamInterruptedError):
+            collect(model.stream("hi"))
+
+
+def test_every_exchange_was_replayed(
+    request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The counts per service, with nothing left out."""
+    if not {"call", "acall", "stream", "astream"} <= RUN.keys():
+        pytest.skip("only a part of this module runs")
+    streamed = by_api(e for e in EXCHANGES if e.streaming)
+    terminal = request.config.get_terminal_writer()
+    with capsys.disabled():
+        terminal.line("\nChat Completions, exchanges that equal the recording (whole + streamed):")
+        for api, count in APIS.items():
+            terminal.line(f"  {api:24} {count - streamed.get(api, 0):4} + {streamed.get(api, 0):3}")
+
+    assert RUN["call"] == RUN["acall"] == len(EXCHANGES) - sum(streamed.values())
+    assert RUN["stream"] == RUN["astream"] == sum(streamed.values())
