@@ -290,6 +290,7 @@ def drive_stream(
     channel: _Channel[Any] = _Channel()
     coroutine = start(replace(runtime, streaming=True, emitter=channel.emit))
     context = copy_context()
+    context.run(_inbox.set, None)  # that of a request around this one
     try:
         while True:
             try:
@@ -372,7 +373,11 @@ class AsyncEvents(AsyncIterator[Any], Generic[T]):
             if queue.closed:
                 raise StopAsyncIteration
             runtime = replace(self._runtime, streaming=True, emitter=queue.emit)
-            self._task = asyncio.get_running_loop().create_task(self._start(runtime))
+            context = copy_context()
+            context.run(_inbox.set, None)  # that of a request around this one
+            self._task = asyncio.get_running_loop().create_task(
+                self._start(runtime), context=context
+            )
         while not queue.events:
             if queue.closed:
                 raise StopAsyncIteration
@@ -397,6 +402,8 @@ class AsyncEvents(AsyncIterator[Any], Generic[T]):
         if task is not None and not task.done():
             task.cancel()
             await asyncio.wait([task])
+        if task is not None:
+            _look_at_error(task)
 
     async def _wait_for_event(self, task: "asyncio.Task[T]") -> None:
         queue = self._queue
@@ -455,6 +462,14 @@ async def _gather_in_tasks(
             task.cancel()
         if unfinished:
             await asyncio.wait(unfinished)
+        for task in tasks:
+            _look_at_error(task)
+
+
+def _look_at_error(task: "asyncio.Task[Any]") -> None:
+    """Keep asyncio from reporting an error that nobody waits for any more."""
+    if not task.cancelled():
+        task.exception()
 
 
 # --- what a blocking request needs threads for ----------------------------------------------
@@ -596,6 +611,7 @@ class _Work(Generic[T]):
         self._notify = notify
         self._done = threading.Event()
         self._task: asyncio.Task[T] | None = None
+        self._interrupt: BaseException | None = None
         loop.soon(self._start, context)
 
     def cancel(self) -> None:
@@ -605,6 +621,8 @@ class _Work(Generic[T]):
 
     def result(self) -> T:
         """Return what it came to, once it is done."""
+        if self._interrupt is not None:
+            raise self._interrupt
         return cast("asyncio.Task[T]", self._task).result()
 
     def _start(self) -> None:
@@ -612,13 +630,20 @@ class _Work(Generic[T]):
         self._task.add_done_callback(self._finish)
 
     async def _run(self) -> T:
-        return await self._awaitable
+        try:
+            return await self._awaitable
+        except (KeyboardInterrupt, SystemExit) as error:
+            # Raised in a task they would end the loop, on which later requests count.
+            self._interrupt = error
+            raise asyncio.CancelledError from error
 
     def _cancel(self) -> None:
         if self._task is not None:
             self._task.cancel()
 
     def _finish(self, _task: "asyncio.Task[T]") -> None:
+        if inspect.iscoroutine(self._awaitable):
+            self._awaitable.close()  # it may have been cancelled before it began
         self._done.set()
         self._notify()
 

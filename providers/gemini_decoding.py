@@ -317,9 +317,10 @@ class StreamDecoder:
             raise unreadable(data) from error
 
     def _chunk(self, chunk: dict[str, Any]) -> ChatResponse | str:
-        candidates = chunk.get("candidates") or ()
+        candidates: Sequence[Any] = chunk.get("candidates") or ()
         self._usage = chunk.get("usageMetadata") or self._usage
-        if len(candidates) == 1 and (text := self._plain_text(chunk, candidates[0])) is not None:
+        only = candidates[0] if len(candidates) == 1 else None
+        if only is not None and (text := self._plain_text(chunk, only)) is not None:
             return text
         _refuse_errors(chunk, self._headers)
         generations = [self._delta(candidate) for candidate in candidates] or _blocked(chunk)

@@ -114,16 +114,7 @@ def test_agents_can_ask_agents(ask: Ask) -> None:
 
 @pytest.mark.parametrize(
     "mode",
-    [
-        "acall",
-        "astream",
-        pytest.param(
-            "stream",
-            marks=pytest.mark.xfail(
-                reason="chatclient/runtime.py: a nested stream's events go to the outer inbox"
-            ),
-        ),
-    ],
+    ["acall", "astream", "stream"],
 )
 @pytest.mark.parametrize("kind", ["stream", "astream"])
 def test_a_stream_inside_a_tool_keeps_its_events(mode: Any, kind: str) -> None:

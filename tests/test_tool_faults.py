@@ -284,11 +284,6 @@ def client_of(plan: Plan, model: ChatModel, fault: Fault) -> ChatClient:
     return builder.default_tools(*tools_of(fault)).build()
 
 
-# What test_a_tool_without_any_time_is_closed is about; to go together with its xfail.
-until_fixed = pytest.mark.filterwarnings(
-    "ignore:.*<coroutine object tools_of:pytest.PytestUnraisableExceptionWarning"
-)
-
 # --- running them ---
 
 EXPECTED = (BoomError, CancelledHere, ToolExecutionError, ToolLoopError)
@@ -370,7 +365,6 @@ def answers_of(plan: Plan) -> list[Answer]:
     return [[text, *made] if text else made or "nothing" for text, made in calls_of(plan)]
 
 
-@until_fixed
 @pytest.mark.parametrize("mode", MODES)
 @settings(max_examples=150, deadline=None)
 @given(plan=plans)
@@ -419,7 +413,6 @@ def replies_of(plan: Plan) -> Callable[[dict[str, Any]], Any]:
     return lambda request: next(replies, "the end")
 
 
-@until_fixed
 @pytest.mark.parametrize("mode", MODES)
 @settings(max_examples=40, deadline=None)
 @given(plan=plans)
@@ -491,7 +484,6 @@ async def reports_of(work: Callable[[], Coroutine[Any, Any, None]]) -> list[Any]
     return reports
 
 
-@pytest.mark.xfail(reason="chatclient/runtime.py: _gather_in_tasks looks at the first error only")
 def test_errors_beside_the_one_that_is_raised_are_not_reported() -> None:
     """Two tools fail at once: one error is raised, and asyncio has nothing to complain about."""
 
@@ -502,7 +494,6 @@ def test_errors_beside_the_one_that_is_raised_are_not_reported() -> None:
     assert asyncio.run(reports_of(work)) == []
 
 
-@pytest.mark.xfail(reason="chatclient/runtime.py: AsyncEvents.aclose ignores a task that failed")
 def test_an_error_after_the_consumer_has_left_is_not_reported() -> None:
     """Whoever leaves a stream does not want to know what went wrong afterwards."""
 
@@ -514,10 +505,6 @@ def test_an_error_after_the_consumer_has_left_is_not_reported() -> None:
     assert asyncio.run(reports_of(work)) == []
 
 
-@pytest.mark.xfail(
-    reason="chatclient/runtime.py: _Work never awaits what is cancelled at once",
-    strict=False,  # the private loop may be quicker
-)
 def test_a_tool_without_any_time_is_closed() -> None:
     """An asynchronous tool that is cancelled before it begins is not left unawaited."""
 
@@ -559,10 +546,6 @@ print(ask("stay"))
 """
 
 
-@pytest.mark.xfail(
-    reason="chatclient/runtime.py: an exit ends the private loop, and its waiter waits for ever",
-    raises=subprocess.TimeoutExpired,
-)
 def test_an_asynchronous_tool_that_exits_stops_nobody_else() -> None:
     """A blocking caller gets the exit, and the next asynchronous tool still runs."""
     done = subprocess.run(
