@@ -261,7 +261,7 @@ def compare(name: str, by_hand: Any, ours: Any, aim: float, repeat: int) -> None
 
 def main() -> None:
     """Print a row for each job."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--repeat", type=int, default=15)
     parser.add_argument("--mode", choices=["blocking", "async"], default="blocking")
     parser.add_argument("--only", default="")

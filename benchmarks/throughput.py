@@ -71,7 +71,7 @@ async def load(ask: Callable[[], Awaitable[object]], seconds: float, tasks: int)
 
 def main() -> None:
     """Print a row for each way."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=4)
     parser.add_argument("--concurrency", type=int, default=200)
     parser.add_argument("--way", choices=list(WAYS), help=argparse.SUPPRESS)

@@ -132,7 +132,7 @@ class ChatServer:
         with self._lock:
             self.requests.append(request)
             self.headers.append(headers)
-            reply = self._replies.pop(0) if len(self._replies) > 1 else self._replies[0]
+            reply: Any = self._replies.pop(0) if len(self._replies) > 1 else self._replies[0]
         if problem := pairing_problem(request["messages"]):
             error = {"error": {"message": problem, "type": "invalid_request_error"}}
             return Reply(json.dumps(error).encode(), 400)
@@ -140,7 +140,7 @@ class ChatServer:
             reply = reply(request)
         if isinstance(reply, Reply):
             return reply
-        whole = completion(reply) if isinstance(reply, str) else reply
+        whole: dict[str, Any] = completion(reply) if isinstance(reply, str) else reply
         if request.get("stream"):
             return Reply(as_stream(whole), content_type="text/event-stream")
         return Reply(json.dumps(whole).encode())
@@ -154,7 +154,7 @@ class _Server(ThreadingHTTPServer):
         super().__init__(*args)
         self.open_connections = 0
 
-    def handle_error(self, *_args: Any) -> None:
+    def handle_error(self, request: Any, client_address: Any) -> None:
         """Stay quiet about clients that hung up; tests look at `aborted`."""
 
 
@@ -199,7 +199,7 @@ def _handler(server: ChatServer) -> Callable[..., BaseHTTPRequestHandler]:
             if reply.truncate:
                 self.close_connection = True
 
-        def log_message(self, *_args: Any) -> None:
+        def log_message(self, format: str, *args: Any) -> None:
             """Print nothing."""
 
     return Handler

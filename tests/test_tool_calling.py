@@ -41,6 +41,7 @@ from chatclient.response import Generation
 from chatclient.testing import Answer, ScriptedModel, call
 from chatclient.tools import (
     StaticToolCallbackResolver,
+    ToolCallback,
     ToolCallingManager,
     ToolContext,
     ToolExecutionResult,
@@ -72,6 +73,13 @@ def direct() -> str:
 def client_of(model: ScriptedModel, *tools: Any, **manager: Any) -> ChatClient:
     builder = ChatClient.builder(model).default_tools(*tools)
     return builder.tool_calling_manager(ToolCallingManager(**manager)).build()
+
+
+def offered(model: ScriptedModel) -> Sequence[ToolCallback]:
+    """Return the tools that the first prompt offered."""
+    callbacks = model.prompts[0].options.tool_callbacks
+    assert callbacks is not None
+    return callbacks
 
 
 def results(prompt: Prompt) -> list[str]:
@@ -416,7 +424,7 @@ def test_the_tool_context_reaches_tools_and_not_the_model(ask: Ask) -> None:
     request = client_of(model, who).prompt("x").tool_context({"tenant_id": "acme"})
     ask(request.conversation("c-1"))
 
-    definition = (model.prompts[0].options.tool_callbacks or ())[0].definition
+    definition = offered(model)[0].definition
     assert seen == [("acme", "c-1", "call_who")]
     assert list(definition.input_schema["properties"]) == ["question"]
 
@@ -477,7 +485,7 @@ def test_tool_calls_can_be_handed_back(ask: Ask, way: str) -> None:
     response = ask(request).response.chat_response
 
     assert response.has_tool_calls()
-    assert (model.prompts[0].options.tool_callbacks or ())[0].definition.name == "add"
+    assert offered(model)[0].definition.name == "add"
 
 
 def test_a_loop_of_ones_own_with_the_client() -> None:
@@ -674,6 +682,6 @@ def test_the_strict_form_of_a_schema_is_made_on_request(ask: Ask) -> None:
     model = ScriptedModel(call("greet", '{"name": "Jo", "greeting": null}'), "done")
     ask(client_of(model, greet).prompt("x"))
 
-    schema = (model.prompts[0].options.tool_callbacks or ())[0].definition.input_schema
+    schema = offered(model)[0].definition.input_schema
     assert list(schema["required"]) == ["name", "greeting"]
     assert results(model.prompts[1]) == ["Hello Jo"]

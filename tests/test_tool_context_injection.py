@@ -161,7 +161,8 @@ def test_the_conversations_id_can_be_injected(ask: Ask) -> None:
     ask(client_of(model, note).prompt("x").conversation("c-1"))
 
     assert seen == [("t", "c-1", "c-1")]
-    callbacks = model.prompts[0].options.tool_callbacks or ()
+    callbacks = model.prompts[0].options.tool_callbacks
+    assert callbacks is not None
     assert list(callbacks[0].definition.input_schema["properties"]) == ["text"]
 
 
