@@ -7,13 +7,13 @@ Uses OpenAI when OPENAI_API_KEY is set, otherwise the local model, which needs n
 
 import asyncio
 import os
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Annotated
 
 from chatclient import ChatClient
 from chatclient.errors import ToolError
 from chatclient.events import TextDelta, ToolCallFinished
-from chatclient.tools import ToolExecution, ToolParam, tool
+from chatclient.tools import ToolCallingManager, ToolExecution, ToolLimits, ToolParam, tool
 
 
 class DateTimeTools:
@@ -74,7 +74,8 @@ def blocking(client: ChatClient) -> None:
 
 async def asynchronous(client: ChatClient) -> None:
     """Ask without blocking the event loop."""
-    question = "Set an alarm 10 minutes from now."
+    tomorrow = datetime.now().astimezone() + timedelta(days=1)
+    question = f"Set an alarm for {tomorrow:%Y-%m-%dT07:00:00}."
     print(f"\n[async] {question}")
     answer = await client.prompt(question).acall()
     show(answer.tool_executions())
@@ -101,7 +102,14 @@ def streamed(client: ChatClient) -> None:
 def main() -> None:
     """Ask three questions in three ways."""
     tools = DateTimeTools()
-    builder = ChatClient.builder(choose_model()).default_tools(tools)
+    # A small model may repeat a call instead of answering: then it is asked once more, without
+    # tools, to answer from what it has found out.
+    limits = ToolLimits(max_repeats=1, on_exceeded="final_answer")
+    builder = (
+        ChatClient.builder(choose_model())
+        .default_tools(tools)
+        .tool_calling_manager(ToolCallingManager(limits=limits))
+    )
     with builder.default_options(temperature=0.0).build() as client:
         print(client)
         blocking(client)

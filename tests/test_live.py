@@ -1,13 +1,11 @@
 """The main job on a real model: the local one, over real HTTP, in all four ways of calling."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 from conftest import Ask
 
-from chatclient import ChatClient, ChatClientRequest, ChatClientResponse, ChatModel, Next, ToolCall
-from chatclient.chain import Advisor
+from chatclient import ChatClient, ChatModel
 from chatclient.providers.local import LocalChatModel
 from chatclient.providers.weights import QWEN_CODER_1_5B, WeightsError, join_weights
 from chatclient.tools import tool
@@ -38,13 +36,8 @@ def get_current_weather(city: str) -> dict[str, str | int]:
     return {"city": city, "temperature_celsius": degrees.get(city, 30)}
 
 
-def client_of(model: ChatModel, *advisors: Advisor) -> ChatClient:
-    return (
-        ChatClient.builder(model)
-        .default_tools(get_current_weather)
-        .default_advisors(advisors)
-        .build()
-    )
+def client_of(model: ChatModel) -> ChatClient:
+    return ChatClient.builder(model).default_tools(get_current_weather).build()
 
 
 def test_the_model_calls_a_tool_and_answers(ask: Ask, model: ChatModel) -> None:
@@ -71,44 +64,3 @@ def test_a_plain_answer_needs_no_tool(ask: Ask, model: ChatModel) -> None:
     client = ChatClient.builder(model).default_system("Answer with one word.").build()
 
     assert "Paris" in ask(client.prompt("What is the capital of France?")).text
-
-
-def spoil(name: str | None = None, arguments: str | None = None) -> Advisor:
-    """Return an advisor that spoils the first tool call the model makes."""
-    spoiled = False
-
-    async def advisor(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
-        nonlocal spoiled
-        response = await call_next(request)
-        output = response.chat_response.output
-        if spoiled or output is None or not output.tool_calls:
-            return response
-        spoiled = True
-        first = output.tool_calls[0]
-        wrong = ToolCall(first.id, name or first.name, arguments or first.arguments)
-        message = output.mutate(tool_calls=[wrong])
-        generation = replace(response.chat_response.generations[0], output=message)
-        return response.mutate(
-            chat_response=replace(response.chat_response, generations=(generation,))
-        )
-
-    return advisor
-
-
-@pytest.mark.parametrize(
-    ("spoiler", "problem"),
-    [
-        ({"arguments": '{"town": "Paris"}'}, "city: missing"),
-        ({"name": "get_current_wether"}, "did you mean 'get_current_weather'"),
-    ],
-    ids=["argument error", "unknown tool"],
-)
-def test_the_model_corrects_itself(model: ChatModel, spoiler: dict[str, str], problem: str) -> None:
-    """Told what was wrong with its call, the real model makes a right one and answers."""
-    client = client_of(model, spoil(**spoiler))
-    answer = client.prompt("What is the weather in Paris?").call()
-    first, *others = answer.tool_executions()
-
-    assert problem in first.response.data
-    assert any(not execution.is_error for execution in others)
-    assert "19" in answer.content()
