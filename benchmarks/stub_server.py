@@ -36,15 +36,15 @@ def completion(message: dict[str, Any], reason: str) -> bytes:
     ).encode()
 
 
-def calls(count: int) -> bytes:
-    """Return an answer that asks for *count* tools."""
+def calls(count: int, start: int = 0) -> bytes:
+    """Return an answer that asks for *count* tools, with arguments from *start* on."""
     asked = [
         {
             "id": f"call_{n}",
             "type": "function",
             "function": {"name": "add", "arguments": json.dumps({"a": n, "b": 2})},
         }
-        for n in range(count)
+        for n in range(start, start + count)
     ]
     return completion({"content": None, "tool_calls": asked}, "tool_calls")
 
@@ -73,7 +73,7 @@ async def respond(path: str, body: bytes) -> tuple[bytes, bytes]:
     number = int(rest[0]) if rest and rest[0].isdigit() else 0
     done = body.count(b'"role":"tool"') + body.count(b'"role": "tool"')
     if kind == "rounds" and done < number:
-        return b"application/json", calls(1)
+        return b"application/json", calls(1, start=done)
     if kind == "parallel" and done == 0:
         return b"application/json", calls(number)
     if kind == "stream":
