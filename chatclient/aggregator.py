@@ -4,7 +4,14 @@ import uuid
 from dataclasses import replace
 from typing import Any
 
-from chatclient.messages import AssistantMessage, Part, Reasoning, ToolCall, ToolCallChunk
+from chatclient.messages import (
+    AssistantMessage,
+    Media,
+    Part,
+    Reasoning,
+    ToolCall,
+    ToolCallChunk,
+)
 from chatclient.response import (
     NO_METADATA,
     NO_USAGE,
@@ -20,8 +27,9 @@ class MessageAggregator:
     """Takes chunks one by one and gives the whole response at any time.
 
     Text joins text and reasoning joins reasoning for as long as nothing comes between them, so
-    the parts keep the order in which they began. Tool call fragments are told apart by index and
-    id. Of figures that providers repeat (usage, ids), the last that says something holds.
+    the parts keep the order in which they began. Pieces of one sound join, whatever comes between
+    them. Tool call fragments are told apart by index and id. Of figures that providers repeat
+    (usage, ids), the last that says something holds.
     """
 
     __slots__ = ("_generations", "_metadata")
@@ -116,14 +124,41 @@ class _CallBuilder:
         return ToolCall(self.id or self._made_id, self.name, arguments, self.metadata)
 
 
-class _GenerationBuilder:
-    """One generation in the making: a list of text runs (lists), calls and finished parts."""
+class _SoundBuilder:
+    """A sound in the making; its first bytes tell of which type it is."""
 
-    __slots__ = ("_calls", "_last", "_metadata", "_parts")
+    __slots__ = ("_metadata", "_pieces", "first")
+
+    def __init__(self, first: Media) -> None:
+        self.first = first
+        self._pieces: list[bytes] = []
+        self._metadata = EMPTY
+
+    def takes(self, piece: Media) -> bool:
+        """Return whether *piece* goes on with this sound."""
+        if self.first.id is not None and piece.id is not None:
+            return piece.id == self.first.id
+        # Raw samples go on without a word; another file begins with first bytes of its own.
+        return piece.mime_type.lower().startswith(("audio/pcm", "audio/l16"))
+
+    def add(self, piece: Media) -> None:
+        if isinstance(piece.data, bytes):
+            self._pieces.append(piece.data)
+        self._metadata = merged(self._metadata, piece.metadata)
+
+    def build(self) -> Media:
+        return replace(self.first, data=b"".join(self._pieces), metadata=self._metadata)
+
+
+class _GenerationBuilder:
+    """One generation in the making: a list of text runs (lists), builders and finished parts."""
+
+    __slots__ = ("_calls", "_last", "_metadata", "_parts", "_sound")
 
     def __init__(self) -> None:
         self._parts: list[Any] = []
         self._calls: list[_CallBuilder] = []
+        self._sound: _SoundBuilder | None = None
         self._last = Generation(AssistantMessage())
         self._metadata = EMPTY
 
@@ -135,6 +170,8 @@ class _GenerationBuilder:
                 self._add_call(part)
             elif isinstance(part, Reasoning):
                 self._add_reasoning(part)
+            elif isinstance(part, Media) and part.mime_type.startswith("audio/"):
+                self._add_sound(part)
             else:
                 self._parts.append(part)
         if generation.output.metadata:
@@ -147,7 +184,7 @@ class _GenerationBuilder:
         for part in self._parts:
             if type(part) is list:
                 parts.append("".join(part))
-            elif isinstance(part, _CallBuilder):
+            elif isinstance(part, _CallBuilder | _SoundBuilder):
                 parts.append(part.build())
             else:
                 parts.append(part)
@@ -169,6 +206,15 @@ class _GenerationBuilder:
         call = _CallBuilder(chunk)
         self._calls.append(call)
         self._parts.append(call)
+
+    def _add_sound(self, piece: Media) -> None:
+        if not isinstance(piece.data, bytes):
+            self._parts.append(piece)
+            return
+        if self._sound is None or not self._sound.takes(piece):
+            self._sound = _SoundBuilder(piece)
+            self._parts.append(self._sound)
+        self._sound.add(piece)
 
     def _add_reasoning(self, part: Reasoning) -> None:
         last = self._parts[-1] if self._parts else None

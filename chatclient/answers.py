@@ -3,27 +3,34 @@
 import asyncio
 import threading
 import warnings
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
-from dataclasses import replace
-from typing import Any, Self, TypeVar
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, Protocol, Self, TypeVar, overload
 
 from chatclient.advisors.tool_calling import PENDING_TURN, TOOL_EXECUTIONS
 from chatclient.chain import ChatClientResponse
 from chatclient.errors import UsageError
-from chatclient.events import Done, ReasoningDelta, TextDelta
-from chatclient.messages import AssistantMessage, Reasoning
-from chatclient.response import ChatResponse, Generation
-from chatclient.runtime import AsyncEvents, Runtime, drive, drive_stream
+from chatclient.response import ChatResponse
+from chatclient.runtime import Runtime, drive
+from chatclient.structured import ResponseEntity, StructuredOutput, StructuredOutputConverter
+from chatclient.structured.converters import converter_of
+from chatclient.structured.output import Native, entity_in
 from chatclient.tools import PendingTurn, ToolExecution
-from chatclient.values import EMPTY
+from chatclient.trail import Trail
 
 T = TypeVar("T")
 
-Run = Callable[[Runtime], Coroutine[Any, Any, ChatClientResponse]]
-"""A request that is ready to run."""
+
+class Run(Protocol):
+    """A request that is ready to run."""
+
+    def __call__(
+        self, runtime: Runtime, output: StructuredOutput[Any] | None = None
+    ) -> Coroutine[Any, Any, ChatClientResponse]:
+        """Return the response, asked for as *output* says."""
+        ...
 
 
-class _Pending:
+class PendingRequest:
     """Something that runs when it is first asked, and warns when it never was."""
 
     def __init__(self, run: Run, runtime: Runtime) -> None:
@@ -33,6 +40,13 @@ class _Pending:
         self._response: ChatClientResponse | None = None
         self._error: Exception | None = None
 
+    def _converter_of(self, kind: Any) -> StructuredOutputConverter[Any]:
+        try:
+            return converter_of(kind)
+        except UsageError:
+            self._asked = True  # nothing was forgotten
+            raise
+
     def __del__(self, warn: Callable[..., None] = warnings.warn) -> None:
         # As with a coroutine that was never awaited: without this, a forgotten `.content()`
         # would silently send nothing.
@@ -41,7 +55,7 @@ class _Pending:
             warn(f"{name} was never asked for its content: nothing was sent", RuntimeWarning, 2)
 
 
-class CallResponse(_Pending):
+class CallResponse(PendingRequest):
     """The answer to a blocking call.
 
     The request runs once, when the first accessor is called; the others are free. When it fails,
@@ -70,6 +84,9 @@ class CallResponse(_Pending):
 
     def chat_client_response(self) -> ChatClientResponse:
         """Return the chat response with the context that the advisors left."""
+        return self._ask(None)
+
+    def _ask(self, output: StructuredOutput[Any] | None) -> ChatClientResponse:
         if self._response is not None:
             return self._response
         with self._lock:
@@ -78,22 +95,81 @@ class CallResponse(_Pending):
             if self._response is None:
                 self._asked = True
                 try:
-                    self._response = drive(self._run(self._runtime))
+                    self._response = drive(self._run(self._runtime, output))
                 except Exception as error:
                     self._error = error
                     raise
             return self._response
 
+    @overload
+    def entity(
+        self,
+        kind: type[T] | StructuredOutputConverter[T],
+        *,
+        native: Native | None = None,
+        validate: bool = False,
+    ) -> T: ...
+
+    @overload
+    def entity(self, kind: Any, *, native: Native | None = None, validate: bool = False) -> Any: ...
+
+    def entity(self, kind: Any, *, native: Native | None = None, validate: bool = False) -> Any:
+        """Return the answer as a value of a type.
+
+        When this is the first thing that is asked for, the model is told how to answer. Asked
+        after anything else, it reads the answer that there is.
+
+        Args:
+            kind: A pydantic model, dataclass, `TypedDict`, `NamedTuple`, enum, primitive,
+                `Literal`, union, `list[...]`, `dict[...]`, or a `StructuredOutputConverter`.
+            native: Whether the provider is to hold its model to the type's schema; without, the
+                model is told in words. True chooses the model's best way: `"schema"` or `"tool"`.
+            validate: Whether the model is asked again, up to three times in all, when its answer
+                does not fit; another `StructuredOutputValidationAdvisor` in the chain replaces it.
+
+        Raises:
+            EntityError: The answer is not what was asked for.
+            UsageError: The type has no JSON Schema.
+        """
+        output = StructuredOutput(self._converter_of(kind), native, validate)
+        return entity_in(self._ask(output), output.converter)
+
+    @overload
+    def response_entity(
+        self,
+        kind: type[T] | StructuredOutputConverter[T],
+        *,
+        native: Native | None = None,
+        validate: bool = False,
+    ) -> ResponseEntity[T]: ...
+
+    @overload
+    def response_entity(
+        self, kind: Any, *, native: Native | None = None, validate: bool = False
+    ) -> ResponseEntity[Any]: ...
+
+    def response_entity(
+        self, kind: Any, *, native: Native | None = None, validate: bool = False
+    ) -> ResponseEntity[Any]:
+        """Return the answer as `entity` does, with the response that it was read from."""
+        output = StructuredOutput(self._converter_of(kind), native, validate)
+        response = self._ask(output)
+        return ResponseEntity(response.chat_response, entity_in(response, output.converter))
+
     def tool_executions(self) -> tuple[ToolExecution, ...]:
         """Return every tool call that was run for this answer, in order."""
         return executions_in(self.chat_client_response())
+
+    def trail(self) -> Trail:
+        """Return why the turn went as it did, round by round; `print` it."""
+        return trail_of(self.chat_client_response())
 
     def pending_turn(self) -> PendingTurn | None:
         """Return the turn that waits for approvals, to be continued with `client.resume`."""
         return pending_in(self.chat_client_response())
 
 
-class AsyncCallResponse(_Pending):
+class AsyncCallResponse(PendingRequest):
     """The answer to an asynchronous call: `await` it, or one of its accessors.
 
     The request runs once, when first awaited; what is awaited later is free. When it fails, every
@@ -117,6 +193,9 @@ class AsyncCallResponse(_Pending):
 
     async def chat_client_response(self) -> ChatClientResponse:
         """Return the chat response with the context that the advisors left."""
+        return await self._ask(None)
+
+    async def _ask(self, output: StructuredOutput[Any] | None) -> ChatClientResponse:
         if self._response is not None:
             return self._response
         async with self._lock:
@@ -125,15 +204,62 @@ class AsyncCallResponse(_Pending):
             if self._response is None:
                 self._asked = True
                 try:
-                    self._response = await self._run(self._runtime)
+                    self._response = await self._run(self._runtime, output)
                 except Exception as error:
                     self._error = error
                     raise
             return self._response
 
+    @overload
+    async def entity(
+        self,
+        kind: type[T] | StructuredOutputConverter[T],
+        *,
+        native: Native | None = None,
+        validate: bool = False,
+    ) -> T: ...
+
+    @overload
+    async def entity(
+        self, kind: Any, *, native: Native | None = None, validate: bool = False
+    ) -> Any: ...
+
+    async def entity(
+        self, kind: Any, *, native: Native | None = None, validate: bool = False
+    ) -> Any:
+        """Return the answer as a value of a type; see `CallResponse.entity`."""
+        output = StructuredOutput(self._converter_of(kind), native, validate)
+        return entity_in(await self._ask(output), output.converter)
+
+    @overload
+    async def response_entity(
+        self,
+        kind: type[T] | StructuredOutputConverter[T],
+        *,
+        native: Native | None = None,
+        validate: bool = False,
+    ) -> ResponseEntity[T]: ...
+
+    @overload
+    async def response_entity(
+        self, kind: Any, *, native: Native | None = None, validate: bool = False
+    ) -> ResponseEntity[Any]: ...
+
+    async def response_entity(
+        self, kind: Any, *, native: Native | None = None, validate: bool = False
+    ) -> ResponseEntity[Any]:
+        """Return the answer as `entity` does, with the response that it was read from."""
+        output = StructuredOutput(self._converter_of(kind), native, validate)
+        response = await self._ask(output)
+        return ResponseEntity(response.chat_response, entity_in(response, output.converter))
+
     async def tool_executions(self) -> tuple[ToolExecution, ...]:
         """Return every tool call that was run for this answer, in order."""
         return executions_in(await self.chat_client_response())
+
+    async def trail(self) -> Trail:
+        """Return why the turn went as it did, round by round."""
+        return trail_of(await self.chat_client_response())
 
     async def pending_turn(self) -> PendingTurn | None:
         """Return the turn that waits for approvals, to be continued with `client.resume`."""
@@ -149,212 +275,12 @@ def executions_in(response: ChatClientResponse) -> tuple[ToolExecution, ...]:
     return executions
 
 
+def trail_of(response: ChatClientResponse) -> Trail:
+    """Return the trail that a client leaves at a response."""
+    return response.trail or Trail()
+
+
 def pending_in(response: ChatClientResponse) -> PendingTurn | None:
     """Return the suspended turn that the loop left in a response's context."""
     pending: PendingTurn | None = response.context.get(PENDING_TURN)
     return pending
-
-
-# --- streams --------------------------------------------------------------------------------
-
-Convert = Callable[[Any], T | None]
-"""Makes what a consumer asked for out of an event; None when there is nothing of it in there."""
-
-
-def _text_of(event: Any) -> str | None:
-    return event.text if type(event) is TextDelta else None
-
-
-def _chunk_of(event: Any) -> ChatResponse | None:
-    match event:
-        case TextDelta(text=text):
-            return ChatResponse((Generation(AssistantMessage(text)),))
-        case ReasoningDelta(text=text):
-            return ChatResponse((Generation(AssistantMessage([Reasoning(text)])),))
-        case Done(response=response):
-            silent = tuple(replace(g, output=AssistantMessage()) for g in response.generations)
-            return replace(response, generations=silent)
-        case _:
-            return None
-
-
-def _event_of(event: Any) -> Any:
-    return event
-
-
-class _Stream(_Pending):
-    """What both kinds of stream share."""
-
-    @property
-    def response(self) -> ChatClientResponse:
-        """The whole response, once the stream has ended.
-
-        Raises:
-            UsageError: It has not ended yet.
-        """
-        if self._response is None:
-            msg = "the stream has not ended; its response is known once it is exhausted"
-            raise UsageError(msg)
-        return self._response
-
-    def tool_executions(self) -> tuple[ToolExecution, ...]:
-        """Return every tool call that was run, once the stream has ended."""
-        return executions_in(self.response)
-
-    def pending_turn(self) -> PendingTurn | None:
-        """Return the turn that waits for approvals, once the stream has ended."""
-        return pending_in(self.response)
-
-    def _begin(self) -> None:
-        if self._asked:
-            msg = "a stream is consumed once; call stream() again to ask the model again"
-            raise UsageError(msg)
-        self._asked = True
-
-    def _last_events(self, response: ChatClientResponse, *, spoken: bool) -> list[Any]:
-        """Return what closes the stream of a request that came to *response*."""
-        self._response = response
-        text = response.chat_response.text
-        # An advisor may have answered in the model's place; then nothing was streamed.
-        unsaid = [TextDelta(text)] if text and not spoken else []
-        return [*unsaid, Done(response.chat_response)]
-
-    def _client_chunk_of(self, event: Any) -> ChatClientResponse | None:
-        chunk = _chunk_of(event)
-        if chunk is None:
-            return None
-        context = self.response.context if isinstance(event, Done) else EMPTY
-        return ChatClientResponse(chunk, context)
-
-
-class StreamResponse(_Stream):
-    """What happens on the way to the answer, one event at a time; iterating gives the text.
-
-    Leaving the loop early ends the request: the connection is closed and every `finally` has run
-    once the iterator is closed or dropped. The stream is what was said; `response` is what counts.
-    """
-
-    def __iter__(self) -> Iterator[str]:
-        return self.content()
-
-    def content(self) -> Generator[str, None, None]:
-        """Return an iterator over the text of the answer, in pieces.
-
-        Raises:
-            UsageError: The stream has been consumed already.
-        """
-        return self._pieces(_text_of)
-
-    def chat_response(self) -> Generator[ChatResponse, None, None]:
-        """Return the text as chat responses; the last has usage and finish reason, and no text."""
-        return self._pieces(_chunk_of)
-
-    def chat_client_response(self) -> Generator[ChatClientResponse, None, None]:
-        """Return the same as `chat_response`, the last with the context the advisors left."""
-        return self._pieces(self._client_chunk_of)
-
-    def events(self) -> Generator[Any, None, None]:
-        """Return everything that happens: `StreamEvent`s and the application's own."""
-        return self._pieces(_event_of)
-
-    def _pieces(self, convert: "Convert[T]") -> Generator[T, None, None]:
-        self._begin()
-        return self._iterate(convert)
-
-    def _iterate(self, convert: "Convert[T]") -> Generator[T, None, None]:
-        spoken = False
-        events = drive_stream(self._run, self._runtime)
-        try:
-            while True:
-                event = next(events)
-                spoken = spoken or type(event) is TextDelta
-                if (piece := convert(event)) is not None:
-                    yield piece
-        except StopIteration as stop:
-            last = self._last_events(stop.value, spoken=spoken)
-        finally:
-            events.close()
-        for event in last:
-            if (piece := convert(event)) is not None:
-                yield piece
-
-
-class AsyncStreamResponse(_Stream):
-    """What happens on the way to the answer; see `StreamResponse`.
-
-    To leave early, `aclose()` the iterator, or use it in `async with`; one that is dropped ends
-    its request as soon as the loop gets to it.
-    """
-
-    def __aiter__(self) -> "AsyncPieces[str]":
-        return self.content()
-
-    def content(self) -> "AsyncPieces[str]":
-        """Return an iterator over the text of the answer, in pieces.
-
-        Raises:
-            UsageError: The stream has been consumed already.
-        """
-        return self._pieces(_text_of)
-
-    def chat_response(self) -> "AsyncPieces[ChatResponse]":
-        """Return the text as chat responses; the last has usage and finish reason, and no text."""
-        return self._pieces(_chunk_of)
-
-    def chat_client_response(self) -> "AsyncPieces[ChatClientResponse]":
-        """Return the same as `chat_response`, the last with the context the advisors left."""
-        return self._pieces(self._client_chunk_of)
-
-    def events(self) -> "AsyncPieces[Any]":
-        """Return everything that happens: `StreamEvent`s and the application's own."""
-        return self._pieces(_event_of)
-
-    def _pieces(self, convert: "Convert[T]") -> "AsyncPieces[T]":
-        self._begin()
-        return AsyncPieces(AsyncEvents(self._run, self._runtime), convert, self._last_events)
-
-
-class AsyncPieces(AsyncIterator[T]):
-    """What a consumer asked for of a stream; `aclose()` it, or use `async with`, to leave early."""
-
-    def __init__(
-        self,
-        events: AsyncEvents[ChatClientResponse],
-        convert: "Convert[T]",
-        last_events: Callable[..., list[Any]],
-    ) -> None:
-        self._events = events
-        self._convert = convert
-        self._last_events = last_events
-        self._last: list[Any] | None = None
-        self._spoken = False
-
-    async def __anext__(self) -> T:
-        while True:
-            if (piece := self._convert(await self._next_event())) is not None:
-                return piece
-
-    async def aclose(self) -> None:
-        """End the request, if it still runs, and wait until it has cleaned up."""
-        self._last = []
-        await self._events.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_error: object) -> None:
-        await self.aclose()
-
-    async def _next_event(self) -> Any:
-        if self._last is None:
-            try:
-                event = await self._events.__anext__()
-            except StopAsyncIteration:
-                response = self._events.result()
-                self._last = self._last_events(response, spoken=self._spoken)
-            else:
-                self._spoken = self._spoken or type(event) is TextDelta
-                return event
-        if not self._last:
-            raise StopAsyncIteration
-        return self._last.pop(0)

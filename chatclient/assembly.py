@@ -1,12 +1,15 @@
 """Puts a request together: its chain, its options and its tools."""
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from chatclient.advisors.tool_calling import ToolCallingAdvisor
+from typing_extensions import TypeIs
+
+from chatclient.advisors.tool_calling import REFRESH_TOOLS, ToolCallingAdvisor
 from chatclient.chain import (
+    Advisor,
     AdvisorChain,
     is_memory,
     is_tool_calling,
@@ -16,12 +19,17 @@ from chatclient.chain import (
 from chatclient.errors import ToolDefinitionError, UsageError
 from chatclient.messages import Message
 from chatclient.model import ChatModel
+from chatclient.observation import Observer
 from chatclient.options import NO_OPTIONS, ChatOptions, checked
 from chatclient.runtime import BLOCKING, Runtime, drive
 from chatclient.spec import RequestSpec
-from chatclient.tool import CONVERSATION_ID, ToolCallback, ToolRequest
+from chatclient.tool import CONVERSATION_ID, ToolCallback, ToolCallbackProvider, ToolRequest
 from chatclient.tools import ToolCallbackResolver, ToolCallingManager
 from chatclient.tools.sources import DuplicatePolicy, Resolved, without_duplicates
+from chatclient.values import merged
+
+Offers = dict[int, tuple[list[ToolCallback], frozenset[str]]]
+"""What the providers of a request offered, and took away, by their identity."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +40,7 @@ class Engine:
     manager: ToolCallingManager
     resolver: ToolCallbackResolver | None = None
     duplicate_tools: DuplicatePolicy = "error"
+    observers: tuple[Observer, ...] = ()
 
 
 # --- the chain ------------------------------------------------------------------------------
@@ -53,10 +62,19 @@ def build_chain(engine: Engine, spec: RequestSpec) -> AdvisorChain:
         loops = [ToolCallingAdvisor(engine.manager)]
         advisors.append(loops[0])
     for loop in loops:
-        if isinstance(loop, ToolCallingAdvisor):
-            inside = any(is_memory(a) and order_of(a) > loop.order for a in advisors)
-            advisors[advisors.index(loop)] = loop.in_chain(memory_inside=inside)
+        advisors = _around_memory(engine, loop, sorted(advisors, key=order_of))
     return AdvisorChain(advisors, engine.model)
+
+
+def _around_memory(engine: Engine, loop: Advisor, advisors: list[Advisor]) -> list[Advisor]:
+    """Return *advisors*, which are in order, with *loop* fit for memory that stands inside it."""
+    at = advisors.index(loop)
+    inside = [advisor for advisor in advisors[at + 1 :] if is_memory(advisor)]
+    if isinstance(loop, ToolCallingAdvisor):
+        loop = loop.in_chain(engine.manager, memory_inside=bool(inside))
+    makers = [getattr(advisor, "around_loop", None) for advisor in inside]
+    halves = [around_loop(order_of(loop)) for around_loop in makers if around_loop is not None]
+    return [*advisors[:at], *halves, loop, *advisors[at + 1 :]]
 
 
 def describe_chain(chain: AdvisorChain) -> str:
@@ -69,6 +87,27 @@ def describe_chain(chain: AdvisorChain) -> str:
             indent = "    "
             lines[-1] += ": what follows runs once per round"
     lines.append(f"{indent}→ {chain.model.name} ({type(chain.model).__name__})")
+    return "\n".join(lines)
+
+
+def draw_chain(chain: AdvisorChain) -> str:
+    """Return the chain as a Mermaid flowchart; what runs once per round is in a box."""
+    lines = ["flowchart TB", '    client(["ChatClient"])']
+    indent, above = "    ", "client"
+    for number, advisor in enumerate(chain.advisors):
+        here = f"advisor{number}"
+        lines.append(f'{indent}{here}["{name_of(advisor)}"]')
+        lines.append(f"{indent}{above} --> {here}")
+        if is_tool_calling(advisor):
+            lines.append(f'{indent}tools[["tools"]]')
+            lines.append(f"{indent}{here} <--> tools")
+            lines.append(f'{indent}subgraph loop ["once per round"]')
+            indent *= 2
+        above = here
+    lines.append(f'{indent}model[("{chain.model.name}")]')
+    lines.append(f"{indent}{above} --> model")
+    if len(indent) > 4:  # noqa: PLR2004 - inside the box
+        lines.append("    end")
     return "\n".join(lines)
 
 
@@ -95,17 +134,41 @@ def with_options(
 
 def static_options(engine: Engine, spec: RequestSpec) -> ChatOptions | None:
     """Return the complete options of *spec*, or None when they differ from request to request."""
-    if not all(isinstance(source, str | ToolCallback) for source in spec.tool_sources):
+    if any(_is_provider(source) for source in spec.tool_sources):
         return None
     return drive(complete_options(engine, spec, (), BLOCKING))
 
 
-async def complete_options(
+async def complete_request(
     engine: Engine, spec: RequestSpec, messages: tuple[Message, ...], runtime: Runtime
+) -> tuple[ChatOptions, Mapping[str, Any]]:
+    """Return the complete options of *spec*, and the context that its advisors start with.
+
+    The context tells the tool loop how to ask dynamic providers again, if there are any.
+    """
+    offers: Offers = {}
+    options = await complete_options(engine, spec, messages, runtime, offers)
+    if not any(getattr(source, "dynamic", False) for source in spec.tool_sources):
+        return options, spec.advisor_params
+
+    async def refresh(messages: tuple[Message, ...], runtime: Runtime) -> Sequence[ToolCallback]:
+        options = await complete_options(engine, spec, messages, runtime, offers)
+        return options.tool_callbacks or ()
+
+    return options, merged(spec.advisor_params, {REFRESH_TOOLS: refresh})
+
+
+async def complete_options(
+    engine: Engine,
+    spec: RequestSpec,
+    messages: tuple[Message, ...],
+    runtime: Runtime,
+    offers: Offers | None = None,
 ) -> ChatOptions:
     """Return the model's options with those of *spec* on top, and all tools found.
 
-    Tools given to the client or request stand in for tools in the options.
+    Tools given to the client or request stand in for tools in the options. What providers offered
+    is kept in *offers*; those in there are not asked again unless they are dynamic.
 
     Raises:
         ToolDefinitionError: A name is known to no resolver.
@@ -122,9 +185,10 @@ async def complete_options(
     )
     callbacks = list(options.tool_callbacks or ())
     if spec.tool_sources or spec.tools is not None:
-        callbacks = await _callbacks(engine, spec.tool_sources, request, runtime)
+        offers = {} if offers is None else offers
+        callbacks = await _callbacks(engine, spec.tool_sources, request, runtime, offers)
     if options.tool_names:
-        callbacks += await _callbacks(engine, options.tool_names, request, runtime)
+        callbacks += [_named(engine, name) for name in options.tool_names]
     unique = list(without_duplicates(callbacks, engine.duplicate_tools))
     if unique != list(options.tool_callbacks or ()):
         changes["tool_callbacks"] = unique
@@ -132,21 +196,44 @@ async def complete_options(
 
 
 async def _callbacks(
-    engine: Engine, sources: Iterable[Resolved], request: ToolRequest, runtime: Runtime
+    engine: Engine,
+    sources: Iterable[Resolved],
+    request: ToolRequest,
+    runtime: Runtime,
+    offers: Offers,
 ) -> list[ToolCallback]:
     callbacks: list[ToolCallback] = []
     for source in sources:
         if isinstance(source, str):
             callbacks.append(_named(engine, source))
-        elif isinstance(source, ToolCallback):
+        elif not _is_provider(source):
             callbacks.append(source)
         else:
-            request = replace(request, callbacks=tuple(callbacks))
-            callbacks.extend(await _asked(source.tool_callbacks, request, runtime))
-            if hidden_tools := getattr(source, "hidden_tools", None):
-                hidden = set(await _asked(hidden_tools, request, runtime))
+            offer = offers.get(id(source))
+            if offer is None or getattr(source, "dynamic", False):
+                request = replace(request, callbacks=tuple(callbacks))
+                offer = offers[id(source)] = await _offer(source, request, runtime)
+            offered, hidden = offer
+            callbacks.extend(offered)
+            if hidden:
                 callbacks = [c for c in callbacks if c.definition.name not in hidden]
     return callbacks
+
+
+def _is_provider(source: Resolved) -> TypeIs[ToolCallbackProvider]:
+    # Asking `isinstance` of a protocol takes 12 microseconds, and there may be a thousand tools.
+    return hasattr(source, "tool_callbacks")
+
+
+async def _offer(
+    provider: ToolCallbackProvider, request: ToolRequest, runtime: Runtime
+) -> tuple[list[ToolCallback], frozenset[str]]:
+    """Return what *provider* offers, and the names of what it takes away."""
+    offered = list(await _asked(provider.tool_callbacks, request, runtime))
+    hidden_tools = getattr(provider, "hidden_tools", None)
+    if hidden_tools is None:
+        return offered, frozenset()
+    return offered, frozenset(await _asked(hidden_tools, request, runtime))
 
 
 async def _asked(method: Callable[..., Any], request: ToolRequest, runtime: Runtime) -> Any:

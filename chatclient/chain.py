@@ -1,18 +1,23 @@
 """The advisor chain: what a request passes on its way to the model, and back."""
 
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
 from chatclient.aggregator import MessageAggregator
 from chatclient.errors import StreamInterruptedError
 from chatclient.events import RoundEnded, TextDelta, events_of
 from chatclient.model import ChatModel
+from chatclient.observation import Observed
+from chatclient.operations import TIME_TO_FIRST_CHUNK, AdvisorPass, ModelCall
 from chatclient.prompt import Prompt
 from chatclient.response import ChatResponse
 from chatclient.runtime import BLOCKING, Runtime
-from chatclient.values import EMPTY, merged
+from chatclient.tool import CONVERSATION_ID
+from chatclient.trail import Trail
+from chatclient.values import EMPTY, merged, own
 
 HIGHEST_PRECEDENCE = -(2**31)
 """The order of an advisor that stands outside of all others."""
@@ -22,6 +27,14 @@ MEMORY_ORDER = HIGHEST_PRECEDENCE + 200
 """Where memory advisors stand by default: outside the tool loop."""
 TOOL_CALLING_ORDER = HIGHEST_PRECEDENCE + 300
 """Where the tool loop stands by default; advisors of higher order run once per round."""
+
+DEFAULT_MESSAGES = "default_messages"
+"""The key in a request's context of the messages that every conversation of the client begins with,
+where it has any: they are in the prompt, but nobody has just said them."""
+
+SOURCES = "sources"
+"""The key in a response's context of what the answer rests on, such as the documents that were
+retrieved for it, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +50,10 @@ class ChatClientRequest:
     prompt: Prompt
     context: Mapping[str, Any] = EMPTY
     runtime: Runtime = BLOCKING
+
+    def __post_init__(self) -> None:
+        if self.context is not EMPTY:
+            own(self, "context")
 
     def mutate(
         self,
@@ -60,10 +77,16 @@ class ChatClientResponse:
     Attributes:
         chat_response: What the model said, as far as the advisors let it.
         context: What advisors found out; it starts as the innermost request's context.
+        trail: Why the turn went as it did; the client sets it, once all advisors are done.
     """
 
     chat_response: ChatResponse
     context: Mapping[str, Any] = EMPTY
+    trail: Trail | None = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.context is not EMPTY:
+            own(self, "context")
 
     def mutate(
         self,
@@ -75,6 +98,7 @@ class ChatClientResponse:
         return type(self)(
             self.chat_response if chat_response is None else chat_response,
             self.context if context is None else merged(self.context, context),
+            self.trail,
         )
 
 
@@ -118,17 +142,23 @@ def is_tool_calling(advisor: Advisor) -> bool:
 
 
 def is_memory(advisor: Advisor) -> bool:
-    """Return whether *advisor* supplies the conversation; it says so with `is_memory = True`."""
+    """Return whether *advisor* supplies the conversation; it says so with `is_memory = True`.
+
+    When one stands inside the tool loop, the loop sends no history of its own. A method
+    `around_loop(order)` then returns an advisor that is put right outside of the loop, to see how
+    its turns begin and end.
+    """
     return bool(getattr(advisor, "is_memory", False))
 
 
 class AdvisorChain:
     """Advisors around a model, outermost first; folded once and never changed."""
 
-    __slots__ = ("_entry", "advisors", "model")
+    __slots__ = ("_entry", "advisors", "model", "names")
 
     def __init__(self, advisors: Iterable[Advisor], model: ChatModel) -> None:
         self.advisors: tuple[Advisor, ...] = tuple(sorted(advisors, key=order_of))
+        self.names = tuple(name_of(advisor) for advisor in self.advisors)
         self.model = model
         self._entry = _model_call(model)
         for advisor in reversed(self.advisors):
@@ -140,8 +170,12 @@ class AdvisorChain:
 
 
 def _step(advisor: Advisor, call_next: Next) -> Next:
+    name, order = name_of(advisor), order_of(advisor)
+
     async def step(request: ChatClientRequest) -> ChatClientResponse:
-        response: object = await advisor(request, call_next)
+        with request.runtime.observe(AdvisorPass(name, order, request.prompt)) as observed:
+            response: object = await advisor(request, call_next)
+            observed.result = response
         if not isinstance(response, ChatClientResponse):
             msg = (
                 f"advisor {name_of(advisor)!r} returned {response!r}; it has to return a "
@@ -155,23 +189,33 @@ def _step(advisor: Advisor, call_next: Next) -> Next:
 
 def _model_call(model: ChatModel) -> Next:
     async def call_model(request: ChatClientRequest) -> ChatClientResponse:
-        runtime = request.runtime
-        if not runtime.streaming:
-            response = await model.generate(request.prompt, runtime)
-        else:
-            response = await _stream_model(model, request.prompt, runtime)
+        prompt, runtime = request.prompt, request.runtime
+        conversation_id = request.context.get(CONVERSATION_ID)
+        call = ModelCall(model, prompt, runtime.streaming, conversation_id)
+        with runtime.observe(call) as observed:
+            if not runtime.streaming:
+                response = await model.generate(prompt, runtime)
+            else:
+                response = await _stream_model(model, prompt, runtime, observed)
+            observed.result = response
         return ChatClientResponse(response, request.context)
 
     return call_model
 
 
-async def _stream_model(model: ChatModel, prompt: Prompt, runtime: Runtime) -> ChatResponse:
+async def _stream_model(
+    model: ChatModel, prompt: Prompt, runtime: Runtime, observed: Observed
+) -> ChatResponse:
     """Return the model's whole response, having emitted what it consists of as it came."""
     aggregator = MessageAggregator()
+    started: float | None = time.perf_counter()
     emit = runtime.emitter
     try:
         async with aclosing(model.generate_stream(prompt, runtime)) as chunks:
             async for chunk in chunks:
+                if started is not None:
+                    observed.note(TIME_TO_FIRST_CHUNK, time.perf_counter() - started)
+                    started = None
                 aggregator.add(chunk)
                 if isinstance(chunk, str):  # nearly every chunk there is
                     if chunk:

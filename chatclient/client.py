@@ -2,33 +2,39 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from chatclient.advisors.tool_calling import RESUME
-from chatclient.answers import (
-    AsyncCallResponse,
-    AsyncStreamResponse,
-    CallResponse,
-    StreamResponse,
-)
+from chatclient.answers import AsyncCallResponse, CallResponse, pending_in
 from chatclient.assembly import (
     Engine,
     build_chain,
-    complete_options,
+    complete_request,
     describe_chain,
+    draw_chain,
     static_options,
     with_options,
 )
-from chatclient.chain import Advisor, AdvisorChain, ChatClientRequest, ChatClientResponse
+from chatclient.chain import (
+    DEFAULT_MESSAGES,
+    Advisor,
+    AdvisorChain,
+    ChatClientRequest,
+    ChatClientResponse,
+)
+from chatclient.entities import prompt_for_entity, with_output_advisors
 from chatclient.errors import UsageError
 from chatclient.events import ToolProgress
 from chatclient.messages import Media, Message
 from chatclient.model import ChatModel
+from chatclient.observation import Observer
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
 from chatclient.providers.registry import chat_model
 from chatclient.runtime import BLOCKING, ON_LOOP, Runtime, within_callers_deadline
 from chatclient.spec import RequestSpec, TextSpec
+from chatclient.streams import AsyncStreamResponse, StreamResponse
+from chatclient.structured import StructuredOutput
 from chatclient.template import TemplateRenderer
 from chatclient.tool import (
     CONVERSATION_ID,
@@ -39,9 +45,15 @@ from chatclient.tool import (
     ToolResult,
 )
 from chatclient.tools import PendingTurn, ToolCallbackResolver, ToolCallingManager
-from chatclient.tools.approval import Decisions, decisions_for
+from chatclient.tools.approval import AGENT_TURNS, ApprovalRequired, Decisions, decisions_for
 from chatclient.tools.schema import check_tool_name, signature_of_schema
 from chatclient.tools.sources import DuplicatePolicy, ToolSource
+from chatclient.values import merged
+
+if TYPE_CHECKING:  # loaded by who uses settings, and tool search
+    from chatclient.settings import ChatClientSettings
+    from chatclient.tools.search import ToolIndex
+from chatclient.watching import watched
 
 
 class ChatClient:
@@ -56,6 +68,7 @@ class ChatClient:
         self._defaults = defaults
         self._chain = build_chain(engine, defaults)
         self._options = static_options(engine, defaults)
+        self._entity_chains: dict[bool, AdvisorChain] = {}
 
     @classmethod
     def create(cls, model: ChatModel | str) -> "ChatClient":
@@ -74,6 +87,48 @@ class ChatClient:
         """
         model = chat_model(model) if isinstance(model, str) else model
         return ChatClientBuilder(Engine(model, ToolCallingManager()), RequestSpec())
+
+    @classmethod
+    def from_settings(
+        cls,
+        settings: "ChatClientSettings | None" = None,
+        *,
+        model: ChatModel | None = None,
+        resolver: ToolCallbackResolver | None = None,
+        tool_index: "ToolIndex | None" = None,
+    ) -> "ChatClient":
+        """Return a client that is as its settings say; `mutate()` it for anything else.
+
+        Args:
+            settings: The settings; default: those of the process, from its environment and files.
+            model: The model, in place of the one that the settings name.
+            resolver: Knows tools by name.
+            tool_index: Finds tools, in place of the one that the settings name.
+
+        Raises:
+            UsageError: A setting does not fit, or something that it needs is not there.
+        """
+        # An extra, which nobody else has to load.
+        from chatclient.configuration import (  # noqa: PLC0415
+            advisors_of,
+            manager_of,
+            model_settings_of,
+            settings_of_process,
+        )
+
+        settings = settings_of_process() if settings is None else settings
+        if model is None:
+            if settings.model is None:
+                msg = "no model: set CHATCLIENT_MODEL, `model` in chatclient.toml, or pass model="
+                raise UsageError(msg)
+            model = chat_model(settings.model, **model_settings_of(settings))
+        manager = manager_of(settings, resolver)
+        spec = RequestSpec(
+            advisors=tuple(advisors_of(settings, manager, tool_index)),
+            tool_calling=settings.tool_calling.enabled,
+        )
+        builder = ChatClientBuilder(Engine(model, manager, resolver), spec)
+        return builder.default_options(**settings.options).build()
 
     @property
     def model(self) -> ChatModel:
@@ -107,7 +162,7 @@ class ChatClient:
         Args:
             turn: What the suspended response carried (`pending_turn()`), or its JSON.
             decisions: By tool call id whether it may be run (a bool or a `Decision`), or
-                `"approve"` or `"deny"` for all.
+                `"approve"` or `"deny"` for all; `PendingTurn.to_decide` tells the ids.
 
         Returns:
             A request to be called like any other; give it the tools and context of the first one
@@ -170,24 +225,46 @@ class ChatClient:
     def __str__(self) -> str:
         return describe_chain(self._chain)
 
+    def diagram(self) -> str:
+        """Return the effective chain as a Mermaid flowchart, for documentation."""
+        return draw_chain(self._chain)
+
     # What a request has in common with the client's defaults was computed with the client.
 
-    def _chain_of(self, spec: RequestSpec) -> AdvisorChain:
+    def _chain_of(
+        self, spec: RequestSpec, output: StructuredOutput[Any] | None = None
+    ) -> AdvisorChain:
         defaults = self._defaults
         if spec.advisors is defaults.advisors and spec.tool_calling == defaults.tool_calling:
-            return self._chain
+            return self._chain if output is None else self._entity_chain(validate=output.validate)
+        if output is not None:
+            spec = with_output_advisors(spec, validate=output.validate)
         return build_chain(self._engine, spec)
 
-    async def _run(self, spec: RequestSpec, runtime: Runtime) -> ChatClientResponse:
+    def _entity_chain(self, *, validate: bool) -> AdvisorChain:
+        chain = self._entity_chains.get(validate)
+        if chain is None:
+            spec = with_output_advisors(self._defaults, validate=validate)
+            chain = self._entity_chains[validate] = build_chain(self._engine, spec)
+        return chain
+
+    async def _run(
+        self, spec: RequestSpec, runtime: Runtime, output: StructuredOutput[Any] | None = None
+    ) -> ChatClientResponse:
         runtime = within_callers_deadline(runtime)
         if spec.deadline is not None:
             runtime = runtime.with_deadline(spec.deadline)
         messages = spec.build_messages()
-        options = self._options
+        options, context = self._options, spec.advisor_params
         if options is None or not spec.has_same_options(self._defaults):
-            options = await complete_options(self._engine, spec, messages, runtime)
-        request = ChatClientRequest(Prompt.of(messages, options), spec.advisor_params, runtime)
-        return await self._chain_of(spec)(request)
+            options, context = await complete_request(self._engine, spec, messages, runtime)
+        if self._defaults.messages:
+            context = merged(context, {DEFAULT_MESSAGES: self._defaults.messages})
+        prompt = Prompt.of(messages, options)
+        if output is not None:
+            prompt, context = prompt_for_entity(output, prompt, context, self._engine.model)
+        request = ChatClientRequest(prompt, context, runtime)
+        return await watched(self._chain_of(spec, output), request, self._engine.observers)
 
 
 class ChatClientBuilder:
@@ -265,6 +342,11 @@ class ChatClientBuilder:
     def tool_callback_resolver(self, resolver: ToolCallbackResolver) -> Self:
         """Set what knows tools by name."""
         return type(self)(replace(self._engine, resolver=resolver), self._spec)
+
+    def observers(self, *observers: Observer) -> Self:
+        """Add observers of every request's operations, such as a `Telemetry` of one's own."""
+        engine = replace(self._engine, observers=(*self._engine.observers, *observers))
+        return type(self)(engine, self._spec)
 
     def duplicate_tools(self, policy: DuplicatePolicy) -> Self:
         """Say what to do with several tools of one name: refuse them, or keep one."""
@@ -409,6 +491,11 @@ class ChatClientRequestSpec:
         """Set what fills the placeholders of this request."""
         return self._with(replace(self._spec, renderer=renderer))
 
+    @property
+    def spec(self) -> RequestSpec:
+        """What the methods have gathered so far."""
+        return self._spec
+
     def mutate(self) -> ChatClientBuilder:
         """Return a builder of clients whose defaults are what this request has."""
         return ChatClientBuilder(self._client._engine, self._spec.as_defaults())
@@ -429,8 +516,10 @@ class ChatClientRequestSpec:
         """Return what happens on the way to the answer, asynchronously."""
         return AsyncStreamResponse(self._run, ON_LOOP)
 
-    async def _run(self, runtime: Runtime) -> ChatClientResponse:
-        return await self._client._run(self._spec, runtime)
+    async def _run(
+        self, runtime: Runtime, output: StructuredOutput[Any] | None = None
+    ) -> ChatClientResponse:
+        return await self._client._run(self._spec, runtime, output)
 
     def _with(self, spec: RequestSpec) -> Self:
         return type(self)(self._client, spec)
@@ -456,12 +545,23 @@ class ClientTool:
         self.definition = ToolDefinition(name, description, self._SIGNATURE.input_schema)
 
     async def invoke(self, arguments: str, context: ToolContext) -> ToolResult:
-        """Ask the client."""
-        given = self._SIGNATURE.bind(arguments, context)
+        """Ask the client, or let it go on with what it had to wait for.
+
+        Raises:
+            ApprovalRequired: Calls that the client's model made wait for approval.
+        """
 
         async def emit(event: Any) -> None:
             await context.emit(ToolProgress(context.tool_call_id, self.definition.name, event))
 
-        request = self._client.prompt(str(given["request"])).tool_context(context)
-        response = await request._run(context.runtime.with_emitter(emit))
+        waited = context.get(AGENT_TURNS, {}).get(context.tool_call_id)
+        if waited is not None:
+            request = self._client.resume(*waited)
+        else:
+            given = self._SIGNATURE.bind(arguments, context)
+            request = self._client.prompt(str(given["request"]))
+        response = await request.tool_context(context)._run(context.runtime.with_emitter(emit))
+        turn = pending_in(response)
+        if turn is not None:
+            raise ApprovalRequired(turn)
         return ToolResult(response.chat_response.text)

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from chatclient.errors import InvalidResponseError
 from chatclient.runtime import BLOCKING, ON_LOOP, Runtime, drive
-from chatclient.values import EMPTY
+from chatclient.values import EMPTY, own
 
 Vector = list[float]
 """Where a text lies among all texts."""
@@ -28,6 +28,9 @@ class EmbeddingOptions:
     dimensions: int | None = None
     batch_size: int = 100
     extra: Mapping[str, Any] = EMPTY
+
+    def __post_init__(self) -> None:
+        own(self, "extra")
 
 
 NO_EMBEDDING_OPTIONS = EmbeddingOptions()

@@ -4,7 +4,9 @@ ChatClientError                          anything this library raises on purpose
 ├── UsageError (also a ValueError)       the call is wrong; nothing was sent      → fix the code
 │   ├── TemplateError                    .missing
 │   ├── ToolDefinitionError              a tool cannot be built
-│   └── DuplicateToolError               .tool_names
+│   ├── DuplicateToolError               .tool_names
+│   └── ToolUsageError                   a running tool was used wrongly; no model is told
+│       └── ToolResultError              (also a TypeError) no ToolResult was returned
 ├── ProviderError                        .provider .status .request_id .body .retry_after
 │   ├── ConnectionFailedError            no answer: network, refused, reset       → retry
 │   │   └── RequestTimeoutError          no answer in time                        → retry
@@ -14,16 +16,24 @@ ChatClientError                          anything this library raises on purpose
 │   ├── InvalidRequestError              the other 4xx                            → fix the request
 │   │   ├── NotFoundError                404: model or address
 │   │   ├── ContextLengthExceededError   the prompt is too long
+│   │   │   └── ContextWindowError       known before it was sent                 .tokens .limit
 │   │   └── ContentFilterError           refused by the provider's policy
 │   └── InvalidResponseError             an answer that cannot be read            → report
 │       └── StreamInterruptedError       .partial holds what had arrived          → ask again
 ├── ToolError                            raise it in a tool: its text goes to the model
+│   └── McpServerError                   .server                                  → mend the server
 ├── ToolExecutionError                   a tool failed and policy says raise      .tool_name
 │   ├── UnknownToolError
 │   ├── ToolArgumentError                .details .malformed
 │   ├── ToolDeniedError                  its text goes to the model
 │   └── ToolTimeoutError
 ├── ToolLoopError                        a limit was reached, policy says raise   .result
+├── ChatMemoryError                      a conversation cannot be read or kept    .conversation_id
+│   └── ChatMemoryUnavailableError       its store cannot be reached              → retry later
+├── EntityError                          not what was asked for                   .text .errors
+├── GuardrailError                       a guardrail said no                      .messages
+├── RateLimitExceededError               one's own limit, policy says raise       .retry_after
+├── BudgetExceededError                  the turn cost too much                   .spent .limit
 ├── DeadlineExceededError                the deadline of the whole call has passed
 └── BlockingCallError                    a blocking call reached code that needs an event loop
 """
@@ -33,11 +43,20 @@ from typing import Any
 
 
 class ChatClientError(Exception):
-    """Anything this library raises on purpose."""
+    """Anything this library raises on purpose.
+
+    Attributes:
+        trail: What had happened until then, if a client's request raised it: a `Trail`, whose text
+            tells the story. It is not pickled.
+    """
+
+    trail: Any = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Exceptions are unpickled by calling the class with `args`; ours take keywords beside.
-        return _bare, (type(self),), {**self.__dict__, "args": self.args}
+        state = {**self.__dict__, "args": self.args}
+        state.pop("trail", None)
+        return _bare, (type(self),), state
 
 
 def _bare(kind: type[ChatClientError]) -> ChatClientError:
@@ -74,6 +93,17 @@ class DuplicateToolError(UsageError):
     def __init__(self, message: str, *, tool_names: Iterable[str]) -> None:
         super().__init__(message)
         self.tool_names = tuple(tool_names)
+
+
+class ToolUsageError(UsageError):
+    """The application uses a tool wrongly, which shows when the tool runs.
+
+    The model cannot mend that, so it is raised to the application in spite of every policy.
+    """
+
+
+class ToolResultError(ToolUsageError, TypeError):
+    """What has to return a `ToolResult` returned something else; the message names it."""
 
 
 class ProviderError(ChatClientError):
@@ -145,6 +175,20 @@ class ContextLengthExceededError(InvalidRequestError):
     """The prompt does not fit the model's context window."""
 
 
+class ContextWindowError(ContextLengthExceededError):
+    """The prompt does not fit the context window, as estimated; nothing was sent.
+
+    Attributes:
+        tokens: What the smallest prompt that makes sense comes to.
+        limit: What there is room for.
+    """
+
+    def __init__(self, message: str, *, tokens: int = 0, limit: int = 0, **provided: Any) -> None:
+        super().__init__(message, **provided)
+        self.tokens = tokens
+        self.limit = limit
+
+
 class ContentFilterError(InvalidRequestError):
     """The provider's content policy refuses the prompt."""
 
@@ -167,6 +211,20 @@ class StreamInterruptedError(InvalidResponseError):
 
 class ToolError(ChatClientError):
     """Raised by a tool to speak to the model: its text is the tool's answer, marked as an error."""
+
+
+class McpServerError(ToolError):
+    """An MCP server cannot be reached, or went away, or does not follow the protocol.
+
+    Raised while a tool runs, its text goes to the model like that of any `ToolError`.
+
+    Attributes:
+        server: The name the application gave the server.
+    """
+
+    def __init__(self, message: str, *, server: str) -> None:
+        super().__init__(message)
+        self.server = server
 
 
 class ToolExecutionError(ChatClientError):
@@ -224,6 +282,86 @@ class ToolLoopError(ChatClientError):
     def __init__(self, message: str, *, result: Any = None) -> None:
         super().__init__(message)
         self.result = result
+
+
+class ChatMemoryError(ChatClientError):
+    """A conversation cannot be read, or cannot be kept.
+
+    Attributes:
+        conversation_id: Which conversation, or None when it is not about a single one.
+    """
+
+    def __init__(self, message: str, *, conversation_id: str | None = None) -> None:
+        super().__init__(message)
+        self.conversation_id = conversation_id
+
+
+class EntityError(ChatClientError):
+    """The model's answer is not the value that was asked for.
+
+    Attributes:
+        text: What the model answered, exactly.
+        errors: One line for each thing that is wrong, fit to be shown to the model.
+        response: The whole response (a `ChatResponse`), or None when only a text was converted.
+    """
+
+    def __init__(
+        self, message: str, *, text: str, errors: Iterable[str] = (), response: Any = None
+    ) -> None:
+        super().__init__(message)
+        self.text = text
+        self.errors = tuple(errors)
+        self.response = response
+
+
+class GuardrailError(ChatClientError):
+    """A guardrail did not let something pass.
+
+    Attributes:
+        guardrail: The name of the one that had the last word.
+        messages: What each guardrail that failed has to say.
+        response: The refused response (a `ChatResponse`), or None when it was the input.
+    """
+
+    def __init__(
+        self, message: str, *, guardrail: str, messages: Iterable[str] = (), response: Any = None
+    ) -> None:
+        super().__init__(message)
+        self.guardrail = guardrail
+        self.messages = tuple(messages)
+        self.response = response
+
+
+class RateLimitExceededError(ChatClientError):
+    """The application's own limit is reached, and its policy is not to wait.
+
+    Attributes:
+        retry_after: Seconds until there is room again.
+    """
+
+    def __init__(self, message: str, *, retry_after: float) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class BudgetExceededError(ChatClientError):
+    """A turn has spent what it was allowed to.
+
+    Attributes:
+        spent: What it has spent, in the unit of the limit.
+        limit: What it was allowed to spend.
+        unit: Such as `total_tokens`, or a currency.
+    """
+
+    def __init__(self, message: str, *, spent: float, limit: float, unit: str) -> None:
+        super().__init__(message)
+        self.spent = spent
+        self.limit = limit
+        self.unit = unit
+
+
+class ChatMemoryUnavailableError(ChatMemoryError):
+    """The store of conversations cannot be reached, or is too busy; the cause says more."""
 
 
 class DeadlineExceededError(ChatClientError, TimeoutError):

@@ -1,6 +1,12 @@
-"""JSON as fast as the core dependencies allow: pydantic's parser and writer, bytes in and out."""
+"""JSON as fast as the core dependencies allow: pydantic's parser and writer, bytes in and out.
+
+JSON has no word for NaN and infinity. What Python's servers write in their place (`NaN`,
+`-Infinity`, in log probabilities as a rule) is read; we write null, as browsers do: services and
+databases refuse anything else.
+"""
 
 import json
+import math
 from typing import Any
 
 from pydantic_core import from_json, to_json, to_jsonable_python
@@ -13,7 +19,7 @@ def loads(data: str | bytes | bytearray) -> Any:
         ValueError: It is not JSON.
     """
     try:
-        return from_json(data, allow_inf_nan=False)
+        return from_json(data)
     except (ValueError, TypeError):  # TypeError: raw surrogates in a str
         # The standard parser knows lone surrogates, which some models emit; and its message
         # names line and column.
@@ -25,13 +31,13 @@ def loads(data: str | bytes | bytearray) -> Any:
 
 
 def dumps(value: Any) -> bytes:
-    """Return *value* as compact JSON.
+    """Return *value* as compact JSON, NaN and infinity as null.
 
     Raises:
         TypeError: Something in it has no JSON form.
     """
     try:
-        return to_json(value)
+        return to_json(value, inf_nan_mode="null")
     except ValueError:
         # Again only the standard one knows lone surrogates.
         return _standard_dumps(value)
@@ -39,7 +45,17 @@ def dumps(value: Any) -> bytes:
 
 def _standard_dumps(value: Any) -> bytes:
     try:
-        return json.dumps(value, separators=(",", ":"), default=to_jsonable_python).encode()
+        finite = _finite(value)
+        return json.dumps(finite, separators=(",", ":"), default=to_jsonable_python).encode()
     except (ValueError, RecursionError) as error:  # pydantic's serialisation error is one
         msg = f"not serialisable as JSON: {error}"
         raise TypeError(msg) from error
+
+
+def _finite(value: Any) -> Any:
+    """Return *value* with null for all numbers that JSON does not know."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value

@@ -28,6 +28,11 @@ class Logger:
         if self._standard.isEnabledFor(logging.INFO):
             self._structlog().info(event, **fields)
 
+    def warning(self, event: str, **fields: Any) -> None:
+        """Write an event that somebody should look into."""
+        if self._standard.isEnabledFor(logging.WARNING):
+            self._structlog().warning(event, **fields)
+
     def _structlog(self) -> Any:
         if self._bound is None:
             # Imported when the first event is written: with `rich` installed it costs as much as

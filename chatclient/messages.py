@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, TypeAlias, TypeVar
 
 from chatclient.errors import UsageError
-from chatclient.values import EMPTY, frozen
+from chatclient.values import EMPTY, frozen, own
 
 Role = Literal["system", "user", "assistant", "tool"]
 
@@ -32,6 +32,10 @@ class Media:
     id: str | None = None
     name: str | None = None
     metadata: Mapping[str, Any] = EMPTY
+
+    def __post_init__(self) -> None:
+        if self.metadata is not EMPTY:
+            own(self, "metadata")
 
     @classmethod
     def from_file(cls, path: str | Path, mime_type: str | None = None) -> "Media":
@@ -88,6 +92,9 @@ class Reasoning:
     provider: str = ""
     data: Mapping[str, Any] | None = None
 
+    def __post_init__(self) -> None:
+        own(self, "data")
+
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
@@ -104,6 +111,10 @@ class ToolCall:
     name: str
     arguments: str
     metadata: Mapping[str, Any] = EMPTY
+
+    def __post_init__(self) -> None:
+        if self.metadata is not EMPTY:
+            own(self, "metadata")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +149,9 @@ class ProviderPart:
     provider: str
     data: Mapping[str, Any]
     text: str = ""
+
+    def __post_init__(self) -> None:
+        own(self, "data")
 
 
 Part: TypeAlias = str | Media | Reasoning | ToolCall | ToolCallChunk | ProviderPart
@@ -374,6 +388,10 @@ class ToolResponse:
     is_error: bool = False
     media: tuple[Media, ...] = ()
     metadata: Mapping[str, Any] = EMPTY
+
+    def __post_init__(self) -> None:
+        if self.metadata is not EMPTY:
+            own(self, "metadata")
 
 
 @dataclass(frozen=True, slots=True, init=False)

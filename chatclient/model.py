@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Generator, Iterable
 from contextlib import aclosing
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from chatclient.messages import Message
 from chatclient.options import NO_OPTIONS, ChatOptions
@@ -17,6 +17,10 @@ from chatclient.runtime import (
     drive,
     drive_stream,
 )
+
+OutputMode = Literal["schema", "tool", "instructions"]
+"""How a model is made to answer with JSON: its provider enforces a schema, or it calls a tool that
+takes the answer, or it is told in words."""
 
 PromptLike = str | Message | Iterable[Message] | Prompt
 
@@ -41,6 +45,20 @@ class ChatModel(ABC):
     def name(self) -> str:
         """What to call this model in logs, spans and `print(client)`."""
         return self.options.model or type(self).__name__
+
+    def output_mode(self, options: ChatOptions) -> OutputMode:  # noqa: ARG002 - for those that differ
+        """Return how this model is best held to a schema, when it is asked with *options*.
+
+        `ChatOptions.output_schema` says that every model takes one; those that do not, or not
+        beside tools, say here what to do instead.
+        """
+        return "schema"
+
+    @property
+    def provider(self) -> str:
+        """Whose model this is, in spans and metrics, such as `openai`."""
+        name = type(self).__name__.removesuffix("Model").removesuffix("Chat")
+        return name.lower() or "custom"
 
     @abstractmethod
     async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from chatclient.errors import UsageError
 from chatclient.tool import ToolCallback
-from chatclient.values import EMPTY, frozen, merged
+from chatclient.values import EMPTY, deep_frozen, frozen, merged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +53,18 @@ class ChatOptions:
     tool_context: Mapping[str, Any] = EMPTY
     internal_tool_execution_enabled: bool | None = None
     extra: Mapping[str, Any] = EMPTY
+
+    def __post_init__(self) -> None:
+        for name in ("tool_context", "extra"):
+            object.__setattr__(self, name, frozen(getattr(self, name)))
+        for name in ("stop", "tool_callbacks", "tool_names"):
+            given = getattr(self, name)
+            if given is not None and not isinstance(given, tuple):
+                # A text in place of several is one of them.
+                several = (given,) if isinstance(given, str) else tuple(given)
+                object.__setattr__(self, name, several)
+        if self.output_schema is not None:
+            object.__setattr__(self, "output_schema", deep_frozen(self.output_schema))
 
     def mutate(self, **changes: Any) -> Self:
         """Return a copy with the given options changed.
@@ -102,7 +114,7 @@ def _names(kind: type[ChatOptions]) -> Collection[str]:
 
 
 def checked(kind: type[ChatOptions], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return *values*, ready to construct or change a *kind*.
+    """Return *values*, known to be options of *kind*.
 
     Raises:
         UsageError: One of them is no option of *kind*.
@@ -114,16 +126,7 @@ def checked(kind: type[ChatOptions], values: Mapping[str, Any]) -> dict[str, Any
             "send fields it does not model with extra={...}"
         )
         raise UsageError(msg)
-    ready = dict(values)
-    for name in ("stop", "tool_callbacks", "tool_names"):
-        if isinstance(ready.get(name), str):
-            ready[name] = (ready[name],)
-        elif ready.get(name) is not None:
-            ready[name] = tuple(ready[name])
-    for name in ("tool_context", "extra"):
-        if name in ready:
-            ready[name] = frozen(ready[name])
-    return ready
+    return dict(values)
 
 
 NO_OPTIONS = ChatOptions()

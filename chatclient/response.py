@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from chatclient.messages import AssistantMessage
-from chatclient.values import EMPTY
+from chatclient.values import EMPTY, own
 
 FinishReason = Literal[
     "stop",
@@ -39,6 +39,10 @@ class Usage:
     cache_write_tokens: int | None = None
     reasoning_tokens: int | None = None
     native: Mapping[str, Any] = field(default=EMPTY, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.native is not EMPTY:
+            own(self, "native")
 
     @property
     def total_tokens(self) -> int:
@@ -102,6 +106,10 @@ class ChatResponseMetadata:
     request_id: str | None = None
     values: Mapping[str, Any] = EMPTY
 
+    def __post_init__(self) -> None:
+        if self.values is not EMPTY:
+            own(self, "values")
+
 
 NO_METADATA = ChatResponseMetadata()
 
@@ -123,6 +131,10 @@ class Generation:
     native_finish_reason: str | None = None
     index: int = 0
     metadata: Mapping[str, Any] = EMPTY
+
+    def __post_init__(self) -> None:
+        if self.metadata is not EMPTY:
+            own(self, "metadata")
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,15 +36,16 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 import anyio
 import anyio.to_thread
 
 from chatclient.errors import BlockingCallError
+from chatclient.observation import Observed, Observer, Operation
 
 T = TypeVar("T")
 E = TypeVar("E")
@@ -68,12 +69,15 @@ class Runtime:
             Application code has no reason to ask; use the methods, which do the right thing.
         streaming: Whether somebody consumes events. Models stream only then.
         deadline: When the whole call must be over, on the clock of `time.monotonic`, or None.
+        emitter: Where events go.
+        observers: Who is told of the request's operations.
     """
 
     blocking: bool
     streaming: bool = False
     deadline: float | None = None
     emitter: Emitter = _discard
+    observers: tuple[Observer, ...] = ()
 
     async def emit(self, event: Any) -> None:
         """Hand *event* to whoever consumes the stream; without a stream this does nothing."""
@@ -83,6 +87,20 @@ class Runtime:
                 await self.emitter(event)
             else:
                 inbox.put((event,))
+
+    def observe(self, operation: Operation) -> Observed:
+        """Return a context manager around *operation*, for the request's observers.
+
+        ```python
+        with request.runtime.observe(Lookup("prices")) as observed:
+            observed.result = await find(...)
+        ```
+        """
+        return Observed(operation, self.observers)
+
+    def with_observers(self, observers: tuple[Observer, ...]) -> "Runtime":
+        """Return this runtime with *observers* being told of the request's operations."""
+        return Runtime(self.blocking, self.streaming, self.deadline, self.emitter, observers)
 
     def with_emitter(self, emitter: Emitter) -> "Runtime":
         """Return this runtime with events going to *emitter* instead.
@@ -149,6 +167,39 @@ class Runtime:
         async with asyncio.timeout(timeout):
             return await _invoke_on_loop(function, args, abandon=True)
 
+    async def run_on(
+        self,
+        thread: "LoopThread",
+        job: Callable[["Runtime"], Coroutine[Any, Any, T]],
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 - blocking requests need it as a number
+    ) -> T:
+        """Run *job* on the loop of another thread and wait for it here.
+
+        For what is bound to one loop while requests come from anywhere, such as a connection that
+        several requests share. The job is called with the runtime it is to use; what it emits,
+        also from tasks that it did not begin itself, reaches the stream of this request.
+
+        Raises:
+            TimeoutError: *timeout* has passed; the job is cancelled.
+        """
+        if self.blocking:
+            inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+            work = job(_elsewhere(self, inbox))
+            return await _wait_for(self, work, timeout, thread, inbox)
+        async with asyncio.timeout(timeout):
+            return await _wait_on_loop(self, job, thread)
+
+    async def finish(self, function: Callable[..., T], /, *args: Any) -> T:
+        """Call a plain function that nothing may leave behind unfinished, such as a transaction.
+
+        Like `invoke`, but a request that is cancelled on an event loop ends only when the function
+        has. What is done after it then really comes after it.
+        """
+        if self.blocking:
+            return function(*args)
+        return await _to_its_end(function, args)
+
     async def within(self, seconds: float | None, awaitable: Awaitable[T]) -> T:
         """Await for at most *seconds*; a blocking request can only be as good as its leaves.
 
@@ -178,8 +229,14 @@ class Runtime:
         return await _gather_in_tasks(self, jobs, limit)
 
 
+class _Inbox(Protocol):
+    """Takes events, in a tuple of one, and None for the end, from another thread."""
+
+    def put(self, item: "tuple[Any] | None", /) -> None: ...
+
+
 # Where events of code on another thread go while the request's own thread waits for it.
-_inbox: ContextVar["queue.SimpleQueue[Any] | None"] = ContextVar("chatclient_inbox", default=None)
+_inbox: ContextVar[_Inbox | None] = ContextVar("chatclient_inbox", default=None)
 
 _deadline: ContextVar[float | None] = ContextVar("chatclient_deadline", default=None)
 
@@ -440,6 +497,21 @@ async def _invoke_on_loop(
     return await result if inspect.isawaitable(result) else result
 
 
+async def _to_its_end(function: Callable[..., T], args: tuple[Any, ...]) -> T:
+    """Call *function* in a worker thread; a cancellation waits until it has returned."""
+    work = asyncio.ensure_future(anyio.to_thread.run_sync(functools.partial(function, *args)))
+    cancelled: asyncio.CancelledError | None = None
+    while not work.done():
+        try:
+            await asyncio.wait([work])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is None:
+        return work.result()
+    work.exception()  # nobody is left to be told
+    raise cancelled
+
+
 async def _gather_in_tasks(
     runtime: Runtime, jobs: list[Callable[[Runtime], Coroutine[Any, Any, T]]], limit: int
 ) -> list[T]:
@@ -506,17 +578,23 @@ def _call_in_thread(function: Callable[..., Any], args: tuple[Any, ...], timeout
         raise TimeoutError(msg) from None
 
 
-async def _wait_for(runtime: Runtime, awaitable: Awaitable[T], timeout: float | None) -> T:  # noqa: ASYNC109
-    """Wait on this thread for what runs on the private loop, passing its events on meanwhile.
+async def _wait_for(
+    runtime: Runtime,
+    awaitable: Awaitable[T],
+    timeout: float | None,  # noqa: ASYNC109
+    thread: "LoopThread | None" = None,
+    inbox: "queue.SimpleQueue[Any] | None" = None,
+) -> T:
+    """Wait on this thread for what runs on another one, passing its events on meanwhile.
 
     Being interrupted here, or leaving the stream, cancels it there.
     """
-    inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    inbox = inbox or queue.SimpleQueue()
     context = copy_context()
     if runtime.streaming:
         context.run(_inbox.set, inbox)
     end = None if timeout is None else time.monotonic() + timeout
-    work = _Work(_private_loop(), awaitable, context, lambda: inbox.put(None))
+    work = _Work(thread or _private_loop(), awaitable, context, lambda: inbox.put(None))
     try:
         while (
             item := inbox.get(timeout=None if end is None else end - time.monotonic())
@@ -530,6 +608,47 @@ async def _wait_for(runtime: Runtime, awaitable: Awaitable[T], timeout: float | 
         work.cancel()
         raise
     return work.result()
+
+
+class _LoopInbox:
+    """Hands items from another thread to a task of the loop that is running here."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._items: asyncio.Queue[tuple[Any] | None] = asyncio.Queue()
+
+    def put(self, item: "tuple[Any] | None", /) -> None:
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self._loop.call_soon_threadsafe(self._items.put_nowait, item)
+
+    async def get(self) -> "tuple[Any] | None":
+        return await self._items.get()
+
+
+async def _wait_on_loop(
+    runtime: Runtime, job: Callable[[Runtime], Coroutine[Any, Any, T]], thread: "LoopThread"
+) -> T:
+    """Wait in this task for what runs on another thread, passing its events on meanwhile."""
+    inbox = _LoopInbox()
+    context = copy_context()
+    context.run(_inbox.set, inbox if runtime.streaming else None)
+    work = _Work(thread, job(_elsewhere(runtime, inbox)), context, lambda: inbox.put(None))
+    try:
+        while (item := await inbox.get()) is not None:
+            await runtime.emit(item[0])
+    except BaseException:
+        work.interrupt()
+        raise
+    return work.result()
+
+
+def _elsewhere(runtime: Runtime, inbox: _Inbox) -> Runtime:
+    """Return *runtime* as it is for a job on the loop of another thread."""
+
+    async def post(event: Any) -> None:
+        inbox.put((event,))
+
+    return replace(runtime, blocking=False, emitter=post)
 
 
 async def _gather_in_threads(
@@ -570,22 +689,33 @@ def _raise_first_error(futures: "list[Future[T]]") -> None:
             future.result()
 
 
-class _PrivateLoop:
-    """An event loop in a daemon thread, for the asynchronous parts of blocking requests.
+class LoopThread:
+    """An event loop in a daemon thread, for what is asynchronous while its callers may block.
 
-    It lives as long as the process: connection pools that a user's tools open on it stay usable
-    from one call to the next.
+    The private ones, for the asynchronous parts of blocking requests, live as long as the process:
+    connection pools that a user's tools open on them stay usable from one call to the next.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "chatclient-loop") -> None:
         self._loop = asyncio.new_event_loop()
-        self.thread = threading.Thread(target=self._run, name="chatclient-loop", daemon=True)
+        self.thread = threading.Thread(target=self._run, name=name, daemon=True)
         self.thread.start()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
         self._loop.close()
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs; the copy in a forked child does not."""
+        return self.thread.is_alive()
+
+    def close(self) -> None:
+        """End the loop and its thread; what still runs on it must have been ended before."""
+        if self.alive:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self.thread.join()
 
     def soon(self, function: Callable[[], object], context: Context | None = None) -> None:
         """Call *function* on the loop's thread."""
@@ -601,7 +731,7 @@ class _Work(Generic[T]):
 
     def __init__(
         self,
-        loop: _PrivateLoop,
+        loop: LoopThread,
         awaitable: Awaitable[T],
         context: Context,
         notify: Callable[[], None],
@@ -614,9 +744,13 @@ class _Work(Generic[T]):
         self._interrupt: BaseException | None = None
         loop.soon(self._start, context)
 
+    def interrupt(self) -> None:
+        """Cancel it, without waiting for it to clean up."""
+        self._loop.soon(self._cancel)
+
     def cancel(self) -> None:
         """Cancel it, and wait a while for it to clean up."""
-        self._loop.soon(self._cancel)
+        self.interrupt()
         self._done.wait(_GRACE)
 
     def result(self) -> T:
@@ -649,10 +783,10 @@ class _Work(Generic[T]):
 
 
 _lock = threading.Lock()
-_loops: list[_PrivateLoop] = []
+_loops: list[LoopThread] = []
 
 
-def _private_loop() -> _PrivateLoop:
+def _private_loop() -> LoopThread:
     """Return the private loop, or one more when called from within it.
 
     An asynchronous tool may make a blocking call whose tools are asynchronous again: waiting for
@@ -662,7 +796,7 @@ def _private_loop() -> _PrivateLoop:
     with _lock:
         depth = next((i + 1 for i, loop in enumerate(_loops) if loop.thread is here), 0)
         if depth == len(_loops):
-            _loops.append(_PrivateLoop())
+            _loops.append(LoopThread())
         return _loops[depth]
 
 

@@ -1,8 +1,8 @@
-"""Messages as JSON values, both ways; how memory stores them."""
+"""Messages and responses as JSON values, both ways; how memory and recordings store them."""
 
 import base64
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from chatclient.errors import UsageError
@@ -19,6 +19,13 @@ from chatclient.messages import (
     ToolResponse,
     ToolResponseMessage,
     UserMessage,
+)
+from chatclient.response import (
+    ChatResponse,
+    ChatResponseMetadata,
+    Generation,
+    RateLimit,
+    Usage,
 )
 from chatclient.values import FrozenDict, frozen
 
@@ -161,3 +168,61 @@ def _response_from_dict(data: Mapping[str, Any]) -> ToolResponse:
         media=media,
         metadata=frozen(data.get("metadata")),
     )
+
+
+# --- responses ------------------------------------------------------------------------------
+
+
+def response_to_dict(response: ChatResponse) -> dict[str, Any]:
+    """Return *response* as JSON values, from which `response_from_dict` makes an equal one."""
+    return {
+        "generations": [
+            {**_set_fields(generation), "output": message_to_dict(generation.output)}
+            for generation in response.generations
+        ],
+        "metadata": _set_fields(response.metadata),
+    }
+
+
+def response_from_dict(data: Mapping[str, Any]) -> ChatResponse:
+    """Return the response that `response_to_dict` wrote.
+
+    Raises:
+        UsageError: *data* is no stored response.
+    """
+    try:
+        return ChatResponse(
+            tuple(_generation_from(generation) for generation in data["generations"]),
+            _metadata_from(data["metadata"]),
+        )
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        msg = f"no stored response: {error!r}"
+        raise UsageError(msg) from error
+
+
+def _set_fields(value: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass that are not as they are by default, as JSON values."""
+    found: dict[str, Any] = {}
+    for field in fields(value):
+        item = getattr(value, field.name)
+        if item == field.default or field.name == "output":
+            continue
+        found[field.name] = _set_fields(item) if is_dataclass(item) else item
+    return found
+
+
+def _generation_from(data: Mapping[str, Any]) -> Generation:
+    output = message_from_dict(data["output"])
+    if not isinstance(output, AssistantMessage):
+        msg = f"a generation of role {output.role!r}"
+        raise TypeError(msg)
+    return Generation(**{**data, "output": output})
+
+
+def _metadata_from(data: Mapping[str, Any]) -> ChatResponseMetadata:
+    found = dict(data)
+    if "usage" in found:
+        found["usage"] = Usage(**found["usage"])
+    if "rate_limit" in found:
+        found["rate_limit"] = RateLimit(**found["rate_limit"])
+    return ChatResponseMetadata(**found)

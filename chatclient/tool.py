@@ -4,14 +4,15 @@ Everything that makes tools out of Python code lives in `chatclient.tools`.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeVar, overload, runtime_checkable
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, Self, TypeVar, overload, runtime_checkable
 
-from chatclient.errors import UsageError
+from chatclient.errors import ToolDefinitionError, ToolUsageError
 from chatclient.events import ToolProgress
+from chatclient.json import dumps, loads
 from chatclient.messages import Media, Message, UserMessage
 from chatclient.runtime import BLOCKING, Runtime
-from chatclient.values import EMPTY
+from chatclient.values import EMPTY, deep_frozen, own
 
 T = TypeVar("T")
 
@@ -20,6 +21,12 @@ Effect = Literal["read", "idempotent", "write"]
 
 CONVERSATION_ID = "chat_memory_conversation_id"
 """The key of the conversation's id in a request's context and in a `ToolContext`."""
+
+STEP = "step"
+"""The key in the metadata of a response that only helps to make another call: True."""
+
+FAILURE = "failure"
+"""The key in the metadata of a failed call's response of what went wrong, a `FailureKind`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,12 +39,19 @@ class ToolDefinition:
         input_schema: The JSON Schema (2020-12) of its arguments, an object.
         strict: Whether the provider is to enforce the schema, or None to leave it to the model's
             options.
+        metadata: Whatever the application wants to know about the tool, as JSON has it; not sent.
     """
 
     name: str
     description: str
     input_schema: Mapping[str, Any]
     strict: bool | None = None
+    metadata: Mapping[str, Any] = EMPTY
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "input_schema", deep_frozen(self.input_schema))
+        if self.metadata:
+            object.__setattr__(self, "metadata", deep_frozen(self.metadata))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ToolDefinition):
@@ -47,10 +61,69 @@ class ToolDefinition:
             and self.description == other.description
             and self.input_schema == other.input_schema
             and self.strict == other.strict
+            and self.metadata == other.metadata
         )
 
     def __hash__(self) -> int:
         return hash((self.name, self.description))
+
+    def to_json(self) -> str:
+        """Return this as JSON, from which `from_json` makes an equal one.
+
+        Raises:
+            TypeError: Something in the metadata has no JSON form.
+        """
+        fields = {
+            "name": self.name,
+            "description": self.description,
+            "input_schema": self.input_schema,
+            "strict": self.strict,
+            "metadata": self.metadata,
+        }
+        return dumps({key: item for key, item in fields.items() if item not in (None, {})}).decode()
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self:
+        """Return what `to_json` wrote, or another program that writes the same fields.
+
+        Only the name has to be there; without a schema the tool takes no arguments.
+
+        Raises:
+            ToolDefinitionError: *text* is no definition; the error names the field.
+        """
+        try:
+            fields = loads(text)
+        except ValueError as error:
+            msg = f"no tool definition: {error}"
+            raise ToolDefinitionError(msg) from error
+        if not isinstance(fields, dict):
+            raise _no_definition("it", "a JSON object", fields)
+        for name, (kind, words) in _FIELDS.items():
+            if name in fields and not isinstance(fields[name], kind):
+                raise _no_definition(repr(name), words, fields[name])
+        if unknown := sorted(fields.keys() - _FIELDS.keys()):
+            msg = f"no tool definition: unknown are {unknown}; known are {list(_FIELDS)}"
+            raise ToolDefinitionError(msg)
+        if not fields.get("name"):
+            raise _no_definition("'name'", "a text", fields.get("name"))
+        schema = {**_NO_ARGUMENTS, **fields.pop("input_schema", {})}
+        if schema["type"] != "object":
+            raise _no_definition("'input_schema'", "the JSON Schema of an object", schema)
+        return cls(**{"description": "", **fields, "input_schema": schema})
+
+
+_NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "properties": {}}
+_FIELDS: Mapping[str, tuple[Any, str]] = {
+    "name": (str, "a text"),
+    "description": (str, "a text"),
+    "input_schema": (dict, "the JSON Schema of an object"),
+    "strict": (bool | None, "true, false or null"),
+    "metadata": (dict, "a JSON object"),
+}
+
+
+def _no_definition(what: str, wanted: str, given: object) -> ToolDefinitionError:
+    return ToolDefinitionError(f"no tool definition: {what} has to be {wanted}, not {given!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +156,20 @@ class ToolResult:
         text: The result as text, usually JSON.
         media: Images and other content for models that take them in tool results.
         is_error: Whether the tool failed and the text says why.
+        metadata: For the application: it stays with the tool's answer in the conversation, also
+            where that is stored, and is not sent.
+        value: For the application: what the tool returned, before it was made a text; not stored.
     """
 
     text: str
     media: tuple[Media, ...] = ()
     is_error: bool = False
+    metadata: Mapping[str, Any] = EMPTY
+    value: object = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.metadata is not EMPTY:
+            own(self, "metadata")
 
 
 class ToolContext(Mapping[str, Any]):
@@ -173,15 +255,16 @@ class ToolContext(Mapping[str, Any]):
         """Return the value of *key*, known to be a *kind*.
 
         Raises:
-            UsageError: It is missing or of another type; the application forgot to pass it.
+            ToolUsageError: It is missing or of another type; the application forgot to pass it.
+                No model is told: the error ends the turn.
         """
         if key not in self._values:
             msg = f"the tool context has no {key!r}; pass it with .tool_context({{{key!r}: ...}})"
-            raise UsageError(msg)
+            raise ToolUsageError(msg)
         value = self._values[key]
         if not isinstance(value, kind):
             msg = f"tool context {key!r} is a {type(value).__name__}, not a {kind.__name__}"
-            raise UsageError(msg)
+            raise ToolUsageError(msg)
         return value
 
     async def emit(self, event: Any) -> None:
@@ -237,6 +320,10 @@ class ToolRequest:
     conversation_id: str | None = None
     callbacks: tuple[ToolCallback, ...] = ()
 
+    def __post_init__(self) -> None:
+        if self.context is not EMPTY:
+            own(self, "context")
+
     @property
     def user_message(self) -> UserMessage | None:
         """What the user says in this request."""
@@ -245,10 +332,11 @@ class ToolRequest:
 
 @runtime_checkable
 class ToolCallbackProvider(Protocol):
-    """A source of tools that is asked once per request.
+    """A source of tools that is asked in each request.
 
     `tool_callbacks` may be asynchronous, and may take a `ToolRequest`. A provider may also have a
-    method `hidden_tools`, of the same shape, that returns the names of tools to take away.
+    method `hidden_tools`, of the same shape, that returns the names of tools to take away. One with
+    an attribute `dynamic` that is true is asked again before every further round of a turn.
     """
 
     @property

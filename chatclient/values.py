@@ -38,6 +38,12 @@ class FrozenDict(dict[K, V]):
         return self
 
 
+class FrozenTree(FrozenDict[K, V]):
+    """A `FrozenDict` in which every mapping is one as well; `deep_frozen` makes it."""
+
+    __slots__ = ()
+
+
 EMPTY: FrozenDict[str, Any] = FrozenDict()
 
 
@@ -45,9 +51,34 @@ def frozen(mapping: Mapping[str, Any] | None) -> FrozenDict[str, Any]:
     """Return *mapping* as an immutable one; nothing is copied when it already is."""
     if not mapping:
         return EMPTY
-    if type(mapping) is FrozenDict:
+    if isinstance(mapping, FrozenDict):
         return mapping
     return FrozenDict(mapping)
+
+
+def own(value: object, *names: str) -> None:
+    """Make the mappings that a frozen dataclass was given its own, in its `__post_init__`.
+
+    Otherwise whoever made the value could change it through the mapping it was made of.
+    """
+    for name in names:
+        mapping = getattr(value, name)
+        if mapping is not None and not isinstance(mapping, FrozenDict):
+            object.__setattr__(value, name, frozen(mapping))
+
+
+def deep_frozen(value: Any) -> Any:
+    """Return *value* with every mapping in it immutable; lists stay what JSON takes them for.
+
+    Nothing is copied when that has been done already.
+    """
+    if type(value) is FrozenTree:
+        return value
+    if isinstance(value, Mapping):
+        return FrozenTree({key: deep_frozen(item) for key, item in value.items()})
+    if isinstance(value, list | tuple):
+        return [deep_frozen(item) for item in value]
+    return value
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> FrozenDict[str, Any]:

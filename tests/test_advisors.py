@@ -205,3 +205,64 @@ def test_the_logger_logs_what_it_is_told_to(caplog: pytest.LogCaptureFixture) ->
 
     assert "secret" not in caplog.text
     assert "the response" in caplog.text
+
+
+class Counting:
+    """Counts the rounds in the context, as it finds and leaves it."""
+
+    order = 5
+
+    def __init__(self) -> None:
+        self.found: list[Any] = []
+
+    async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        self.found.append(request.context["rounds"])
+        response = await call_next(request)
+        return response.mutate(context={"rounds": request.context["rounds"] + 1})
+
+
+def test_what_an_advisor_leaves_in_one_round_it_finds_in_the_next(ask: Ask) -> None:
+    """The response context of a round lies over the request context of the round after it."""
+    counting = Counting()
+    model = ScriptedModel(call("ping"), call("ping"), "done")
+    client = ChatClient.builder(model).default_advisors(counting).default_tools(ping).build()
+    request = client.prompt("x").advisor_params({"rounds": 0, "other": "kept"})
+    context = ask(request).response.context
+
+    assert counting.found == [0, 1, 2]
+    assert (context["rounds"], context["other"]) == (3, "kept")
+
+
+def test_the_hook_of_the_loop_has_the_last_word_about_a_rounds_context(ask: Ask) -> None:
+    """`before_call` sees what the rounds before it left, and what it says instead counts."""
+    counting = Counting()
+    before: list[Any] = []
+
+    class Tenfold(ToolCallingAdvisor):
+        async def before_call(self, request: ChatClientRequest) -> ChatClientRequest:
+            before.append(request.context["rounds"])
+            return request.mutate(context={"rounds": request.context["rounds"] * 10})
+
+    model = ScriptedModel(call("ping"), "done")
+    client = ChatClient.builder(model).default_advisors(Tenfold(), counting).build()
+    ask(client.prompt("x").tools(ping).advisor_params({"rounds": 1}))
+
+    assert before == [1, 11]
+    assert counting.found == [10, 110]
+
+
+def test_an_answer_of_an_advisors_own_keeps_what_earlier_rounds_left(ask: Ask) -> None:
+    """A round whose response has an empty context takes nothing away."""
+    counting = Counting()
+
+    async def in_the_models_place(request: ChatClientRequest, call_next: Next) -> Any:
+        if request.context["rounds"]:
+            return ChatClientResponse(ChatResponse.of("enough"))
+        return await call_next(request)
+
+    builder = ChatClient.builder(ScriptedModel(call("ping"))).default_tools(ping)
+    client = builder.default_advisors(in_the_models_place, counting).build()
+    result = ask(client.prompt("x").advisor_params({"rounds": 0}))
+
+    assert result.text == "enough"
+    assert result.response.context["rounds"] == 1

@@ -518,3 +518,39 @@ def test_events_keep_the_order_of_parts() -> None:
         TextDelta("Hi"),
         ToolCallStarted("a", "f", 0),
     ]
+
+
+def spoken(*pieces: Media | str) -> tuple[Any, ...]:
+    whole = MessageAggregator()
+    for piece in pieces:
+        whole.add(ChatResponse((Generation(AssistantMessage([piece])),)))
+    result = whole.response().result
+    assert result is not None
+    return result.output.parts
+
+
+def test_pieces_of_a_sound_are_one_sound() -> None:
+    """By its id, or because raw samples go on; what is known of it joins as well."""
+    first = Media("audio/mpeg", b"ID3", "a")
+    last = Media("audio/mpeg", b"end", "a", metadata={"expires_at": 9})
+
+    assert spoken(first, "said ", Media("audio/pcm", b"-"), "so", last) == (
+        Media("audio/mpeg", b"ID3-end", "a", metadata={"expires_at": 9}),
+        "said so",
+    )
+    raw = [Media("audio/pcm;rate=24000", sample) for sample in (b"1", b"2", b"3")]
+    assert spoken(*raw) == (Media("audio/pcm;rate=24000", b"123"),)
+
+
+def test_other_sounds_and_images_stay_what_they_are() -> None:
+    """Another id, another file, a sound that is elsewhere, and pictures."""
+    sounds = (
+        Media("audio/mpeg", b"ID3", "a"),
+        Media("audio/mpeg", b"ID3", "b"),
+        Media("audio/wav", b"RIFF"),
+        Media("audio/wav", "https://example.org/a.wav"),
+        Media("image/png", b"1"),
+        Media("image/png", b"2"),
+    )
+
+    assert spoken(*sounds) == sounds

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import threading
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +23,8 @@ from chatclient import (
     SystemMessage,
     UserMessage,
 )
+from chatclient.assembly import draw_chain
+from chatclient.chain import AdvisorChain
 from chatclient.errors import TemplateError, ToolDefinitionError, UsageError
 from chatclient.events import Done, RoundEnded, TextDelta
 from chatclient.testing import ScriptedModel
@@ -701,3 +704,36 @@ def test_messages_alone_are_a_prompt() -> None:
     client.prompt(UserMessage("c")).call().content()
 
     assert [prompt.contents for prompt in model.prompts] == ["a\nb", "c"]
+
+
+def test_a_chain_is_drawn_from_the_client() -> None:
+    """The picture in the documentation is what the client of the page draws."""
+    from chatclient.advisors import SimpleLoggerAdvisor
+    from chatclient.advisors.memory import MessageChatMemoryAdvisor
+    from chatclient.memory import MessageWindowChatMemory
+
+    memory = MessageChatMemoryAdvisor(MessageWindowChatMemory())
+    drawn = (
+        ChatClient.builder("local")
+        .default_advisors(memory, SimpleLoggerAdvisor())
+        .build()
+        .diagram()
+    )
+    page = Path(__file__).parent.parent / "docs" / "advisors.md"
+
+    assert f"```mermaid\n{drawn}\n```" in page.read_text(encoding="utf-8")
+
+
+def test_a_chain_without_a_loop_is_drawn_without_a_box() -> None:
+    """Where no tool is run there are no rounds."""
+
+    async def passing(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        return await call_next(request)
+
+    assert draw_chain(AdvisorChain([passing], ScriptedModel())).splitlines()[1:] == [
+        '    client(["ChatClient"])',
+        '    advisor0["passing"]',
+        "    client --> advisor0",
+        '    model[("ScriptedModel")]',
+        "    advisor0 --> model",
+    ]

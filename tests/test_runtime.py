@@ -240,10 +240,15 @@ def test_interrupting_a_blocking_call_cancels_its_async_part() -> None:
     main_thread = threading.main_thread().ident
     assert main_thread is not None
     timer = threading.Timer(0.1, signal.pthread_kill, (main_thread, signal.SIGINT))
+    # A shell's background jobs begin with the signal ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     timer.start()
-    with pytest.raises(KeyboardInterrupt):
-        drive(job(BLOCKING))
-    timer.join()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            drive(job(BLOCKING))
+    finally:
+        timer.join()
+        signal.signal(signal.SIGINT, before)
 
     assert ended.wait(1)
 

@@ -203,11 +203,19 @@ def test_lone_surrogates_are_written(value: Any) -> None:
     )
 
 
-@pytest.mark.parametrize("value", [float("inf"), [float("-inf")], {"a": float("inf")}])
-def test_infinities_round_trip(value: Any) -> None:
-    """Python's numbers that JSON has no word for are written and read as Python does."""
-    assert loads(dumps(value)) == value
-    assert loads(json.dumps(value)) == value
+@pytest.mark.parametrize("number", [float("inf"), float("-inf"), float("nan")])
+@pytest.mark.parametrize("beside", ["a", "\ud800"])
+def test_numbers_without_a_word_are_written_as_null(number: float, beside: str) -> None:
+    """Services and databases refuse anything else, beside text of any kind."""
+    written = dumps({"a": [number, 1.5, beside], "b": (number,)})
+
+    assert json.loads(written) == {"a": [None, 1.5, beside], "b": [None]}
+
+
+def test_numbers_without_a_word_are_read() -> None:
+    """Servers written in Python spell them as Python does, in log probabilities say."""
+    assert loads('{"a": [-Infinity, Infinity]}') == {"a": [float("-inf"), float("inf")]}
+    assert str(loads(b"NaN")) == "nan"
 
 
 def test_lone_surrogates_are_read() -> None:

@@ -1,0 +1,108 @@
+"""What those are told who watch requests: that an operation begins, and how it ended.
+
+An `Operation` describes itself: by a name, by attributes named as in OpenTelemetry's conventions
+for generative AI (our own begin with `chatclient.`), and by its content, which is for opted-in eyes
+only. Observers travel with the request's runtime. There are two in the library: the trail that
+every response carries, and `chatclient.telemetry`, which makes spans and metrics when the
+application has set up OpenTelemetry.
+"""
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, ClassVar, Literal, Protocol, Self
+
+from chatclient.logs import get_logger
+from chatclient.values import EMPTY
+
+log = get_logger(__name__)
+
+Kind = Literal["client", "advisor", "model", "tool", "memory", "retrieval", "retry"]
+Attributes = Mapping[str, str | bool | int | float | Sequence[str]]
+
+
+class Operation:
+    """Something that takes time and may fail."""
+
+    kind: ClassVar[Kind]
+
+    @property
+    def name(self) -> str:
+        """What it is called in a list of operations, such as `chat gpt-5-mini`."""
+        return self.kind
+
+    def attributes(self) -> Attributes:
+        """Return what is known when it begins."""
+        return EMPTY
+
+    def outcome(self, result: Any) -> Attributes:  # noqa: ARG002 - for those that have one
+        """Return what is known once it came to *result*."""
+        return EMPTY
+
+    def failure(self, result: Any) -> BaseException | None:  # noqa: ARG002 - as above
+        """Return the error that *result* reports although nothing was raised."""
+        return None
+
+    def content(self, result: Any) -> Mapping[str, str]:  # noqa: ARG002 - as above
+        """Return what was said, as JSON; *result* is None when there is none."""
+        return EMPTY
+
+
+class Observation(Protocol):
+    """An operation that an observer watches."""
+
+    def end(self, ended: "Observed", error: BaseException | None) -> None:
+        """Take note of how it ended: with *error*, or else with `ended.result`."""
+        ...
+
+
+class Observer(Protocol):
+    """Watches the operations of requests; must be safe to use from several threads at once."""
+
+    def begin(self, operation: Operation) -> Observation:
+        """Take note that *operation* begins, in the present context."""
+        ...
+
+
+class Observed:
+    """An operation while it runs: a context manager around it.
+
+    Attributes:
+        operation: What runs.
+        result: What it came to; set within.
+        found: What became known on the way, by attribute name.
+    """
+
+    __slots__ = ("_observations", "_observers", "found", "operation", "result")
+
+    def __init__(self, operation: Operation, observers: Sequence[Observer]) -> None:
+        self.operation = operation
+        self.result: Any = None
+        self.found: Mapping[str, str | bool | int | float] = EMPTY
+        self._observers = observers
+        self._observations: list[Observation] = []
+
+    def __enter__(self) -> Self:
+        for observer in self._observers:
+            try:
+                self._observations.append(observer.begin(self.operation))
+            except Exception as error:  # noqa: BLE001 - whoever watches must not disturb
+                log.warning("observer failed", observer=repr(observer), error=repr(error))
+        return self
+
+    def note(self, name: str, value: str | float) -> None:
+        """Take note of something that becomes known on the way, by its attribute's name."""
+        self.found = {**self.found, name: value}
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        if error is None and self.result is not None:
+            error = self.operation.failure(self.result)
+        for observation in reversed(self._observations):
+            try:
+                observation.end(self, error)
+            except Exception as problem:  # noqa: BLE001 - whoever watches must not disturb
+                log.warning("observer failed", observer=repr(observation), error=repr(problem))

@@ -1,0 +1,396 @@
+"""The operations of a request, as observers are told of them.
+
+Attribute names follow OpenTelemetry's semantic conventions for generative AI, version 1.41:
+https://opentelemetry.io/docs/specs/semconv/gen-ai/. Our own begin with `chatclient.`.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from chatclient.json import dumps
+from chatclient.messages import (
+    Media,
+    Message,
+    Reasoning,
+    SystemMessage,
+    ToolCall,
+    ToolResponseMessage,
+)
+from chatclient.model import ChatModel
+from chatclient.observation import Attributes, Kind, Operation
+from chatclient.options import ChatOptions
+from chatclient.prompt import Prompt
+from chatclient.response import ChatResponse, Usage
+from chatclient.tool import ToolDefinition
+
+# Not frozen, like everything else that is a value: several are made for each request, and a frozen
+# one costs three times as much to make.
+
+TIME_TO_FIRST_CHUNK = "gen_ai.response.time_to_first_chunk"
+"""Seconds until a stream's first chunk, an attribute found on the way."""
+
+# What the conventions call providers, where that differs from our names.
+_PROVIDERS = {
+    "azure": "azure.ai.openai",
+    "gemini": "gcp.gemini",
+    "mistral": "mistral_ai",
+    "xai": "x_ai",
+}
+
+_REQUESTED = {
+    "model": "gen_ai.request.model",
+    "temperature": "gen_ai.request.temperature",
+    "top_p": "gen_ai.request.top_p",
+    "top_k": "gen_ai.request.top_k",
+    "max_tokens": "gen_ai.request.max_tokens",
+    "frequency_penalty": "gen_ai.request.frequency_penalty",
+    "presence_penalty": "gen_ai.request.presence_penalty",
+    "seed": "gen_ai.request.seed",
+    "stop": "gen_ai.request.stop_sequences",
+    "tool_choice": "chatclient.request.tool_choice",
+}
+
+
+@dataclass(slots=True, eq=False)
+class ClientCall(Operation):
+    """A whole request of a client: all advisors, rounds and tools.
+
+    Attributes:
+        prompt: What the advisors are given.
+        advisors: Their names, outermost first.
+        streaming: Whether somebody consumes events.
+        conversation_id: The conversation, if there is one.
+    """
+
+    kind: ClassVar[Kind] = "client"
+    prompt: Prompt
+    advisors: tuple[str, ...]
+    streaming: bool
+    conversation_id: str | None
+
+    @property
+    def name(self) -> str:
+        """The same for all clients."""
+        return "chat_client"
+
+    def attributes(self) -> Attributes:
+        """Return who takes part."""
+        return _without_none(
+            {
+                "gen_ai.operation.name": "invoke_workflow",
+                "gen_ai.workflow.name": "chat_client",
+                "gen_ai.conversation.id": self.conversation_id,
+                "chatclient.stream": self.streaming,
+                "chatclient.advisors": self.advisors or None,
+                "chatclient.tools": _tool_names(self.prompt.options),
+            }
+        )
+
+    def outcome(self, result: ChatResponse) -> Attributes:
+        """Return how it ended, and what all rounds cost together."""
+        return {
+            "gen_ai.response.finish_reasons": _finish_reasons(result),
+            **_usage(result.usage),
+        }
+
+
+@dataclass(slots=True, eq=False)
+class AdvisorPass(Operation):
+    """One request passing one advisor, with everything inside of it.
+
+    Attributes:
+        advisor: Its name.
+        order: Where it stands.
+        prompt: What it was given.
+    """
+
+    kind: ClassVar[Kind] = "advisor"
+    advisor: str
+    order: int
+    prompt: Prompt
+
+    @property
+    def name(self) -> str:
+        """The kind and the advisor."""
+        return f"advisor {self.advisor}"
+
+    def attributes(self) -> Attributes:
+        """Return which advisor it is."""
+        return {"chatclient.advisor.name": self.advisor, "chatclient.advisor.order": self.order}
+
+
+@dataclass(slots=True, eq=False)
+class ModelCall(Operation):
+    """One call of a model, with all its retries.
+
+    Attributes:
+        model: The model.
+        prompt: What it is sent.
+        streaming: Whether it streams.
+        conversation_id: The conversation, if there is one.
+    """
+
+    kind: ClassVar[Kind] = "model"
+    model: ChatModel
+    prompt: Prompt
+    streaming: bool
+    conversation_id: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The operation and the model."""
+        return f"chat {self.prompt.options.model or self.model.name}"
+
+    def attributes(self) -> Attributes:
+        """Return what is asked of which model."""
+        options = self.prompt.options
+        found: dict[str, Any] = {
+            "gen_ai.operation.name": "chat",
+            "gen_ai.provider.name": _PROVIDERS.get(self.model.provider, self.model.provider),
+            "gen_ai.conversation.id": self.conversation_id,
+            "gen_ai.output.type": "json" if options.output_schema is not None else None,
+            "gen_ai.request.stream": self.streaming or None,
+            "gen_ai.request.choice.count": getattr(options, "n", None),
+            "chatclient.tools": _tool_names(options),
+        }
+        for name, attribute in _REQUESTED.items():
+            found[attribute] = getattr(options, name)
+        return _without_none(found)
+
+    def outcome(self, result: ChatResponse) -> Attributes:
+        """Return which model answered, how it ended, and what it cost."""
+        metadata = result.metadata
+        found = {
+            "gen_ai.response.id": metadata.id or None,
+            "gen_ai.response.model": metadata.model or None,
+            "gen_ai.response.finish_reasons": _finish_reasons(result) or None,
+            "chatclient.request.id": metadata.request_id,
+        }
+        return {**_without_none(found), **_usage(metadata.usage)}
+
+    def content(self, result: ChatResponse | None) -> Mapping[str, str]:
+        """Return the messages both ways, and the tools offered."""
+        messages = self.prompt.messages
+        system = [m.text for m in messages if isinstance(m, SystemMessage)]
+        found = {
+            "gen_ai.system_instructions": [_text(text) for text in system],
+            "gen_ai.input.messages": _described(
+                m for m in messages if not isinstance(m, SystemMessage)
+            ),
+            "gen_ai.tool.definitions": [
+                _tool(callback.definition) for callback in self.prompt.options.tool_callbacks or ()
+            ],
+            "gen_ai.output.messages": []
+            if result is None
+            else [
+                {**_message(g.output), "finish_reason": g.finish_reason} for g in result.generations
+            ],
+        }
+        return {name: dumps(value).decode() for name, value in found.items() if value}
+
+
+@dataclass(slots=True, eq=False)
+class ToolRun(Operation):
+    """One tool call, with all interceptors around it; its result is a tool execution.
+
+    Attributes:
+        call: What the model asked for.
+        description: What the model was told about the tool; empty for an unknown one.
+        conversation_id: The conversation, if there is one.
+    """
+
+    kind: ClassVar[Kind] = "tool"
+    call: ToolCall
+    description: str
+    conversation_id: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The operation and the tool."""
+        return f"execute_tool {self.call.name}"
+
+    def attributes(self) -> Attributes:
+        """Return which tool is called."""
+        return _without_none(
+            {
+                "gen_ai.operation.name": "execute_tool",
+                "gen_ai.tool.name": self.call.name,
+                "gen_ai.tool.call.id": self.call.id,
+                "gen_ai.tool.type": "function",
+                "gen_ai.tool.description": self.description or None,
+                "gen_ai.conversation.id": self.conversation_id,
+            }
+        )
+
+    def failure(self, result: Any) -> BaseException | None:
+        """Return what the tool raised, though the model was told something else."""
+        error: BaseException | None = result.error
+        return error
+
+    def content(self, result: Any) -> Mapping[str, str]:
+        """Return what the tool was given, and what the model was told."""
+        found = {"gen_ai.tool.call.arguments": self.call.arguments or "{}"}
+        if result is not None:
+            found["gen_ai.tool.call.result"] = result.response.data
+        return found
+
+
+@dataclass(slots=True, eq=False)
+class MemoryAccess(Operation):
+    """A conversation being read from, or written to, its memory; the result is its messages.
+
+    Attributes:
+        access: `load` or `store`.
+        conversation_id: Which conversation.
+    """
+
+    kind: ClassVar[Kind] = "memory"
+    access: str
+    conversation_id: str
+
+    @property
+    def name(self) -> str:
+        """The access."""
+        return f"{self.access} memory"
+
+    def attributes(self) -> Attributes:
+        """Return which conversation it is about."""
+        return {
+            "chatclient.memory.access": self.access,
+            "gen_ai.conversation.id": self.conversation_id,
+        }
+
+    def outcome(self, result: Any) -> Attributes:
+        """Return how many messages there were."""
+        return {"chatclient.memory.messages": len(result)}
+
+
+@dataclass(slots=True, eq=False)
+class Retrieval(Operation):
+    """Documents, or tools, being looked for; the result is those found.
+
+    Attributes:
+        query: What is looked for.
+        source: Where: the name of the store or index.
+    """
+
+    kind: ClassVar[Kind] = "retrieval"
+    query: str
+    source: str
+
+    @property
+    def name(self) -> str:
+        """The operation and the source."""
+        return f"retrieve {self.source}"
+
+    def attributes(self) -> Attributes:
+        """Return where it is looked for."""
+        return {"gen_ai.operation.name": "retrieval", "gen_ai.data_source.id": self.source}
+
+    def outcome(self, result: Any) -> Attributes:
+        """Return how many were found."""
+        return {"chatclient.retrieval.results": len(result)}
+
+    def content(self, result: Any) -> Mapping[str, str]:  # noqa: ARG002 - documents are the store's
+        """Return what was looked for."""
+        return {"gen_ai.retrieval.query.text": self.query}
+
+
+@dataclass(slots=True, eq=False)
+class RetryWait(Operation):
+    """The wait before a request is repeated that failed for a passing reason.
+
+    Attributes:
+        provider: Whose server failed.
+        reason: The name of the error.
+        seconds: How long is waited.
+    """
+
+    kind: ClassVar[Kind] = "retry"
+    provider: str
+    reason: str
+    seconds: float
+
+    @property
+    def name(self) -> str:
+        """The same for all."""
+        return "wait for retry"
+
+    def attributes(self) -> Attributes:
+        """Return why, and for how long."""
+        return {"chatclient.retry.reason": self.reason, "chatclient.retry.seconds": self.seconds}
+
+
+def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _tool_names(options: ChatOptions) -> tuple[str, ...] | None:
+    return tuple(sorted(c.definition.name for c in options.tool_callbacks or ())) or None
+
+
+def _finish_reasons(response: ChatResponse) -> tuple[str, ...]:
+    return tuple(g.finish_reason for g in response.generations if g.finish_reason is not None)
+
+
+def _usage(usage: Usage) -> dict[str, int]:
+    counts = {
+        "gen_ai.usage.input_tokens": usage.input_tokens,
+        "gen_ai.usage.output_tokens": usage.output_tokens,
+        "gen_ai.usage.cache_read.input_tokens": usage.cache_read_tokens,
+        "gen_ai.usage.cache_creation.input_tokens": usage.cache_write_tokens,
+        "gen_ai.usage.reasoning.output_tokens": usage.reasoning_tokens,
+    }
+    return {name: count for name, count in counts.items() if count}
+
+
+# --- messages, in the form of the conventions -----------------------------------------------
+
+
+def _described(messages: Iterable[Message]) -> list[dict[str, Any]]:
+    return [_message(message) for message in messages]
+
+
+def _message(message: Message) -> dict[str, Any]:
+    if isinstance(message, ToolResponseMessage):
+        parts = [
+            {"type": "tool_call_response", "id": answer.id, "response": answer.data}
+            for answer in message.responses
+        ]
+        return {"role": "tool", "parts": parts}
+    parts = [_part(part) for part in getattr(message, "parts", (message.text,))]
+    return {"role": message.role, "parts": parts}
+
+
+def _part(part: Any) -> dict[str, Any]:
+    match part:
+        case str():
+            return _text(part)
+        case ToolCall():
+            return {
+                "type": "tool_call",
+                "id": part.id,
+                "name": part.name,
+                "arguments": part.arguments,
+            }
+        case Reasoning():
+            return {"type": "reasoning", "content": part.text}
+        case Media():
+            kind = "uri" if isinstance(part.data, str) else "blob"
+            return {"type": kind, "mime_type": part.mime_type}
+        case _:
+            return {"type": type(part).__name__}
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"type": "text", "content": text}
+
+
+def _tool(definition: ToolDefinition) -> dict[str, Any]:
+    return {
+        "type": "function",
+        "name": definition.name,
+        "description": definition.description,
+        "parameters": definition.input_schema,
+    }

@@ -1,0 +1,284 @@
+"""What a request gives that is streamed: what happens on the way to its answer."""
+
+import functools
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from dataclasses import replace
+from typing import Any, Self, TypeVar, overload
+
+from chatclient.answers import PendingRequest, executions_in, pending_in, trail_of
+from chatclient.chain import ChatClientResponse
+from chatclient.errors import UsageError
+from chatclient.events import Done, ReasoningDelta, TextDelta
+from chatclient.messages import AssistantMessage, Reasoning
+from chatclient.response import ChatResponse, Generation
+from chatclient.runtime import AsyncEvents, drive_stream
+from chatclient.structured import NOTHING, StructuredOutput, StructuredOutputConverter
+from chatclient.structured.output import Native, PartialEntities
+from chatclient.tools import PendingTurn, ToolExecution
+from chatclient.trail import Trail
+from chatclient.values import EMPTY
+
+T = TypeVar("T")
+
+Convert = Callable[[Any], T]
+"""Makes what a consumer asked for out of an event; `NOTHING` when there is none of it in there."""
+
+
+def _text_of(event: Any) -> str:
+    return event.text if type(event) is TextDelta else NOTHING
+
+
+def _chunk_of(event: Any) -> ChatResponse:
+    match event:
+        case TextDelta(text=text):
+            return ChatResponse((Generation(AssistantMessage(text)),))
+        case ReasoningDelta(text=text):
+            return ChatResponse((Generation(AssistantMessage([Reasoning(text)])),))
+        case Done(response=response):
+            silent = tuple(replace(g, output=AssistantMessage()) for g in response.generations)
+            return replace(response, generations=silent)
+        case _:
+            return NOTHING  # type: ignore[no-any-return]
+
+
+def _event_of(event: Any) -> Any:
+    return event
+
+
+class _Stream(PendingRequest):
+    """What both kinds of stream share."""
+
+    @property
+    def response(self) -> ChatClientResponse:
+        """The whole response, once the stream has ended.
+
+        Raises:
+            UsageError: It has not ended yet.
+        """
+        if self._response is None:
+            msg = "the stream has not ended; its response is known once it is exhausted"
+            raise UsageError(msg)
+        return self._response
+
+    def tool_executions(self) -> tuple[ToolExecution, ...]:
+        """Return every tool call that was run, once the stream has ended."""
+        return executions_in(self.response)
+
+    def trail(self) -> Trail:
+        """Return why the turn went as it did, once the stream has ended."""
+        return trail_of(self.response)
+
+    def pending_turn(self) -> PendingTurn | None:
+        """Return the turn that waits for approvals, once the stream has ended."""
+        return pending_in(self.response)
+
+    def _begin(self) -> None:
+        if self._asked:
+            msg = "a stream is consumed once; call stream() again to ask the model again"
+            raise UsageError(msg)
+        self._asked = True
+
+    def _last_events(self, response: ChatClientResponse, *, spoken: bool) -> list[Any]:
+        """Return what closes the stream of a request that came to *response*."""
+        self._response = response
+        text = response.chat_response.text
+        # An advisor may have answered in the model's place; then nothing was streamed.
+        unsaid = [TextDelta(text)] if text and not spoken else []
+        return [*unsaid, Done(response.chat_response)]
+
+    def _client_chunk_of(self, event: Any) -> ChatClientResponse:
+        chunk: Any = _chunk_of(event)
+        if chunk is NOTHING:
+            return NOTHING  # type: ignore[no-any-return]
+        context = self.response.context if isinstance(event, Done) else EMPTY
+        return ChatClientResponse(chunk, context)
+
+
+class StreamResponse(_Stream):
+    """What happens on the way to the answer, one event at a time; iterating gives the text.
+
+    Leaving the loop early ends the request: the connection is closed and every `finally` has run
+    once the iterator is closed or dropped. The stream is what was said; `response` is what counts.
+    """
+
+    def __iter__(self) -> Iterator[str]:
+        return self.content()
+
+    def content(self) -> Generator[str, None, None]:
+        """Return an iterator over the text of the answer, in pieces.
+
+        Raises:
+            UsageError: The stream has been consumed already.
+        """
+        return self._pieces(_text_of)
+
+    def chat_response(self) -> Generator[ChatResponse, None, None]:
+        """Return the text as chat responses; the last has usage and finish reason, and no text."""
+        return self._pieces(_chunk_of)
+
+    def chat_client_response(self) -> Generator[ChatClientResponse, None, None]:
+        """Return the same as `chat_response`, the last with the context the advisors left."""
+        return self._pieces(self._client_chunk_of)
+
+    def events(self) -> Generator[Any, None, None]:
+        """Return everything that happens: `StreamEvent`s and the application's own."""
+        return self._pieces(_event_of)
+
+    @overload
+    def entity(
+        self,
+        kind: type[T] | StructuredOutputConverter[T],
+        *,
+        native: Native | None = None,
+        validate: bool = False,
+    ) -> Generator[T, None, None]: ...
+
+    @overload
+    def entity(
+        self, kind: Any, *, native: Native | None = None, validate: bool = False
+    ) -> Generator[Any, None, None]: ...
+
+    def entity(
+        self, kind: Any, *, native: Native | None = None, validate: bool = False
+    ) -> Generator[Any, None, None]:
+        """Return an iterator over ever more complete values of a type; see `CallResponse.entity`.
+
+        Fields that are still to come are their defaults, or None where they have none. The last
+        value is complete and validated. With `validate`, values begin anew with each attempt.
+
+        Raises:
+            UsageError: The stream has been consumed already, or the type has no JSON Schema.
+            EntityError: (at the end) the answer is not what was asked for.
+        """
+        output = StructuredOutput(self._converter_of(kind), native, validate, streamed=True)
+        return self._pieces(PartialEntities(output.converter).take, output)
+
+    def _pieces(
+        self, convert: Convert[T], output: StructuredOutput[Any] | None = None
+    ) -> Generator[T, None, None]:
+        self._begin()
+        return self._iterate(convert, output)
+
+    def _iterate(
+        self, convert: Convert[T], output: StructuredOutput[Any] | None
+    ) -> Generator[T, None, None]:
+        spoken = False
+        events = drive_stream(functools.partial(self._run, output=output), self._runtime)
+        try:
+            while True:
+                event = next(events)
+                spoken = spoken or type(event) is TextDelta
+                if (piece := convert(event)) is not NOTHING:
+                    yield piece
+        except StopIteration as stop:
+            last = self._last_events(stop.value, spoken=spoken)
+        finally:
+            events.close()
+        for event in last:
+            if (piece := convert(event)) is not NOTHING:
+                yield piece
+
+
+class AsyncStreamResponse(_Stream):
+    """What happens on the way to the answer; see `StreamResponse`.
+
+    To leave early, `aclose()` the iterator, or use it in `async with`; one that is dropped ends
+    its request as soon as the loop gets to it.
+    """
+
+    def __aiter__(self) -> "AsyncPieces[str]":
+        return self.content()
+
+    def content(self) -> "AsyncPieces[str]":
+        """Return an iterator over the text of the answer, in pieces.
+
+        Raises:
+            UsageError: The stream has been consumed already.
+        """
+        return self._pieces(_text_of)
+
+    def chat_response(self) -> "AsyncPieces[ChatResponse]":
+        """Return the text as chat responses; the last has usage and finish reason, and no text."""
+        return self._pieces(_chunk_of)
+
+    def chat_client_response(self) -> "AsyncPieces[ChatClientResponse]":
+        """Return the same as `chat_response`, the last with the context the advisors left."""
+        return self._pieces(self._client_chunk_of)
+
+    def events(self) -> "AsyncPieces[Any]":
+        """Return everything that happens: `StreamEvent`s and the application's own."""
+        return self._pieces(_event_of)
+
+    @overload
+    def entity(
+        self,
+        kind: type[T] | StructuredOutputConverter[T],
+        *,
+        native: Native | None = None,
+        validate: bool = False,
+    ) -> "AsyncPieces[T]": ...
+
+    @overload
+    def entity(
+        self, kind: Any, *, native: Native | None = None, validate: bool = False
+    ) -> "AsyncPieces[Any]": ...
+
+    def entity(
+        self, kind: Any, *, native: Native | None = None, validate: bool = False
+    ) -> "AsyncPieces[Any]":
+        """Return an iterator over partial values of a type; see `StreamResponse.entity`."""
+        output = StructuredOutput(self._converter_of(kind), native, validate, streamed=True)
+        return self._pieces(PartialEntities(output.converter).take, output)
+
+    def _pieces(
+        self, convert: Convert[T], output: StructuredOutput[Any] | None = None
+    ) -> "AsyncPieces[T]":
+        self._begin()
+        run = functools.partial(self._run, output=output)
+        return AsyncPieces(AsyncEvents(run, self._runtime), convert, self._last_events)
+
+
+class AsyncPieces(AsyncIterator[T]):
+    """What a consumer asked for of a stream; `aclose()` it, or use `async with`, to leave early."""
+
+    def __init__(
+        self,
+        events: AsyncEvents[ChatClientResponse],
+        convert: Convert[T],
+        last_events: Callable[..., list[Any]],
+    ) -> None:
+        self._events = events
+        self._convert = convert
+        self._last_events = last_events
+        self._last: list[Any] | None = None
+        self._spoken = False
+
+    async def __anext__(self) -> T:
+        while True:
+            if (piece := self._convert(await self._next_event())) is not NOTHING:
+                return piece
+
+    async def aclose(self) -> None:
+        """End the request, if it still runs, and wait until it has cleaned up."""
+        self._last = []
+        await self._events.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self.aclose()
+
+    async def _next_event(self) -> Any:
+        if self._last is None:
+            try:
+                event = await self._events.__anext__()
+            except StopAsyncIteration:
+                response = self._events.result()
+                self._last = self._last_events(response, spoken=self._spoken)
+            else:
+                self._spoken = self._spoken or type(event) is TextDelta
+                return event
+        if not self._last:
+            raise StopAsyncIteration
+        return self._last.pop(0)

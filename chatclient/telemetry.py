@@ -1,0 +1,201 @@
+"""Spans and metrics, through OpenTelemetry's API.
+
+Set up the SDK as any application does, and every request is traced: nothing is to be switched on
+here, and nothing is recorded that was said. For the latter, give the builder a `Telemetry` of your
+own with `capture_content=True`, or set `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=true`.
+"""
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from contextvars import Token
+from functools import lru_cache
+from typing import Any
+
+from opentelemetry import context as otel_context
+from opentelemetry import metrics, trace
+from opentelemetry.context import Context
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode
+
+from chatclient.observation import Attributes, Kind, Observed, Observer, Operation
+from chatclient.operations import TIME_TO_FIRST_CHUNK
+
+Redact = Callable[[str, str], str | None]
+"""Takes an attribute's name and its text; returns what may be recorded, or None for nothing."""
+
+_NAME = "chatclient"
+_CAPTURE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+_KINDS: Mapping[Kind, SpanKind] = {"model": SpanKind.CLIENT, "memory": SpanKind.CLIENT}
+
+# The boundaries that the conventions advise.
+_SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
+_TOKENS = tuple(float(4**power) for power in range(14))
+
+# Attributes with few values, which metrics can be split by.
+_MODEL_LABELS = (
+    "gen_ai.operation.name",
+    "gen_ai.provider.name",
+    "gen_ai.request.model",
+    "gen_ai.response.model",
+)
+_TOOL_LABELS = ("gen_ai.operation.name", "gen_ai.tool.name")
+
+
+class Telemetry:
+    """An observer that makes a span of every operation, and metrics of model and tool calls.
+
+    Args:
+        tracer_provider: Where spans go; default: the application's.
+        meter_provider: Where metrics go; default: the application's.
+        capture_content: Whether prompts, answers, tool arguments and results are recorded as
+            attributes; default: as the environment says, which without a word is no.
+        redact: Sees every such text before it is recorded.
+    """
+
+    def __init__(
+        self,
+        tracer_provider: trace.TracerProvider | None = None,
+        meter_provider: metrics.MeterProvider | None = None,
+        *,
+        capture_content: bool | None = None,
+        redact: Redact | None = None,
+    ) -> None:
+        if capture_content is None:
+            capture_content = os.environ.get(_CAPTURE, "").lower() in ("true", "1")
+        self._capture = capture_content
+        self._redact = redact
+        self._tracer = trace.get_tracer(_NAME, tracer_provider=tracer_provider)
+        meter = metrics.get_meter(_NAME, meter_provider=meter_provider)
+        self._duration = meter.create_histogram(
+            "gen_ai.client.operation.duration",
+            "s",
+            "How long a call of a model took",
+            explicit_bucket_boundaries_advisory=_SECONDS,
+        )
+        self._tokens = meter.create_histogram(
+            "gen_ai.client.token.usage",
+            "{token}",
+            "How many tokens a call of a model took",
+            explicit_bucket_boundaries_advisory=_TOKENS,
+        )
+        self._first_chunk = meter.create_histogram(
+            "gen_ai.client.operation.time_to_first_chunk",
+            "s",
+            "How long a stream let its consumer wait",
+            explicit_bucket_boundaries_advisory=_SECONDS,
+        )
+        self._tool_duration = meter.create_histogram(
+            "gen_ai.execute_tool.duration",
+            "s",
+            "How long a tool took",
+            explicit_bucket_boundaries_advisory=_SECONDS,
+        )
+
+    def begin(self, operation: Operation) -> "_Spanned":
+        """Begin a span, current until the operation ends."""
+        span = self._tracer.start_span(
+            operation.name,
+            kind=_KINDS.get(operation.kind, SpanKind.INTERNAL),
+            attributes=operation.attributes(),
+        )
+        token = otel_context.attach(trace.set_span_in_context(span))
+        return _Spanned(self, span, token)
+
+    def recordable(self, content: Mapping[str, str]) -> dict[str, str]:
+        """Return what of *content* may be recorded."""
+        if self._redact is None:
+            return dict(content)
+        redacted = {name: self._redact(name, text) for name, text in content.items()}
+        return {name: text for name, text in redacted.items() if text is not None}
+
+    def count(
+        self, operation: Operation, seconds: float, attributes: Attributes, error_type: str | None
+    ) -> None:
+        """Add an operation to the metrics."""
+        labels = {} if error_type is None else {"error.type": error_type}
+        if operation.kind == "tool":
+            self._tool_duration.record(seconds, {**labels, **_only(attributes, _TOOL_LABELS)})
+        if operation.kind != "model":
+            return
+        labels |= _only(attributes, _MODEL_LABELS)
+        self._duration.record(seconds, labels)
+        if (first := attributes.get(TIME_TO_FIRST_CHUNK)) is not None:
+            self._first_chunk.record(_number(first), labels)
+        for kind in ("input", "output"):
+            if (count := attributes.get(f"gen_ai.usage.{kind}_tokens")) is not None:
+                self._tokens.record(_number(count), {**labels, "gen_ai.token.type": kind})
+
+    @property
+    def captures_content(self) -> bool:
+        """Whether what was said is recorded."""
+        return self._capture
+
+
+class _Spanned:
+    """An operation with its span."""
+
+    __slots__ = ("_span", "_started", "_telemetry", "_token")
+
+    def __init__(self, telemetry: Telemetry, span: Span, token: Token[Context]) -> None:
+        self._telemetry = telemetry
+        self._span = span
+        self._token = token
+        self._started = time.perf_counter()
+
+    def end(self, ended: Observed, error: BaseException | None) -> None:
+        """End the span, with what became known."""
+        seconds = time.perf_counter() - self._started
+        otel_context.detach(self._token)
+        span, operation, result = self._span, ended.operation, ended.result
+        outcome = {} if result is None else operation.outcome(result)
+        found: dict[str, Any] = {**outcome, **ended.found}
+        error_type = None if error is None else _type_of(error)
+        if span.is_recording():
+            if self._telemetry.captures_content:
+                found |= self._telemetry.recordable(operation.content(result))
+            span.set_attributes(found)
+            if error is not None and error_type is not None:
+                span.set_attribute("error.type", error_type)
+                span.set_status(Status(StatusCode.ERROR, str(error)))
+        span.end()
+        attributes = {**operation.attributes(), **found}
+        self._telemetry.count(operation, seconds, attributes, error_type)
+
+
+def active(observers: tuple[Observer, ...]) -> tuple[Observer, ...]:
+    """Return the observer for the application's providers.
+
+    There is none when the application has set up no provider, or has a `Telemetry` of its own.
+    """
+    if any(isinstance(observer, Telemetry) for observer in observers):
+        return ()
+    tracers, meters = trace.get_tracer_provider(), metrics.get_meter_provider()
+    if _is_silent(tracers) and _is_silent(meters):
+        return ()
+    return (_telemetry(tracers, meters),)
+
+
+@lru_cache(maxsize=8)
+def _telemetry(tracers: trace.TracerProvider, meters: metrics.MeterProvider) -> Telemetry:
+    return Telemetry(tracers, meters)
+
+
+def _is_silent(provider: object) -> bool:
+    """Return whether *provider* is one of the API's own, which record nothing."""
+    return type(provider).__module__.startswith(("opentelemetry.trace", "opentelemetry.metrics"))
+
+
+def _type_of(error: BaseException) -> str:
+    """Return an error's name as the conventions want it: short, and one of few."""
+    kind = type(error)
+    module = "" if kind.__module__ in ("builtins", "chatclient.errors") else f"{kind.__module__}."
+    return f"{module}{kind.__qualname__}"
+
+
+def _only(attributes: Attributes, names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: attributes[name] for name in names if name in attributes}
+
+
+def _number(value: Any) -> float:
+    number: float = value
+    return number

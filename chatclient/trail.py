@@ -1,0 +1,340 @@
+"""Why a turn went as it did: an observer that every request has, and reads well afterwards.
+
+While the request runs, it only notes who did what and when. What changed, what was offered and what
+it cost is worked out when somebody asks.
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextvars import ContextVar, Token
+from dataclasses import dataclass
+from typing import Any
+
+from chatclient.messages import Message
+from chatclient.observation import Observed, Operation
+from chatclient.operations import (
+    AdvisorPass,
+    ClientCall,
+    MemoryAccess,
+    ModelCall,
+    RetryWait,
+    ToolRun,
+)
+from chatclient.prompt import Prompt
+from chatclient.response import NO_USAGE, ChatResponse, Usage
+from chatclient.values import EMPTY
+
+_SHOWN = 60  # characters of a text that a line of the trail repeats
+
+
+_step: ContextVar["Step | None"] = ContextVar("chatclient_step", default=None)
+
+
+@dataclass(slots=True, eq=False)
+class Step:
+    """An operation of the turn.
+
+    Attributes:
+        operation: What was done.
+        parent: The step that it was a part of; None for the whole turn, unless a tool of another
+            turn asked for it.
+        started: When it began, in seconds on a clock that is never set.
+        seconds: How long it took; None while it runs.
+        result: What it came to, or None.
+        error: What it failed with, or None.
+        found: What became known on the way, by attribute name.
+    """
+
+    operation: Operation
+    parent: "Step | None"
+    started: float
+    seconds: float | None = None
+    result: Any = None
+    error: BaseException | None = None
+    found: Mapping[str, Any] = EMPTY
+    _token: "Token[Step | None] | None" = None
+
+    def begin(self) -> None:
+        """Make this the step that others are parts of."""
+        self._token = _step.set(self)
+
+    def end(self, ended: Observed, error: BaseException | None) -> None:
+        """Take note of the end."""
+        if self._token is not None:
+            _step.reset(self._token)
+            self._token = None
+        self.seconds = time.perf_counter() - self.started
+        self.result = ended.result
+        self.error = error
+        self.found = ended.found
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What an advisor made of a request before it passed it on.
+
+    Attributes:
+        advisor: Its name.
+        added: Messages that it added.
+        removed: Messages that it took away.
+        tools_added: Tools that it offered.
+        tools_removed: Tools that it hid.
+        options: Other options that it changed, by name, with their new values.
+    """
+
+    advisor: str
+    added: tuple[Message, ...] = ()
+    removed: tuple[Message, ...] = ()
+    tools_added: tuple[str, ...] = ()
+    tools_removed: tuple[str, ...] = ()
+    options: tuple[tuple[str, Any], ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(
+            self.added or self.removed or self.tools_added or self.tools_removed or self.options
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One call of the model and the tools that it led to.
+
+    Attributes:
+        number: Which round of the turn, from 1.
+        model: The model's name.
+        messages: How many messages it was sent.
+        offered: The tools it was offered.
+        discovered: Those of them that the round before did not offer.
+        changes: What advisors changed on the way to it.
+        tools: The tool calls that followed.
+        usage: What the round cost.
+        finish_reason: Why it ended, or None when it failed.
+        text: What the model said.
+        error: What it failed with, or None.
+        seconds: How long the model took.
+        retries: Why the request was repeated: the name of the error, each time.
+    """
+
+    number: int
+    model: str
+    messages: int
+    offered: tuple[str, ...]
+    discovered: tuple[str, ...]
+    changes: tuple[Change, ...]
+    tools: tuple[Step, ...]
+    usage: Usage
+    finish_reason: str | None
+    text: str
+    error: BaseException | None
+    seconds: float | None
+    retries: tuple[str, ...]
+
+
+class Trail:
+    """The operations of one turn, in the order in which they began.
+
+    `rounds` and `usage` are data; `str(trail)` is text for people. The trail of a turn that failed
+    is at `error.trail`.
+    """
+
+    __slots__ = ("steps",)
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+
+    def begin(self, operation: Operation) -> Step:
+        """Take note that *operation* begins."""
+        step = Step(operation, _step.get(), time.perf_counter())
+        step.begin()
+        self.steps.append(step)
+        return step
+
+    def tree(self) -> Iterator[tuple[int, Step]]:
+        """Yield every step with its depth, parts below what they are parts of."""
+        depths: dict[int, int] = {}
+        for step in self.steps:  # those around a step began before it
+            depth = 0 if step.parent is None else depths.get(id(step.parent), -1) + 1
+            depths[id(step)] = depth
+            yield depth, step
+
+    @property
+    def rounds(self) -> tuple[Round, ...]:
+        """The turn, model call by model call."""
+        starts = [at for at, step in enumerate(self.steps) if _is(step, ModelCall)]
+        ends = [*starts[1:], len(self.steps)]
+        rounds: list[Round] = []
+        since = 0
+        for number, (start, end) in enumerate(zip(starts, ends, strict=False), 1):
+            before = rounds[-1].offered if rounds else None
+            rounds.append(
+                _round(
+                    number,
+                    self.steps[since:start],
+                    self.steps[start],
+                    self.steps[start:end],
+                    before,
+                )
+            )
+            since = start + 1
+        return tuple(rounds)
+
+    @property
+    def usage(self) -> Usage:
+        """What all rounds cost together."""
+        return sum((round_.usage for round_ in self.rounds), NO_USAGE)
+
+    @property
+    def seconds(self) -> float | None:
+        """How long the turn took; None while it runs."""
+        return self.steps[0].seconds if self.steps else None
+
+    def __str__(self) -> str:
+        return "\n".join(_lines(self))
+
+    def __repr__(self) -> str:
+        return f"Trail({len(self.rounds)} rounds, {len(self.steps)} steps)"
+
+
+def _is(step: Step, kind: type[Operation]) -> bool:
+    return isinstance(step.operation, kind)
+
+
+# --- rounds ---------------------------------------------------------------------------------
+
+
+def _round(
+    number: int,
+    before: Sequence[Step],
+    model: Step,
+    after: Sequence[Step],
+    offered_before: tuple[str, ...] | None,
+) -> Round:
+    call = model.operation
+    assert isinstance(call, ModelCall)  # noqa: S101 - by its place
+    offered = _tools(call.prompt)
+    response: ChatResponse | None = model.result
+    return Round(
+        number,
+        call.prompt.options.model or call.model.name,
+        len(call.prompt.messages),
+        offered,
+        () if offered_before is None else _without(offered, offered_before),
+        tuple(_changes(before, call.prompt)),
+        tuple(step for step in after if _is(step, ToolRun)),
+        NO_USAGE if response is None else response.usage,
+        None if response is None else response.finish_reason,
+        "" if response is None else response.text,
+        model.error,
+        model.seconds,
+        tuple(s.operation.reason for s in after if isinstance(s.operation, RetryWait)),
+    )
+
+
+def _changes(before: Sequence[Step], sent: Prompt) -> Iterator[Change]:
+    """Yield what each advisor on the way to the model changed, outermost first."""
+    passes = [step.operation for step in before if isinstance(step.operation, AdvisorPass)]
+    given = [*(advisor.prompt for advisor in passes[1:]), sent]
+    for advisor, passed_on in zip(passes, given, strict=False):  # there may be no advisor
+        if advisor.prompt is not passed_on and (change := _change(advisor, passed_on)):
+            yield change
+
+
+def _change(advisor: AdvisorPass, passed_on: Prompt) -> Change:
+    prompt = advisor.prompt
+    tools, new_tools = _tools(prompt), _tools(passed_on)
+    return Change(
+        advisor.advisor,
+        _without(passed_on.messages, prompt.messages),
+        _without(prompt.messages, passed_on.messages),
+        _without(new_tools, tools),
+        _without(tools, new_tools),
+        tuple(_changed_options(prompt, passed_on)),
+    )
+
+
+def _changed_options(prompt: Prompt, passed_on: Prompt) -> Iterator[tuple[str, Any]]:
+    before, after = prompt.options, passed_on.options
+    if before is after:
+        return
+    for name in after.__dataclass_fields__:
+        value = getattr(after, name)
+        if name not in ("tool_callbacks", "tool_context") and value != getattr(before, name, None):
+            yield name, value
+
+
+def _without(these: Sequence[Any], those: Sequence[Any]) -> tuple[Any, ...]:
+    """Return what of *these* is not among *those*; by identity first, which is fast."""
+    known = {id(item) for item in those}
+    return tuple(item for item in these if id(item) not in known and item not in those)
+
+
+def _tools(prompt: Prompt) -> tuple[str, ...]:
+    return tuple(callback.definition.name for callback in prompt.options.tool_callbacks or ())
+
+
+# --- text -----------------------------------------------------------------------------------
+
+
+def _lines(trail: Trail) -> Iterator[str]:
+    for step in trail.steps:
+        if isinstance(step.operation, ClientCall):
+            names = " → ".join(step.operation.advisors)
+            yield f"turn{_took(step)}: {names}" if names else f"turn{_took(step)}"
+    for round_ in trail.rounds:
+        yield from _round_lines(round_)
+    for step in trail.steps:
+        if isinstance(step.operation, MemoryAccess) and not step.error:
+            access, id = step.operation.access, step.operation.conversation_id
+            yield f"memory: {access} {len(step.result or ())} messages of {id!r}"
+    usage = trail.usage
+    yield f"in all: {usage.input_tokens} + {usage.output_tokens} tokens"
+
+
+def _round_lines(round_: Round) -> Iterator[str]:
+    tools = f", tools: {', '.join(round_.offered)}" if round_.offered else ""
+    yield f"round {round_.number}: {round_.model}, {round_.messages} messages{tools}"
+    for change in round_.changes:
+        yield f"    {change.advisor} {_words(change)}"
+    if round_.discovered:
+        yield f"    discovered {', '.join(round_.discovered)}"
+    if round_.retries:
+        yield f"    retried after {', '.join(round_.retries)}"
+    if round_.error is not None:
+        yield f"    failed: {round_.error!r}"
+    else:
+        usage = round_.usage
+        spoke = f": {_short(round_.text)}" if round_.text else ""
+        yield (
+            f"    {round_.finish_reason or 'ended'}{spoke} "
+            f"({usage.input_tokens} + {usage.output_tokens} tokens, {round_.seconds or 0.0:.2f} s)"
+        )
+    for step in round_.tools:
+        yield f"    {_tool_line(step)}"
+
+
+def _words(change: Change) -> str:
+    words = [
+        f"added {len(change.added)} messages" if change.added else "",
+        f"removed {len(change.removed)} messages" if change.removed else "",
+        f"offered {', '.join(change.tools_added)}" if change.tools_added else "",
+        f"hid {', '.join(change.tools_removed)}" if change.tools_removed else "",
+        *(f"set {name}={value!r}" for name, value in change.options),
+    ]
+    return "; ".join(word for word in words if word)
+
+
+def _tool_line(step: Step) -> str:
+    run = step.operation
+    assert isinstance(run, ToolRun)  # noqa: S101 - by its place
+    told = "" if step.result is None else _short(step.result.response.data)
+    problem = f" failed: {step.error!r}" if step.error is not None else ""
+    return f"{run.call.name}({_short(run.call.arguments)}){problem} -> {told}{_took(step)}"
+
+
+def _took(step: Step) -> str:
+    return "" if step.seconds is None else f" ({step.seconds:.2f} s)"
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _SHOWN else f"{line[: _SHOWN - 1]}…"

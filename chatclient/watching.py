@@ -1,0 +1,48 @@
+"""Lets a client's requests be watched: by their trail, by observers, by OpenTelemetry."""
+
+import os
+import sys
+from functools import lru_cache
+
+from chatclient.chain import AdvisorChain, ChatClientRequest, ChatClientResponse
+from chatclient.errors import ChatClientError
+from chatclient.observation import Observer
+from chatclient.operations import ClientCall
+from chatclient.tool import CONVERSATION_ID
+from chatclient.trail import Trail
+
+
+async def watched(
+    chain: AdvisorChain, request: ChatClientRequest, observers: tuple[Observer, ...]
+) -> ChatClientResponse:
+    """Pass *request* down *chain* and return the response with its trail."""
+    trail = Trail()
+    prompt, context = request.prompt, request.context
+    runtime = request.runtime.with_observers((trail, *observers, *_telemetry(observers)))
+    call = ClientCall(prompt, chain.names, runtime.streaming, context.get(CONVERSATION_ID))
+    try:
+        with runtime.observe(call) as observed:
+            response = await chain(ChatClientRequest(prompt, context, runtime))
+            observed.result = response.chat_response
+    except ChatClientError as error:
+        error.trail = error.trail or trail
+        raise
+    return ChatClientResponse(response.chat_response, response.context, trail)
+
+
+def _telemetry(observers: tuple[Observer, ...]) -> tuple[Observer, ...]:
+    """Return what makes spans and metrics, if the application has set up OpenTelemetry.
+
+    An application that has not does not pay for its import.
+    """
+    if "opentelemetry.trace" not in sys.modules and not _set_up_by_environment():
+        return ()
+    from chatclient.telemetry import active  # noqa: PLC0415 - loads OpenTelemetry
+
+    return active(observers)
+
+
+@lru_cache(maxsize=1)
+def _set_up_by_environment() -> bool:
+    """Return whether OpenTelemetry's API would load an SDK by itself."""
+    return "OTEL_PYTHON_TRACER_PROVIDER" in os.environ or "OTEL_PYTHON_METER_PROVIDER" in os.environ

@@ -1,0 +1,166 @@
+"""Work on the loop of another thread, for requests that come from anywhere."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from chatclient.runtime import (
+    BLOCKING,
+    ON_LOOP,
+    AsyncEvents,
+    LoopThread,
+    Runtime,
+    drive,
+    drive_stream,
+)
+
+
+@pytest.fixture
+def thread() -> Iterator[LoopThread]:
+    thread = LoopThread("of-the-test")
+    yield thread
+    thread.close()
+
+
+@pytest.fixture(params=["blocking", "asynchronous"])
+def run(request: pytest.FixtureRequest) -> Callable[..., Any]:
+    """Run a coroutine function with a runtime, in each of the two ways."""
+    if request.param == "blocking":
+        return lambda start: drive(start(BLOCKING))
+    return lambda start: asyncio.run(start(ON_LOOP))
+
+
+Run = Callable[..., Any]
+
+
+def test_a_job_runs_on_the_other_thread(run: Run, thread: LoopThread) -> None:
+    """Its result comes back, and it is told that it does not block."""
+
+    async def job(runtime: Runtime) -> tuple[str, bool]:
+        await asyncio.sleep(0)
+        return threading.current_thread().name, runtime.blocking
+
+    assert run(lambda runtime: runtime.run_on(thread, job)) == ("of-the-test", False)
+
+
+def test_an_error_of_a_job_is_raised_here(run: Run, thread: LoopThread) -> None:
+    """As if it had happened here."""
+
+    async def job(_runtime: Runtime) -> None:
+        raise LookupError("there")
+
+    with pytest.raises(LookupError, match="there"):
+        run(lambda runtime: runtime.run_on(thread, job))
+
+
+def test_a_job_that_takes_too_long_is_cancelled(run: Run, thread: LoopThread) -> None:
+    """Whoever waits gives up in time, and the job hears of it."""
+    cancelled = threading.Event()
+
+    async def job(_runtime: Runtime) -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            cancelled.set()
+
+    with pytest.raises(TimeoutError):
+        run(lambda runtime: runtime.run_on(thread, job, timeout=0.05))
+    assert cancelled.wait(10)
+
+
+async def emitting(runtime: Runtime) -> str:
+    """Emit from the job itself, and from a task that has nothing of its context."""
+    await runtime.emit("own")
+
+    async def other() -> None:
+        await runtime.emit("other")
+
+    import contextvars
+
+    await asyncio.get_running_loop().create_task(other(), context=contextvars.Context())
+    return "result"
+
+
+def test_events_reach_a_blocking_stream(thread: LoopThread) -> None:
+    """In order, and all of them before the result."""
+    seen = []
+    events = drive_stream(lambda runtime: runtime.run_on(thread, emitting), BLOCKING)
+    with pytest.raises(StopIteration) as stop:
+        while True:
+            seen.append(next(events))
+
+    assert seen == ["own", "other"]
+    assert stop.value.value == "result"
+
+
+async def test_events_reach_an_asynchronous_stream(thread: LoopThread) -> None:
+    """The same on a loop."""
+    events: AsyncEvents[str] = AsyncEvents(
+        lambda runtime: runtime.run_on(thread, emitting), ON_LOOP
+    )
+
+    assert [event async for event in events] == ["own", "other"]
+    assert events.result() == "result"
+
+
+async def test_without_a_stream_events_are_nothing(thread: LoopThread) -> None:
+    """A job may emit in any case."""
+    assert await ON_LOOP.run_on(thread, emitting) == "result"
+
+
+async def test_cancelling_the_request_cancels_the_job(thread: LoopThread) -> None:
+    """Nothing goes on for nobody."""
+    started, cancelled = threading.Event(), threading.Event()
+
+    async def job(_runtime: Runtime) -> None:
+        started.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            cancelled.set()
+
+    task = asyncio.create_task(ON_LOOP.run_on(thread, job))
+    assert await asyncio.to_thread(started.wait, 10)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert await asyncio.to_thread(cancelled.wait, 10)
+
+
+def test_a_job_may_outlive_the_loop_that_asked(thread: LoopThread) -> None:
+    """Its end finds nobody, and says nothing."""
+    ended = threading.Event()
+
+    async def job(_runtime: Runtime) -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            await asyncio.sleep(0.1)
+            ended.set()
+            raise
+
+    async def leave() -> None:
+        with pytest.raises(TimeoutError):
+            await ON_LOOP.run_on(thread, job, timeout=0.02)
+
+    asyncio.run(leave())
+
+    assert ended.wait(10)
+    time.sleep(0.02)  # for the callback that comes after
+    assert thread.alive
+
+
+def test_a_closed_thread_is_gone() -> None:
+    """Closing twice does no harm."""
+    thread = LoopThread("of-the-test")
+
+    thread.close()
+    thread.close()
+
+    assert thread.thread not in threading.enumerate()
+    assert thread.alive is False

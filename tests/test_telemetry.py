@@ -1,0 +1,538 @@
+"""Spans and metrics, made with the real SDK, in all four ways of calling."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from bag_of_words import BagOfWords
+from conftest import Ask
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from chatclient import (
+    ChatClient,
+    ChatClientRequest,
+    ChatClientResponse,
+    Media,
+    Next,
+    UserMessage,
+)
+from chatclient.advisors.memory import MessageChatMemoryAdvisor
+from chatclient.advisors.question_answer import QuestionAnswerAdvisor
+from chatclient.errors import ProviderError
+from chatclient.memory import MessageWindowChatMemory
+from chatclient.messages import AssistantMessage, Part, ProviderPart, Reasoning
+from chatclient.observation import Operation
+from chatclient.options import ChatOptions
+from chatclient.response import Usage
+from chatclient.telemetry import Telemetry
+from chatclient.testing import Answer, ScriptedModel, call
+from chatclient.tools import ToolCallingManager, tool
+from chatclient.vector_store import Document, InMemoryVectorStore
+
+
+class Recorded:
+    """Spans and metrics of one test, in memory."""
+
+    def __init__(self) -> None:
+        self.exporter = InMemorySpanExporter()
+        self.tracers = TracerProvider()
+        self.tracers.add_span_processor(SimpleSpanProcessor(self.exporter))
+        self.reader = InMemoryMetricReader()
+        self.meters = MeterProvider([self.reader])
+
+    def telemetry(self, **settings: Any) -> Telemetry:
+        return Telemetry(self.tracers, self.meters, **settings)
+
+    @property
+    def spans(self) -> list[ReadableSpan]:
+        return sorted(self.exporter.get_finished_spans(), key=lambda span: span.start_time or 0)
+
+    def span(self, name: str) -> ReadableSpan:
+        (found,) = (span for span in self.spans if span.name == name)
+        return found
+
+    def tree(self) -> list[str]:
+        """Return the spans' names, indented below their parents."""
+        by_id = {span.context.span_id: span for span in self.spans if span.context}
+
+        def depth(span: ReadableSpan) -> int:
+            return 0 if span.parent is None else 1 + depth(by_id[span.parent.span_id])
+
+        return [f"{'  ' * depth(span)}{span.name}" for span in self.spans]
+
+    def points(self, metric: str) -> list[Any]:
+        """Return the data points of a metric."""
+        data = self.reader.get_metrics_data()
+        return [
+            point
+            for resource in (data.resource_metrics if data else ())
+            for scope in resource.scope_metrics
+            for found in scope.metrics
+            if found.name == metric
+            for point in found.data.data_points
+        ]
+
+    def close(self) -> None:
+        self.tracers.shutdown()
+        self.meters.shutdown()
+
+
+@pytest.fixture
+def recorded() -> Iterator[Recorded]:
+    recorded = Recorded()
+    yield recorded
+    recorded.close()
+
+
+@tool
+def get_weather(city: str) -> str:
+    """Get the weather in a city."""
+    if city == "Atlantis":
+        msg = "it sank"
+        raise LookupError(msg)
+    return f"sunny in {city}"
+
+
+async def outer(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+    return await call_next(request)
+
+
+class Inner:
+    order = 10
+
+    async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        return await call_next(request)
+
+
+TWO_CITIES = [
+    call("get_weather", '{"city": "Rome"}', id="1"),
+    call("get_weather", '{"city": "Atlantis"}', id="2"),
+]
+
+
+def client_of(
+    recorded: Recorded, *answers: Answer | Callable[..., Answer], **settings: Any
+) -> ChatClient:
+    model = ScriptedModel(*answers, options=ChatOptions(model="m-1", temperature=0.5))
+    manager = ToolCallingManager(blocking_concurrency=4)
+    return (
+        ChatClient.builder(model)
+        .default_tools(get_weather)
+        .default_advisors(Inner())
+        .tool_calling_manager(manager)
+        .observers(recorded.telemetry(**settings))
+        .build()
+    )
+
+
+def attributes(span: ReadableSpan) -> dict[str, Any]:
+    return dict(span.attributes or {})
+
+
+def test_the_spans_of_a_turn_are_nested(ask: Ask, recorded: Recorded) -> None:
+    """Client, advisors, rounds and concurrent tools: one tree, the same in every mode."""
+    ask(client_of(recorded, TWO_CITIES, "Fine.").prompt("Weather?"))
+
+    assert recorded.tree() == [
+        "chat_client",
+        "  advisor ToolCallingAdvisor",
+        "    advisor Inner",
+        "      chat m-1",
+        "    execute_tool get_weather",
+        "    execute_tool get_weather",
+        "    advisor Inner",
+        "      chat m-1",
+    ]
+
+
+def test_spans_say_what_the_conventions_ask_for(ask: Ask, recorded: Recorded) -> None:
+    """GenAI attributes on model and client spans; costs are those of the round, and of all."""
+    client = client_of(recorded, [call("get_weather", '{"city": "Rome"}')], "Fine.")
+    ask(client.prompt("Weather?").conversation("c-1"))
+
+    model = attributes(recorded.spans[3])
+    assert model | {"gen_ai.response.time_to_first_chunk": 1} == {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "scripted",
+        "gen_ai.conversation.id": "c-1",
+        "gen_ai.request.model": "m-1",
+        "gen_ai.request.temperature": 0.5,
+        "gen_ai.response.id": "response-1",
+        "gen_ai.response.model": "scripted",
+        "gen_ai.response.finish_reasons": ("tool_call",),
+        "gen_ai.response.time_to_first_chunk": 1,
+        "gen_ai.usage.input_tokens": 10,
+        "gen_ai.usage.output_tokens": 5,
+        "chatclient.tools": ("get_weather",),
+        **({"gen_ai.request.stream": True} if ask.streaming else {}),
+    }
+    assert ("gen_ai.response.time_to_first_chunk" in model) == ask.streaming
+    assert attributes(recorded.span("chat_client")) == {
+        "gen_ai.operation.name": "invoke_workflow",
+        "gen_ai.workflow.name": "chat_client",
+        "gen_ai.conversation.id": "c-1",
+        "gen_ai.response.finish_reasons": ("stop",),
+        "gen_ai.usage.input_tokens": 20,
+        "gen_ai.usage.output_tokens": 10,
+        "chatclient.stream": ask.streaming,
+        "chatclient.advisors": ("ToolCallingAdvisor", "Inner"),
+        "chatclient.tools": ("get_weather",),
+    }
+    assert attributes(recorded.span("execute_tool get_weather")) == {
+        "gen_ai.operation.name": "execute_tool",
+        "gen_ai.conversation.id": "c-1",
+        "gen_ai.tool.name": "get_weather",
+        "gen_ai.tool.call.id": "call_get_weather",
+        "gen_ai.tool.type": "function",
+        "gen_ai.tool.description": "Get the weather in a city.",
+    }
+    assert attributes(recorded.span("advisor ToolCallingAdvisor"))["chatclient.advisor.name"] == (
+        "ToolCallingAdvisor"
+    )
+
+
+def test_memory_is_observed(ask: Ask, recorded: Recorded) -> None:
+    """Reading and writing a conversation are spans inside that of the advisor."""
+    memory = MessageChatMemoryAdvisor(MessageWindowChatMemory())
+    client = (
+        ChatClient.builder(ScriptedModel("Hi."))
+        .default_advisors(memory)
+        .observers(recorded.telemetry())
+        .build()
+    )
+    ask(client.prompt("Hello").conversation("c-1"))
+
+    assert recorded.tree()[1:3] == ["  advisor MessageChatMemoryAdvisor", "    load memory"]
+    assert recorded.tree()[-1] == "    store memory"
+    assert attributes(recorded.span("store memory")) == {
+        "chatclient.memory.access": "store",
+        "chatclient.memory.messages": 2,
+        "gen_ai.conversation.id": "c-1",
+    }
+    assert attributes(recorded.span("load memory"))["chatclient.memory.messages"] == 0
+
+
+def test_retrieval_is_observed(ask: Ask, recorded: Recorded) -> None:
+    """A search in a vector store is a span; the query is content."""
+    pytest.importorskip("numpy")
+    store = InMemoryVectorStore(BagOfWords())
+    store.add([Document("Trains to Rome leave at nine.")])
+    client = (
+        ChatClient.builder(ScriptedModel("At nine."))
+        .default_advisors(QuestionAnswerAdvisor(store))
+        .observers(recorded.telemetry(capture_content=True))
+        .build()
+    )
+    ask(client.prompt("When do trains leave?"))
+
+    assert attributes(recorded.span("retrieve InMemoryVectorStore")) == {
+        "gen_ai.operation.name": "retrieval",
+        "gen_ai.data_source.id": "InMemoryVectorStore",
+        "gen_ai.retrieval.query.text": "When do trains leave?",
+        "chatclient.retrieval.results": 1,
+    }
+
+
+def test_costs_are_told_in_full(recorded: Recorded) -> None:
+    """Cached, written and reasoning tokens have attributes of their own."""
+    usage = Usage(10, 5, cache_read_tokens=4, cache_write_tokens=3, reasoning_tokens=2)
+    client = (
+        ChatClient.builder(ScriptedModel("Hi.", usage=usage))
+        .observers(recorded.telemetry())
+        .build()
+    )
+    client.prompt("Hi").call().content()
+
+    found = attributes(recorded.span("chat ScriptedModel"))
+    assert found["gen_ai.usage.cache_read.input_tokens"] == 4
+    assert found["gen_ai.usage.cache_creation.input_tokens"] == 3
+    assert found["gen_ai.usage.reasoning.output_tokens"] == 2
+
+
+def test_a_tools_error_is_on_its_span(ask: Ask, recorded: Recorded) -> None:
+    """Although the model was told and the turn went on: only the tool's span failed."""
+    ask(client_of(recorded, [call("get_weather", '{"city": "Atlantis"}')], "Hm.").prompt("?"))
+
+    failed = recorded.span("execute_tool get_weather")
+    assert attributes(failed)["error.type"] == "LookupError"
+    assert not failed.status.is_ok
+    assert [span.name for span in recorded.spans if not span.status.is_ok] == [failed.name]
+
+
+def test_an_unknown_tool_is_on_a_span(ask: Ask, recorded: Recorded) -> None:
+    """What the model made up is seen as well."""
+    ask(client_of(recorded, [call("get_wether", "{}")], "Hm.").prompt("?"))
+
+    assert attributes(recorded.span("execute_tool get_wether"))["error.type"] == "UnknownToolError"
+
+
+def test_a_failure_is_on_every_span_around_it(ask: Ask, recorded: Recorded) -> None:
+    """The error's type is short for our own errors, and nothing stays open."""
+    client = client_of(recorded, ProviderError("overloaded", provider="scripted"))
+    with pytest.raises(ProviderError) as caught:
+        ask(client.prompt("?"))
+
+    assert [attributes(span)["error.type"] for span in recorded.spans] == ["ProviderError"] * 4
+    assert "failed: ProviderError" in str(caught.value.trail)
+
+
+def test_leaving_a_stream_early_ends_the_spans(recorded: Recorded) -> None:
+    """What was begun is ended, and marked as not having come to its end."""
+    stream = client_of(recorded, "A long answer.").prompt("?").stream().content()
+    next(stream)
+    stream.close()
+
+    assert {attributes(span).get("error.type") for span in recorded.spans} == {"GeneratorExit"}
+    assert len(recorded.spans) == 4
+
+
+def test_nothing_that_was_said_is_recorded_unasked(ask: Ask, recorded: Recorded) -> None:
+    """Neither prompts nor answers, neither arguments nor results."""
+    ask(client_of(recorded, [call("get_weather", '{"city": "Rome"}')], "Fine.").prompt("Hush?"))
+
+    told = json.dumps([attributes(span) for span in recorded.spans])
+    for secret in ("Hush", "Rome", "Fine", "sunny"):
+        assert secret not in told
+
+
+def test_content_is_recorded_when_asked_for(ask: Ask, recorded: Recorded) -> None:
+    """In the form of the conventions: messages with parts, both ways."""
+    client = client_of(
+        recorded, [call("get_weather", '{"city": "Rome"}')], "Fine.", capture_content=True
+    )
+    ask(client.prompt("Weather?").system("Be brief."))
+
+    second = attributes(recorded.spans[-1])
+    assert json.loads(second["gen_ai.system_instructions"]) == [
+        {"type": "text", "content": "Be brief."}
+    ]
+    assert json.loads(second["gen_ai.input.messages"]) == [
+        {"role": "user", "parts": [{"type": "text", "content": "Weather?"}]},
+        {
+            "role": "assistant",
+            "parts": [
+                {
+                    "type": "tool_call",
+                    "id": "call_get_weather",
+                    "name": "get_weather",
+                    "arguments": '{"city": "Rome"}',
+                }
+            ],
+        },
+        {
+            "role": "tool",
+            "parts": [
+                {
+                    "type": "tool_call_response",
+                    "id": "call_get_weather",
+                    "response": "sunny in Rome",
+                }
+            ],
+        },
+    ]
+    (answer,) = json.loads(second["gen_ai.output.messages"])
+    assert answer["finish_reason"] == "stop"
+    assert "".join(part["content"] for part in answer["parts"]) == "Fine."
+    (definition,) = json.loads(second["gen_ai.tool.definitions"])
+    assert definition["name"] == "get_weather"
+    assert definition["parameters"]["required"] == ["city"]
+    run = attributes(recorded.span("execute_tool get_weather"))
+    assert run["gen_ai.tool.call.arguments"] == '{"city": "Rome"}'
+    assert run["gen_ai.tool.call.result"] == "sunny in Rome"
+
+
+def test_every_kind_of_part_is_described(recorded: Recorded) -> None:
+    """Media without their bytes, reasoning, and what only a provider knows by its type."""
+    client = client_of(recorded, "Yes.", capture_content=True)
+    said: list[Part] = [Reasoning("Hm."), "I see.", ProviderPart("scripted", {"a": 1})]
+    client.prompt(
+        [
+            UserMessage("Look:", [Media("image/png", b"..."), Media("image/png", "https://x/y")]),
+            AssistantMessage(said),
+            UserMessage("And?"),
+        ]
+    ).call().content()
+
+    first, second, _ = json.loads(attributes(recorded.spans[-1])["gen_ai.input.messages"])
+    assert [part["type"] for part in first["parts"]] == ["text", "blob", "uri"]
+    assert [part["type"] for part in second["parts"]] == ["reasoning", "text", "ProviderPart"]
+
+
+def test_what_is_recorded_can_be_redacted(recorded: Recorded) -> None:
+    """The hook sees each text with its attribute's name, and may drop it."""
+
+    def redact(name: str, text: str) -> str | None:
+        return None if name == "gen_ai.output.messages" else text.replace("4711", "…")
+
+    client = client_of(recorded, "Secret.", capture_content=True, redact=redact)
+    client.prompt("My code is 4711.").call().content()
+
+    found = attributes(recorded.span("chat m-1"))
+    assert "My code is …." in found["gen_ai.input.messages"]
+    assert "gen_ai.output.messages" not in found
+
+
+def test_the_environment_can_ask_for_content(
+    recorded: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By OpenTelemetry's own variable."""
+    monkeypatch.setenv("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "true")
+    client_of(recorded, "Hi.").prompt("Hello").call().content()
+
+    assert "Hello" in attributes(recorded.span("chat m-1"))["gen_ai.input.messages"]
+
+
+def test_metrics_count_calls_and_tokens(ask: Ask, recorded: Recorded) -> None:
+    """By provider, model and outcome; tools by name."""
+    ask(client_of(recorded, TWO_CITIES, "Fine.").prompt("Weather?"))
+
+    labels = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "scripted",
+        "gen_ai.request.model": "m-1",
+        "gen_ai.response.model": "scripted",
+    }
+    (duration,) = recorded.points("gen_ai.client.operation.duration")
+    assert (duration.attributes, duration.count) == (labels, 2)
+    tokens = {
+        point.attributes["gen_ai.token.type"]: point.sum
+        for point in recorded.points("gen_ai.client.token.usage")
+    }
+    assert tokens == {"input": 20, "output": 10}
+    tools = recorded.points("gen_ai.execute_tool.duration")
+    assert {point.attributes.get("error.type"): point.count for point in tools} == {
+        None: 1,
+        "LookupError": 1,
+    }
+    first = recorded.points("gen_ai.client.operation.time_to_first_chunk")
+    assert sum(point.count for point in first) == (2 if ask.streaming else 0)
+
+
+def test_a_span_of_the_application_is_the_parent(ask: Ask, recorded: Recorded) -> None:
+    """The turn hangs below whatever is current, and tools see their own span as current."""
+    seen: list[str] = []
+
+    @tool
+    def look() -> str:
+        """Look around."""
+        from opentelemetry import trace
+
+        seen.append(getattr(trace.get_current_span(), "name", "none"))
+        return "nothing"
+
+    client = client_of(recorded, [call("look")], "Fine.").prompt("?").tools(look)
+    with recorded.tracers.get_tracer("app").start_as_current_span("web request"):
+        ask(client)
+
+    assert recorded.tree()[:2] == ["web request", "  chat_client"]
+    assert seen == ["execute_tool look"]
+
+
+def test_an_unsampled_turn_is_counted_all_the_same(recorded: Recorded) -> None:
+    """Sampling is about spans; metrics are complete."""
+    from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+
+    telemetry = Telemetry(TracerProvider(sampler=ALWAYS_OFF), recorded.meters)
+    client = ChatClient.builder(ScriptedModel("Hi.")).observers(telemetry).build()
+    client.prompt("Hi").call().content()
+
+    assert recorded.points("gen_ai.client.operation.duration")[0].count == 1
+
+
+class Clumsy:
+    """An observer that fails at both ends."""
+
+    def begin(self, operation: Operation) -> Any:
+        if operation.kind == "client":
+            raise RuntimeError
+        return self
+
+    def end(self, *_args: object) -> None:
+        raise RuntimeError
+
+
+def test_an_observer_that_fails_disturbs_nobody(ask: Ask, caplog: pytest.LogCaptureFixture) -> None:
+    """Its error is logged, the answer comes."""
+    client = ChatClient.builder(ScriptedModel("Hi.")).observers(Clumsy()).build()
+
+    assert ask(client.prompt("Hi")).text == "Hi."
+    assert "observer failed" in caplog.text
+
+
+_PROGRAM = """
+import sys
+from chatclient import ChatClient
+from chatclient.testing import ScriptedModel
+
+def ask():
+    ChatClient.create(ScriptedModel("Hi.")).prompt("Hi").call().content()
+
+ask()
+assert "opentelemetry.trace" not in sys.modules or {by_environment}
+from opentelemetry import trace
+ask()
+assert "opentelemetry.sdk.trace" not in sys.modules or {by_environment}
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+exporter = InMemorySpanExporter()
+if {by_environment}:
+    provider = trace.get_tracer_provider()
+else:
+    provider = TracerProvider()
+    trace.set_tracer_provider(provider)
+provider.add_span_processor(SimpleSpanProcessor(exporter))
+ask()
+ask()
+print(*(span.name for span in exporter.get_finished_spans()))
+"""
+
+
+@pytest.mark.parametrize("by_environment", [False, True])
+def test_an_sdk_is_used_as_soon_as_it_is_set_up(by_environment: bool) -> None:
+    """Nothing is switched on here; before that, the API is not even imported."""
+    environment = {**os.environ, "OTEL_PYTHON_TRACER_PROVIDER": "sdk_tracer_provider"}
+    program = _PROGRAM.format(by_environment=by_environment)
+    ran = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment if by_environment else None,
+    )
+
+    assert ran.stderr == ""
+    turn = ["chat ScriptedModel", "advisor ToolCallingAdvisor", "chat_client"]
+    assert ran.stdout.split() == " ".join(turn * 2).split()
+
+
+def test_a_telemetry_of_ones_own_stands_in_for_the_applications(
+    recorded: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise every span would be there twice."""
+    from opentelemetry import trace
+
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: recorded.tracers)
+    client_of(recorded, "Hi.").prompt("Hi").call().content()
+    assert len(recorded.spans) == 4
+
+
+def test_calls_are_described_by_themselves() -> None:
+    """An operation of an application's own needs no more than a kind."""
+
+    class Lookup(Operation):
+        kind = "retrieval"
+
+    lookup = Lookup()
+
+    assert lookup.name == "retrieval"
+    assert (lookup.attributes(), lookup.outcome(1), lookup.content(1)) == ({}, {}, {})
+    assert lookup.failure(1) is None

@@ -1,0 +1,226 @@
+"""What a response tells of its turn: round by round, as data and as text."""
+
+import copy
+import pickle
+from collections.abc import Callable
+
+import pytest
+from conftest import Ask
+from servers import ChatServer, Reply, completion
+
+from chatclient import ChatClient, ChatClientRequest, ChatClientResponse, Next, UserMessage
+from chatclient.errors import ProviderError
+from chatclient.operations import ClientCall, MemoryAccess
+from chatclient.options import ChatOptions
+from chatclient.prompt import Prompt
+from chatclient.providers.http import RetryPolicy
+from chatclient.providers.openai import OpenAIChatModel
+from chatclient.testing import ScriptedModel, call
+from chatclient.tools import tool
+from chatclient.trail import Change, Trail
+
+
+@tool
+def get_weather(city: str) -> str:
+    """Get the weather in a city."""
+    return f"sunny in {city}"
+
+
+@tool
+def get_time() -> str:
+    """Get the time."""
+    msg = "no clock"
+    raise RuntimeError(msg)
+
+
+class Enriching:
+    """Adds a message, hides a tool and sets an option in every round."""
+
+    order = 10
+
+    async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        prompt = request.prompt
+        kept = [c for c in prompt.options.tool_callbacks or () if c.definition.name != "get_time"]
+        options = prompt.options.mutate(tool_callbacks=kept, temperature=0.3)
+        messages = (*prompt.messages, UserMessage("Be kind."))
+        changed = prompt.with_options(options).with_messages(messages)
+        return await call_next(request.mutate(prompt=changed))
+
+
+async def idle(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+    return await call_next(request)
+
+
+def trail_of(answered: ChatClientResponse) -> Trail:
+    assert answered.trail is not None
+    return answered.trail
+
+
+def test_rounds_tell_what_was_done(ask: Ask) -> None:
+    """Per round: what was sent and offered, what came back, which tools ran, what it cost."""
+    model = ScriptedModel(
+        [call("get_weather", '{"city": "Rome"}'), call("get_time")], "Fine.", options=ChatOptions()
+    )
+    client = ChatClient.builder(model).default_tools(get_weather, get_time).build()
+    trail = trail_of(ask(client.prompt("Weather?")).response)
+
+    first, second = trail.rounds
+    assert (first.number, first.model, first.messages) == (1, "ScriptedModel", 1)
+    assert first.offered == ("get_weather", "get_time")
+    assert (first.finish_reason, first.text, first.error) == ("tool_call", "", None)
+    assert [step.operation.name for step in first.tools] == [
+        "execute_tool get_weather",
+        "execute_tool get_time",
+    ]
+    assert [type(step.error) for step in first.tools] == [type(None), RuntimeError]
+    assert (second.messages, second.finish_reason, second.text) == (3, "stop", "Fine.")
+    assert not (second.discovered)
+    assert not (second.changes)
+    assert not (second.tools)
+    assert (trail.usage.input_tokens, trail.usage.output_tokens) == (20, 10)
+    assert (trail.seconds or 0) >= sum(round_.seconds or 0 for round_ in trail.rounds)
+
+
+def test_changes_name_the_advisor(ask: Ask) -> None:
+    """What an advisor added, removed and set is told; who changed nothing is not mentioned."""
+    model = ScriptedModel(call("get_weather", '{"city": "Rome"}'), "Fine.")
+    client = (
+        ChatClient.builder(model)
+        .default_tools(get_weather, get_time)
+        .default_advisors(idle, Enriching())
+        .build()
+    )
+    trail = trail_of(ask(client.prompt("Weather?")).response)
+
+    added = (UserMessage("Be kind."),)
+    hidden = ("get_time",)
+    change = Change("Enriching", added, tools_removed=hidden, options=(("temperature", 0.3),))
+    assert [round_.changes for round_ in trail.rounds] == [(change,), (change,)]
+    assert trail.rounds[0].offered == ("get_weather",)
+
+
+def test_tools_that_appear_are_discovered(ask: Ask) -> None:
+    """A tool that a later round offers anew is told as a discovery."""
+
+    class Discovering:
+        order = 10
+
+        async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+            if len(request.prompt.messages) == 1:
+                return await call_next(request)
+            tools = (get_weather_callback, get_time_callback)
+            options = request.prompt.options.mutate(tool_callbacks=tools)
+            return await call_next(request.mutate(prompt=request.prompt.with_options(options)))
+
+    from chatclient.tools import tool_callbacks
+
+    get_weather_callback, get_time_callback = tool_callbacks([get_weather, get_time])
+    model = ScriptedModel(call("get_weather", '{"city": "Rome"}'), "Fine.")
+    client = (
+        ChatClient.builder(model).default_tools(get_weather).default_advisors(Discovering()).build()
+    )
+    trail = trail_of(ask(client.prompt("Weather?")).response)
+
+    assert trail.rounds[1].discovered == ("get_time",)
+    assert trail.rounds[1].changes == (Change("Discovering", tools_added=("get_time",)),)
+    assert "discovered get_time" in str(trail)
+
+
+def test_the_text_tells_the_story(ask: Ask) -> None:
+    """One line for each thing that happened, long texts cut."""
+    model = ScriptedModel(
+        [call("get_weather", '{"city": "Rome"}'), call("get_time")], "A long answer. " * 20
+    )
+    client = (
+        ChatClient.builder(model)
+        .default_tools(get_weather, get_time)
+        .default_advisors(Enriching())
+        .build()
+    )
+    text = str(trail_of(ask(client.prompt("Weather?")).response))
+
+    lines = [line.split(" (")[0] for line in text.splitlines()]
+    assert lines[1:6] == [
+        "round 1: ScriptedModel, 2 messages, tools: get_weather",
+        "    Enriching added 1 messages; hid get_time; set temperature=0.3",
+        "    tool_call",
+        '    get_weather({"city": "Rome"}) -> sunny in Rome',
+        "    get_time({}) failed: RuntimeError('no clock') -> " + lines[5].partition(" -> ")[2],
+    ]
+    assert lines[0] == "turn"
+    assert text.splitlines()[0].endswith("ToolCallingAdvisor → Enriching")
+    assert max(map(len, lines)) < 160
+    assert "A long answer. A long answer." in text
+    assert text.splitlines()[-1] == "in all: 20 + 10 tokens"
+
+
+def test_retries_are_told(ask: Ask, chat_server: Callable[..., ChatServer]) -> None:
+    """Each repetition with its reason."""
+    server = chat_server(Reply(b"{}", 500), Reply(b"{}", 429), completion("Fine."))
+    with OpenAIChatModel(
+        "m", api_key="k", base_url=server.url, max_retries=RetryPolicy(2, first_wait=0.001)
+    ) as model:
+        trail = trail_of(ask(ChatClient.create(model).prompt("Hi")).response)
+
+    assert trail.rounds[0].retries == ("OverloadedError", "RateLimitedError")
+    assert "retried after" in str(trail)
+
+
+def test_a_failure_carries_the_trail(ask: Ask) -> None:
+    """What had happened until then is at the error, and stays out of its pickle."""
+    model = ScriptedModel(
+        call("get_weather", '{"city": "Rome"}'), ProviderError("overloaded", provider="p")
+    )
+    client = ChatClient.builder(model).default_tools(get_weather).build()
+    with pytest.raises(ProviderError) as caught:
+        ask(client.prompt("Weather?"))
+
+    trail = caught.value.trail
+    assert [round_.error for round_ in trail.rounds] == [None, caught.value]
+    assert "failed: ProviderError('overloaded')" in str(trail)
+    assert pickle.loads(pickle.dumps(caught.value)).trail is None
+    assert copy.copy(caught.value).trail is None
+
+
+def test_every_accessor_hands_it_out() -> None:
+    """Blocking and streamed; what an advisor answers itself has no rounds."""
+
+    async def answering(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        from chatclient import ChatResponse
+
+        return ChatClientResponse(ChatResponse.of("No."), request.context)
+
+    client = ChatClient.builder(ScriptedModel("Hi.")).build()
+    stream = client.prompt("Hi").stream()
+    assert "".join(stream) == "Hi."
+    assert len(stream.trail().rounds) == 1
+
+    client = ChatClient.builder(ScriptedModel()).default_advisors(answering).build()
+    answer = client.prompt("Hi").call()
+    answer.content()
+    assert answer.trail().rounds == ()
+    assert repr(answer.trail()) == f"Trail(0 rounds, {len(answer.trail().steps)} steps)"
+
+
+async def test_the_asynchronous_accessor_hands_it_out() -> None:
+    """Like every other accessor of an asynchronous answer, it is awaited."""
+    answer = ChatClient.create(ScriptedModel("Hi.")).prompt("Hi").acall()
+
+    assert len((await answer.trail()).rounds) == 1
+
+
+def test_a_trail_begins_empty() -> None:
+    """Before anything has happened there is nothing to tell, and nothing fails."""
+    trail = Trail()
+
+    assert (trail.rounds, trail.seconds) == ((), None)
+    assert str(trail) == "in all: 0 + 0 tokens"
+
+
+def test_steps_that_still_run_have_no_duration() -> None:
+    """A trail may be read while its turn goes on."""
+    trail = Trail()
+    trail.begin(ClientCall(Prompt("Hi"), (), False, None))
+    trail.begin(MemoryAccess("load", "c-1"))
+
+    assert str(trail).splitlines()[:2] == ["turn", "memory: load 0 messages of 'c-1'"]

@@ -1,0 +1,92 @@
+"""Values keep no hold of the dicts, lists and sets that they are made of."""
+
+from typing import Any
+
+import pytest
+
+from chatclient import (
+    AssistantMessage,
+    ChatClientRequest,
+    ChatClientResponse,
+    ChatOptions,
+    ChatResponse,
+    Media,
+    Prompt,
+    ToolCall,
+    Usage,
+)
+from chatclient.embedding import EmbeddingOptions
+from chatclient.messages import ProviderPart, Reasoning, ToolResponse
+from chatclient.response import ChatResponseMetadata, Generation
+from chatclient.tools import (
+    ToolDefinition,
+    ToolExecutionResult,
+    ToolFailurePolicy,
+    ToolLimits,
+    ToolRequest,
+    ToolResult,
+)
+
+SCHEMA: dict[str, Any] = {"type": "object", "properties": {}}
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda given: Media("image/png", b"", metadata=given), "metadata"),
+        (lambda given: Reasoning(data=given), "data"),
+        (lambda given: ToolCall("1", "f", "{}", given), "metadata"),
+        (lambda given: ToolResponse("1", "f", "", metadata=given), "metadata"),
+        (lambda given: ProviderPart("x", given), "data"),
+        (lambda given: AssistantMessage("x", metadata=given), "metadata"),
+        (lambda given: Usage(native=given), "native"),
+        (lambda given: Generation(AssistantMessage("x"), metadata=given), "metadata"),
+        (lambda given: ChatResponseMetadata(values=given), "values"),
+        (lambda given: ChatOptions(extra=given), "extra"),
+        (lambda given: ChatOptions(tool_context=given), "tool_context"),
+        (lambda given: ChatOptions(output_schema=given), "output_schema"),
+        (lambda given: EmbeddingOptions(extra=given), "extra"),
+        (lambda given: ChatClientRequest(Prompt("x"), given), "context"),
+        (lambda given: ChatClientResponse(ChatResponse(), given), "context"),
+        (lambda given: ToolDefinition("f", "", SCHEMA, metadata=given), "metadata"),
+        (lambda given: ToolResult("", metadata=given), "metadata"),
+        (lambda given: ToolRequest((), given), "context"),
+        (lambda given: ToolLimits(per_tool=given), "per_tool"),
+        (lambda given: ToolFailurePolicy(tools=given), "tools"),
+        (lambda given: ToolFailurePolicy(reactions=given), "reactions"),
+        (
+            lambda given: ToolExecutionResult((), return_direct=False, executions=(), agents=given),
+            "agents",
+        ),
+    ],
+)
+def test_a_value_keeps_no_hold_of_what_it_was_made_of(make: Any, name: str) -> None:
+    """A dict that changes after a value was made of it does not change the value."""
+    given = {"key": 1}
+    value = make(given)
+    given["key"] = 2
+    kept = getattr(value, name)
+
+    assert kept == {"key": 1}
+    with pytest.raises(TypeError, match="immutable"):
+        kept["key"] = 3
+
+
+def test_options_keep_no_hold_of_lists() -> None:
+    """Lists of tools, names and stop texts may change afterwards, also when given directly."""
+    names, stops = ["a"], ["x"]
+    given: Any = {"tool_names": names, "stop": stops}
+    options = ChatOptions(**given)
+    names.append("b")
+    stops.append("y")
+
+    assert (options.tool_names, options.stop) == (("a",), ("x",))
+
+
+def test_limits_keep_no_hold_of_a_set() -> None:
+    """The tools that are excluded may be given as any collection."""
+    given: Any = {"a"}
+    limits = ToolLimits(excluded=given)
+    given.add("b")
+
+    assert limits.excluded == frozenset({"a"})
