@@ -1,0 +1,77 @@
+"""A pytest plugin: tests that record a real model once, and replay it ever after.
+
+pytest_plugins = ["chatclient.testing.plugin"]    # in the top conftest.py
+
+pytest --chatclient-record=once    # record what has no recording yet
+pytest                             # replay; a test without a recording fails
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chatclient.model import ChatModel
+from chatclient.testing.recording import Recording, RecordingModel, ReplayingModel
+
+MakeModel = Callable[[], ChatModel]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that says when to record."""
+    parser.getgroup("chatclient").addoption(
+        "--chatclient-record",
+        choices=["none", "once", "all"],
+        default="none",
+        help="record real models: never, where there is no recording, or anew",
+    )
+
+
+@pytest.fixture
+def chat_redact() -> Callable[[str], str]:
+    """Return what removes secrets from recordings; override it in a conftest."""
+    return str
+
+
+@pytest.fixture
+def recorded_model(
+    request: pytest.FixtureRequest, chat_redact: Callable[[str], str]
+) -> Iterator[Callable[[MakeModel], ChatModel]]:
+    """Return what makes the model of a test: recorded, or replayed.
+
+    Call it with a function that makes the real model, which is only called for recording; the
+    recording is kept beside the test, as `recordings/<module>/<test>.json`, when the test passes.
+    A replay fails that leaves recorded exchanges unused.
+    """
+    path = _path_of(request)
+    mode = request.config.getoption("--chatclient-record")
+    models: list[Any] = []
+
+    def make(real: MakeModel) -> ChatModel:
+        if models:
+            pytest.fail("recorded_model() makes one model for each test")
+        if path.exists() and mode != "all":
+            models.append(ReplayingModel(Recording.load(path, redact=chat_redact)))
+        elif mode == "none":
+            pytest.fail(f"no recording at {path}; run pytest with --chatclient-record=once")
+        else:
+            models.append(RecordingModel(real(), Recording(chat_redact)))
+        return models[0]  # type: ignore[no-any-return]
+
+    failed_before = request.session.testsfailed
+    yield make
+    passed = request.session.testsfailed == failed_before
+    for model in models:
+        if isinstance(model, RecordingModel):
+            model.close()
+            if passed:
+                model.recording.save(path)
+        elif passed and model.unused:
+            pytest.fail(f"{len(model.unused)} recorded exchanges were not asked for: {path}")
+
+
+def _path_of(request: pytest.FixtureRequest) -> Path:
+    name = re.sub(r"[^\w.-]+", "_", request.node.name)
+    return Path(request.path.parent, "recordings", request.path.stem, f"{name}.json")

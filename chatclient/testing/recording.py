@@ -1,0 +1,324 @@
+"""Records what a real model says, and plays it back in tests."""
+
+import difflib
+import json
+import threading
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import aclosing
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from chatclient.aggregator import MessageAggregator
+from chatclient.chain import LOWEST_PRECEDENCE, ChatClientRequest, ChatClientResponse, Next
+from chatclient.errors import UsageError
+from chatclient.events import TextDelta
+from chatclient.json import dumps, loads
+from chatclient.messages import AssistantMessage
+from chatclient.model import ChatModel, OutputMode
+from chatclient.options import ChatOptions
+from chatclient.prompt import Prompt
+from chatclient.response import ChatResponse, Generation
+from chatclient.runtime import Runtime
+from chatclient.serialization import message_to_dict, response_from_dict, response_to_dict
+
+Redact = Callable[[str], str]
+"""Takes any text of a recording, and returns what may be kept of it."""
+
+_UNRECORDED = {"tool_callbacks", "tool_names", "tool_context", "internal_tool_execution_enabled"}
+
+
+def _as_it_is(text: str) -> str:
+    return text
+
+
+class ReplayError(AssertionError):
+    """A model that replays was asked something else than was recorded; it says what differs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One request to a model, and what came of it.
+
+    Attributes:
+        request: Messages, tools and options, as JSON values.
+        response: The response, as `response_to_dict` wrote it.
+        pieces: The text as it was streamed; empty when it was not.
+    """
+
+    request: dict[str, Any]
+    response: dict[str, Any]
+    pieces: tuple[str, ...] = ()
+
+
+@dataclass(slots=True, eq=False)
+class Recording:
+    """Exchanges with a model, in the order in which they ended.
+
+    Args:
+        redact: Sees every text, before it is kept and before it is compared.
+
+    Attributes:
+        exchanges: What was recorded.
+    """
+
+    redact: Redact = _as_it_is
+    exchanges: list[Exchange] = field(default_factory=list)
+
+    @classmethod
+    def load(cls, path: str | Path, *, redact: Redact = _as_it_is) -> "Recording":
+        """Read what `save` wrote.
+
+        Raises:
+            OSError: The file cannot be read.
+            UsageError: It is no recording.
+        """
+        try:
+            exchanges = [
+                Exchange(entry["request"], entry["response"], tuple(entry.get("pieces", ())))
+                for entry in loads(Path(path).read_bytes())["exchanges"]
+            ]
+        except (LookupError, TypeError, ValueError) as error:
+            msg = f"{path} is no recording: {error!r}"
+            raise UsageError(msg) from error
+        return cls(redact, exchanges)
+
+    def save(self, path: str | Path) -> None:
+        """Write everything to a JSON file that people can read and compare.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
+        entries = [
+            {
+                "request": e.request,
+                "response": e.response,
+                **({"pieces": e.pieces} if e.pieces else {}),
+            }
+            for e in self.exchanges
+        ]
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps({"exchanges": entries}, indent=1, ensure_ascii=False)
+        path.write_text(text + "\n", encoding="utf-8")
+
+    def add(self, prompt: Prompt, response: ChatResponse, pieces: Iterable[str] = ()) -> None:
+        """Keep one exchange."""
+        kept = _redacted(_values(response_to_dict(response)), self.redact)
+        said = tuple(self.redact(piece) for piece in pieces)
+        self.exchanges.append(Exchange(self.request_of(prompt), kept, said))
+
+    def request_of(self, prompt: Prompt) -> dict[str, Any]:
+        """Return what of *prompt* is recorded and compared."""
+        options = prompt.options
+        request = {
+            "messages": [message_to_dict(message) for message in prompt.messages],
+            "tools": [_tool(callback) for callback in options.tool_callbacks or ()],
+            "options": _set_options(options),
+        }
+        return _redacted(_values(request), self.redact)  # type: ignore[no-any-return]
+
+
+class RecordingAdvisor:
+    """Records what goes to the model and what comes back, next to the model.
+
+    Args:
+        recording: What it is added to; save it when all is said.
+    """
+
+    name = "RecordingAdvisor"
+    order = LOWEST_PRECEDENCE
+
+    def __init__(self, recording: Recording) -> None:
+        self.recording = recording
+
+    async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        """Pass everything on as it is."""
+        pieces: list[str] = []
+        runtime = request.runtime
+
+        async def listen(event: Any) -> None:
+            if isinstance(event, TextDelta):
+                pieces.append(event.text)
+            await runtime.emit(event)
+
+        response = await call_next(request.mutate(runtime=runtime.with_emitter(listen)))
+        self.recording.add(request.prompt, response.chat_response, pieces)
+        return response
+
+
+class RecordingModel(ChatModel):
+    """A model that records all it is asked and says, for tests that build their own client.
+
+    Args:
+        model: The real one.
+        recording: What it is added to; save it when all is said.
+    """
+
+    def __init__(self, model: ChatModel, recording: Recording) -> None:
+        self._model = model
+        self.recording = recording
+
+    @property
+    def options(self) -> ChatOptions:
+        """Those of the real model."""
+        return self._model.options
+
+    def output_mode(self, options: ChatOptions) -> OutputMode:
+        """Return how the real model is best held to a schema."""
+        return self._model.output_mode(options)
+
+    async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
+        """Return the real model's response."""
+        response = await self._model.generate(prompt, runtime)
+        self.recording.add(prompt, response)
+        return response
+
+    async def generate_stream(
+        self, prompt: Prompt, runtime: Runtime
+    ) -> AsyncGenerator[ChatResponse | str, None]:
+        """Yield the real model's response as it comes; one that is cut short is not recorded."""
+        whole = MessageAggregator()
+        pieces: list[str] = []
+        async with aclosing(self._model.generate_stream(prompt, runtime)) as chunks:
+            async for chunk in chunks:
+                whole.add(chunk)
+                pieces.append(chunk if isinstance(chunk, str) else chunk.text)
+                yield chunk
+        self.recording.add(prompt, whole.response(), filter(None, pieces))
+
+    def close(self) -> None:
+        """Close the real model."""
+        self._model.close()
+
+    async def aclose(self) -> None:
+        """Close the real model."""
+        await self._model.aclose()
+
+
+class ReplayingModel(ChatModel):
+    """Answers what was recorded, to requests like those that were recorded.
+
+    Each exchange is used once. Requests made at the same time may come in another order. Messages
+    and tools have to be the same, and the options that are set; the recorded model's own default
+    options, which this one does not have, are of no account.
+
+    Args:
+        recording: The exchanges, or the file that they are in.
+    """
+
+    def __init__(self, recording: Recording | str | Path) -> None:
+        if not isinstance(recording, Recording):
+            recording = Recording.load(recording)
+        self.recording = recording
+        self._unused = list(recording.exchanges)
+        self._lock = threading.Lock()
+
+    @property
+    def unused(self) -> tuple[Exchange, ...]:
+        """The exchanges that nobody asked for so far."""
+        return tuple(self._unused)
+
+    async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:  # noqa: ARG002
+        """Return what was answered.
+
+        Raises:
+            ReplayError: This was never asked.
+        """
+        return response_from_dict(self._take(prompt).response)
+
+    async def generate_stream(
+        self,
+        prompt: Prompt,
+        runtime: Runtime,  # noqa: ARG002 - a recording waits for nothing
+    ) -> AsyncGenerator[ChatResponse | str, None]:
+        """Yield what was answered, in the pieces in which it came."""
+        exchange = self._take(prompt)
+        response = response_from_dict(exchange.response)
+        if not exchange.pieces:
+            yield response
+            return
+        for piece in exchange.pieces:
+            yield piece
+        silent = tuple(_without_text(generation) for generation in response.generations)
+        yield ChatResponse(silent, response.metadata)
+
+    def _take(self, prompt: Prompt) -> Exchange:
+        asked = self.recording.request_of(prompt)
+        with self._lock:
+            for at, exchange in enumerate(self._unused):
+                if _comparable(exchange, asked) == asked:
+                    return self._unused.pop(at)
+            raise ReplayError(_difference(self._unused, asked))
+
+
+def _difference(unused: list[Exchange], asked: dict[str, Any]) -> str:
+    if not unused:
+        return f"the recording has no exchange left for this request:\n{_text(asked)}"
+    lines = difflib.unified_diff(
+        _text(_comparable(unused[0], asked)).splitlines(),
+        _text(asked).splitlines(),
+        "recorded",
+        "asked",
+        lineterm="",
+    )
+    return "this was not recorded; the next recorded request differs:\n" + "\n".join(lines)
+
+
+def _comparable(exchange: Exchange, asked: dict[str, Any]) -> dict[str, Any]:
+    recorded = exchange.request
+    set_now = {k: v for k, v in recorded["options"].items() if k in asked["options"]}
+    return {**recorded, "options": set_now}
+
+
+def _text(request: dict[str, Any]) -> str:
+    return json.dumps(request, indent=1, ensure_ascii=False)
+
+
+def _without_text(generation: Generation) -> Generation:
+    message = generation.output
+    if generation.index:
+        return generation  # only the first answer is streamed as text
+    parts = [part for part in message.parts if not isinstance(part, str)]
+    output = AssistantMessage(parts, metadata=message.metadata)
+    return Generation(**{**_shallow(generation), "output": output})
+
+
+def _shallow(value: Any) -> dict[str, Any]:
+    return {f.name: getattr(value, f.name) for f in fields(value)}
+
+
+def _tool(callback: Any) -> dict[str, Any]:
+    definition = callback.definition
+    return {
+        "name": definition.name,
+        "description": definition.description,
+        "input_schema": definition.input_schema,
+    }
+
+
+def _set_options(options: ChatOptions) -> dict[str, Any]:
+    return {
+        name: value
+        for name, value in _shallow(options).items()
+        if name not in _UNRECORDED and value not in (None, (), {})
+    }
+
+
+def _values(data: Any) -> Any:
+    """Return *data* as JSON reads it back: lists for tuples, dicts for mappings of any kind."""
+    return loads(dumps(data))
+
+
+def _redacted(data: Any, redact: Redact) -> Any:
+    if redact is _as_it_is:
+        return data
+    match data:
+        case str():
+            return redact(data)
+        case list():
+            return [_redacted(item, redact) for item in data]
+        case dict():
+            return {key: _redacted(item, redact) for key, item in data.items()}
+        case _:
+            return data
