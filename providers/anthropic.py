@@ -1,15 +1,15 @@
 """Anthropic's Messages API, and every server that speaks it."""
 
 import os
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+import re
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from chatclient.errors import InvalidResponseError, UsageError
-from chatclient.json import dumps, loads
+from chatclient.json import dumps
 from chatclient.messages import AssistantMessage, Message
-from chatclient.model import ChatModel
+from chatclient.model import ChatModel, OutputMode
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
 from chatclient.providers.anthropic_decoding import decode_response
@@ -21,7 +21,15 @@ from chatclient.providers.anthropic_encoding import (
     without_trailing_space,
 )
 from chatclient.providers.anthropic_stream import StreamDecoder
-from chatclient.providers.http import Headers, HttpClient, RetryPolicy, Timeouts, as_timeouts
+from chatclient.providers.failures import json_of
+from chatclient.providers.http import (
+    HttpClient,
+    RetryPolicy,
+    Timeouts,
+    as_retry_policy,
+    as_timeouts,
+)
+from chatclient.providers.keys import Headers, Key, headers_with, key_source
 from chatclient.providers.sse import ServerSentEventDecoder
 from chatclient.response import ChatResponse
 from chatclient.runtime import Runtime
@@ -30,7 +38,11 @@ from chatclient.values import EMPTY
 
 _BASE_URL = "https://api.anthropic.com"
 _PATH = "/v1/messages"
-_VERSION = "2023-06-01"  # later ones know no temperature, top_p and top_k
+# Later versions know no temperature, top_p and top_k.
+_HEADERS = {"anthropic-version": "2023-06-01"}
+_BETA = "anthropic-beta"
+# platform.claude.com/docs/en/build-with-claude/structured-outputs: from Opus 4.1 and the other 4.5.
+_SCHEMALESS = re.compile(r"claude-(?:[23]|instant|(?:opus|sonnet)-4-(?:0|2025))")
 _MAX_TOKENS = 16_384  # the API wants a bound; every current model can write so much
 
 
@@ -74,11 +86,13 @@ class AnthropicChatModel(ChatModel):
         base_url: Where the API is, without its version; default: the environment's
             `ANTHROPIC_BASE_URL`, else Anthropic's own.
         options: Options for every request.
-        max_retries: How often a request is repeated that failed for a passing reason.
+        max_retries: How often a request is repeated that failed for a passing reason, or a
+            `RetryPolicy`.
         timeout: Seconds to wait for an answer, or `Timeouts`.
         headers: More headers for every request; `anthropic-version` is among those that can be
             replaced.
-        http_client: An httpx or httpx2 client to send requests with; the caller closes it.
+        http_client: An httpx or httpx2 client to send requests with, which the caller closes; or
+            `Connections`, for a proxy or HTTP/2.
 
     Raises:
         UsageError: There is no key, or the URL is none.
@@ -88,10 +102,10 @@ class AnthropicChatModel(ChatModel):
         self,
         model: str = "claude-haiku-4-5",
         *,
-        api_key: str | Callable[[], str] | None = None,
+        api_key: Key = None,
         base_url: str | None = None,
         options: ChatOptions | None = None,
-        max_retries: int = 2,
+        max_retries: int | RetryPolicy = 2,
         timeout: float | Timeouts | None = 600.0,
         headers: Mapping[str, str] | None = None,
         http_client: Any = None,
@@ -101,16 +115,20 @@ class AnthropicChatModel(ChatModel):
         self._dialect = ANTHROPIC if base_url == _BASE_URL else COMPATIBLE
         defaults = AnthropicChatOptions(model=model).merge(options)
         self._options = replace(defaults, model=defaults.model or model)
+        wanted_by = "Anthropic" if self._dialect is ANTHROPIC else ""
+        key = key_source(api_key, "ANTHROPIC_API_KEY", wanted_by=wanted_by)
+        more = {name.lower(): value for name, value in (headers or EMPTY).items()}
         self._http = HttpClient(
             PROVIDER,
             base_url,
-            _headers(_api_key(api_key, base_url), headers or EMPTY),
+            headers_with(key, {**_HEADERS, **more}, name="x-api-key", scheme=""),
             as_timeouts(timeout),
-            RetryPolicy(max_retries),
+            as_retry_policy(max_retries),
             http_client,
+            idempotent=True,
         )
-        # Headers belong to a client, and beta features are named in a header.
-        self._http_with: dict[tuple[str, ...], HttpClient] = {(): self._http}
+        # Beta features are named in a header, which may be among those of every request.
+        self._betas = tuple(filter(None, [more.get(_BETA)]))
         # The last options and what they come to: the same ones in all rounds of all requests.
         self._head: tuple[ChatOptions | None, bool, bytes] = (None, False, b"")
         self._sent: tuple[tuple[Message, ...], Conversation] = ((), Conversation())
@@ -120,26 +138,24 @@ class AnthropicChatModel(ChatModel):
         """The options that hold where a prompt sets none."""
         return self._options
 
+    def output_mode(self, options: ChatOptions) -> OutputMode:
+        """Return how the model is best held to a schema."""
+        return "tool" if _SCHEMALESS.search(options.model or self.name) else "schema"
+
     async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
         """Return the model's response to *prompt*."""
-        http = self._client_for(_own(prompt.options))
-        answer = await http.post(runtime, _PATH, self._body(prompt, streaming=False))
-        try:
-            data = loads(answer.body)
-        except ValueError as error:
-            shown = answer.body[:200].decode(errors="replace")
-            msg = f"{PROVIDER} answered with something that is not JSON: {shown!r}"
-            raise InvalidResponseError(msg, provider=PROVIDER) from error
-        return decode_response(data, answer.headers)
+        body = self._body(prompt, streaming=False)
+        answer = await self._http.post(runtime, _PATH, body, self._headers(prompt.options))
+        return decode_response(json_of(PROVIDER, answer.body), answer.headers)
 
     async def generate_stream(
         self, prompt: Prompt, runtime: Runtime
     ) -> AsyncGenerator[ChatResponse | str, None]:
         """Yield the model's response to *prompt* as it comes."""
-        http = self._client_for(_own(prompt.options))
         body = self._body(prompt, streaming=True)
+        headers = self._headers(prompt.options)
         events = ServerSentEventDecoder()
-        async with aclosing(http.stream(runtime, _PATH, body)) as pieces:
+        async with aclosing(self._http.stream(runtime, _PATH, body, headers)) as pieces:
             first = await anext(pieces)
             decoder = StreamDecoder(first.headers)
             async for piece in pieces:
@@ -151,21 +167,19 @@ class AnthropicChatModel(ChatModel):
 
     def close(self) -> None:
         """Close the connections of blocking calls."""
-        for http in self._http_with.values():
-            http.close()
+        self._http.close()
 
     async def aclose(self) -> None:
         """Close the connections of blocking calls and of this event loop."""
-        for http in self._http_with.values():
-            await http.aclose()
+        await self._http.aclose()
 
-    def _client_for(self, options: AnthropicChatOptions) -> HttpClient:
-        betas = (options.betas,) if isinstance(options.betas, str) else tuple(options.betas or ())
-        http = self._http_with.get(betas)
-        if http is None:
-            named = replace(self._http, headers=_with_betas(self._http.headers, betas))
-            http = self._http_with.setdefault(betas, named)
-        return http
+    def _headers(self, options: ChatOptions) -> Headers:
+        """Return the headers that a request has beside those of all requests."""
+        betas = getattr(options, "betas", None)
+        if not betas:
+            return EMPTY
+        named = (betas,) if isinstance(betas, str) else betas
+        return {_BETA: ",".join((*self._betas, *named))}
 
     def _body(self, prompt: Prompt, *, streaming: bool) -> bytes:
         options, was_streaming, head = self._head
@@ -199,36 +213,6 @@ class AnthropicChatModel(ChatModel):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, base_url={self._http.base_url!r})"
-
-
-def _api_key(api_key: str | Callable[[], str] | None, base_url: str) -> Callable[[], str]:
-    """Return what gives the key; servers other than Anthropic's may want none."""
-    if callable(api_key):
-        return api_key
-    key = api_key if api_key is not None else os.environ.get("ANTHROPIC_API_KEY", "")
-    if not key and base_url == _BASE_URL:
-        msg = "Anthropic wants an API key: set ANTHROPIC_API_KEY or pass api_key="
-        raise UsageError(msg)
-    return lambda: key
-
-
-def _headers(key: Callable[[], str], more: Mapping[str, str]) -> Callable[[], Headers]:
-    more = {"anthropic-version": _VERSION, **{name.lower(): more[name] for name in more}}
-
-    def headers() -> Headers:
-        token = key()
-        return {"x-api-key": token, **more} if token else more
-
-    return headers
-
-
-def _with_betas(headers: Callable[[], Headers], betas: tuple[str, ...]) -> Callable[[], Headers]:
-    def with_betas() -> Headers:
-        more = headers()
-        named = [*filter(None, [more.get("anthropic-beta")]), *betas]
-        return {**more, "anthropic-beta": ",".join(named)}
-
-    return with_betas
 
 
 def _own(options: ChatOptions) -> AnthropicChatOptions:

@@ -11,7 +11,7 @@ from chatclient.json import dumps
 from chatclient.messages import AssistantMessage, Part, ProviderPart, Reasoning, ToolCall
 from chatclient.providers.anthropic_encoding import CALL_KEYS, PROVIDER, Block
 from chatclient.providers.failures import error_from
-from chatclient.providers.http import Headers
+from chatclient.providers.keys import Headers
 from chatclient.response import (
     ChatResponse,
     ChatResponseMetadata,

@@ -124,9 +124,22 @@ def wire_of(message: Message, dialect: Dialect) -> bytes:
 def encode_message(message: Message, dialect: Dialect) -> list[Block]:
     """Return *message* as content blocks; there may be none, for the API takes no blank text.
 
+    Its metadata may mark it as the end of what is cached (`cache_control`).
+
     Raises:
         UsageError: It holds something that the API does not take.
     """
+    blocks = _blocks(message, dialect)
+    mark = message.metadata.get("cache_control")
+    if mark and blocks and blocks[-1].get("type") not in _UNMARKED:
+        blocks[-1] = {**blocks[-1], "cache_control": mark}
+    return blocks
+
+
+_UNMARKED = ("thinking", "redacted_thinking")
+
+
+def _blocks(message: Message, dialect: Dialect) -> list[Block]:
     match message:
         case SystemMessage():
             return _text(message.text)

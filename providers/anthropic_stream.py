@@ -17,7 +17,7 @@ from chatclient.providers.anthropic_decoding import (
     generation_of,
 )
 from chatclient.providers.anthropic_encoding import PROVIDER, Block, input_of
-from chatclient.providers.http import Headers
+from chatclient.providers.keys import Headers
 from chatclient.response import ChatResponse, ChatResponseMetadata, Generation
 from chatclient.values import EMPTY
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from chatclient.errors import UsageError
 from chatclient.options import ChatOptions
-from chatclient.providers.http import Timeouts
+from chatclient.providers.http import RetryPolicy, Timeouts
+from chatclient.providers.keys import Key, key_source
 from chatclient.providers.openai import COMPATIBLE, OPENAI, OpenAIChatModel
 from chatclient.providers.openai_dialect import Dialect
 
@@ -48,17 +49,14 @@ class Preset:
             raise UsageError(f"{msg} or pass base_url=")
         return self.base_url
 
-    def key(self) -> str:
-        """Return the key from the environment; empty when the server wants none.
+    def key(self, api_key: Key = None) -> Callable[[], str]:
+        """Return what gives the key: *api_key*, or the environment.
 
         Raises:
             UsageError: The server wants one, and there is none.
         """
-        key = os.environ.get(self.key_variable, "")
-        if not key and self.needs_key:
-            msg = f"{self.name} wants an API key: set {self.key_variable} or pass api_key="
-            raise UsageError(msg)
-        return key
+        wanted = self.needs_key and api_key is None
+        return key_source(api_key, self.key_variable, wanted_by=self.name if wanted else "")
 
 
 def _like(dialect: Dialect, provider: str, **quirks: Any) -> Dialect:
@@ -89,10 +87,16 @@ PRESETS: Mapping[str, Preset] = {
         ),
         Preset(
             # console.groq.com/docs/api-reference: max_tokens is deprecated.
+            # console.groq.com/docs/structured-outputs: not together with tools.
             "groq",
             "https://api.groq.com/openai/v1",
             "GROQ_API_KEY",
-            _like(COMPATIBLE, "groq", max_tokens="max_completion_tokens"),
+            _like(
+                COMPATIBLE,
+                "groq",
+                max_tokens="max_completion_tokens",
+                output_schema="without_tools",
+            ),
         ),
         Preset(
             # api-docs.deepseek.com/guides/thinking_mode: after tool calls, requests without the
@@ -105,6 +109,8 @@ PRESETS: Mapping[str, Preset] = {
                 "deepseek",
                 reasoning_field="reasoning_content",
                 replayed=COMPATIBLE.replayed | {"prefix"},
+                # api-docs.deepseek.com/guides/json_mode: JSON, but no schema.
+                output_schema="never",
             ),
         ),
         Preset(
@@ -157,7 +163,12 @@ PRESETS: Mapping[str, Preset] = {
             "llamacpp",
             "http://localhost:8080/v1",
             "LLAMA_API_KEY",
-            _like(COMPATIBLE, "llamacpp", reasoning_field="reasoning_content"),
+            _like(
+                COMPATIBLE,
+                "llamacpp",
+                reasoning_field="reasoning_content",
+                output_schema="without_tools",
+            ),
             needs_key=False,
         ),
     )
@@ -169,10 +180,10 @@ def compatible_model(
     preset: str,
     model: str,
     *,
-    api_key: str | Callable[[], str] | None = None,
+    api_key: Key = None,
     base_url: str | None = None,
     options: ChatOptions | None = None,
-    max_retries: int = 2,
+    max_retries: int | RetryPolicy = 2,
     timeout: float | Timeouts | None = 600.0,
     headers: Mapping[str, str] | None = None,
     http_client: Any = None,
@@ -186,10 +197,12 @@ def compatible_model(
             default: the environment's.
         base_url: Where the server is, with the API's version; default: where it usually is.
         options: As with `OpenAIChatModel`, and so on.
-        max_retries: How often a request is repeated that failed for a passing reason.
+        max_retries: How often a request is repeated that failed for a passing reason, or a
+            `RetryPolicy`.
         timeout: Seconds to wait for an answer, or `Timeouts`.
         headers: More headers for every request.
-        http_client: An httpx or httpx2 client to send requests with; the caller closes it.
+        http_client: An httpx or httpx2 client to send requests with, which the caller closes; or
+            `Connections`, for a proxy or HTTP/2.
 
     Raises:
         UsageError: There is no such preset, or its key or address is missing.
@@ -197,7 +210,7 @@ def compatible_model(
     found = _preset(preset)
     return OpenAIChatModel(
         model,
-        api_key=found.key() if api_key is None else api_key,
+        api_key=found.key(api_key),
         base_url=base_url or found.located(),
         options=options,
         max_retries=max_retries,

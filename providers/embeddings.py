@@ -1,7 +1,7 @@
 """Embedding models: OpenAI's API and servers that speak it, Ollama, Gemini."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,15 +11,21 @@ from chatclient.embedding import (
     EmbeddingOptions,
     Vector,
 )
-from chatclient.errors import InvalidResponseError, UsageError
+from chatclient.errors import InvalidResponseError
 from chatclient.json import dumps, loads
 from chatclient.providers import gemini, ollama
 from chatclient.providers.failures import error_from
-from chatclient.providers.http import Headers, HttpClient, RetryPolicy, Timeouts, as_timeouts
+from chatclient.providers.http import (
+    HttpClient,
+    RetryPolicy,
+    Timeouts,
+    as_retry_policy,
+    as_timeouts,
+)
+from chatclient.providers.keys import Key, headers_with
+from chatclient.providers.openai import BASE_URL, openai_key
 from chatclient.runtime import Runtime
 from chatclient.values import EMPTY
-
-_OPENAI_URL = "https://api.openai.com/v1"
 
 
 class OpenAIEmbeddingModel(EmbeddingModel):
@@ -32,10 +38,12 @@ class OpenAIEmbeddingModel(EmbeddingModel):
         base_url: Where the API is, with its version; default: the environment's
             `OPENAI_BASE_URL`, else OpenAI's own.
         options: What is asked in every request.
-        max_retries: How often a request is repeated that failed for a passing reason.
+        max_retries: How often a request is repeated that failed for a passing reason, or a
+            `RetryPolicy`.
         timeout: Seconds to wait for an answer, or `Timeouts`.
         headers: More headers for every request.
-        http_client: An httpx or httpx2 client to send requests with; the caller closes it.
+        http_client: An httpx or httpx2 client to send requests with, which the caller closes; or
+            `Connections`, for a proxy or HTTP/2.
 
     Raises:
         UsageError: There is no key, or the URL is none.
@@ -45,22 +53,22 @@ class OpenAIEmbeddingModel(EmbeddingModel):
         self,
         model: str = "text-embedding-3-small",
         *,
-        api_key: str | Callable[[], str] | None = None,
+        api_key: Key = None,
         base_url: str | None = None,
         options: EmbeddingOptions = NO_EMBEDDING_OPTIONS,
-        max_retries: int = 2,
+        max_retries: int | RetryPolicy = 2,
         timeout: float | Timeouts | None = 600.0,
         headers: Mapping[str, str] | None = None,
         http_client: Any = None,
     ) -> None:
-        base_url = base_url or os.environ.get("OPENAI_BASE_URL") or _OPENAI_URL
+        base_url = base_url or os.environ.get("OPENAI_BASE_URL") or BASE_URL
         self._options = replace(options, model=options.model or model)
         self._http = HttpClient(
             "openai",
             base_url,
-            _openai_headers(api_key, base_url, headers or EMPTY),
+            headers_with(openai_key(api_key, base_url), headers or EMPTY),
             as_timeouts(timeout),
-            RetryPolicy(max_retries),
+            as_retry_policy(max_retries),
             http_client,
         )
 
@@ -94,10 +102,12 @@ class OllamaEmbeddingModel(EmbeddingModel):
         base_url: Where the server is; default: the environment's `OLLAMA_HOST`, else this
             machine.
         options: What is asked in every request.
-        max_retries: How often a request is repeated that failed for a passing reason.
+        max_retries: How often a request is repeated that failed for a passing reason, or a
+            `RetryPolicy`.
         timeout: Seconds to wait for an answer, or `Timeouts`.
         headers: More headers for every request.
-        http_client: An httpx or httpx2 client to send requests with; the caller closes it.
+        http_client: An httpx or httpx2 client to send requests with, which the caller closes; or
+            `Connections`, for a proxy or HTTP/2.
 
     Raises:
         UsageError: The URL is none.
@@ -107,10 +117,10 @@ class OllamaEmbeddingModel(EmbeddingModel):
         self,
         model: str = "nomic-embed-text",
         *,
-        api_key: str | Callable[[], str] | None = None,
+        api_key: Key = None,
         base_url: str | None = None,
         options: EmbeddingOptions = NO_EMBEDDING_OPTIONS,
-        max_retries: int = 2,
+        max_retries: int | RetryPolicy = 2,
         timeout: float | Timeouts | None = 600.0,
         headers: Mapping[str, str] | None = None,
         http_client: Any = None,
@@ -121,7 +131,7 @@ class OllamaEmbeddingModel(EmbeddingModel):
             base_url or ollama.host_of_environment(),
             ollama.headers_for(api_key, headers or EMPTY),
             as_timeouts(timeout),
-            RetryPolicy(max_retries),
+            as_retry_policy(max_retries),
             http_client,
         )
 
@@ -156,10 +166,12 @@ class GeminiEmbeddingModel(EmbeddingModel):
             `GEMINI_API_KEY` or `GOOGLE_API_KEY`.
         base_url: Where the API is, with its version.
         options: What is asked in every request.
-        max_retries: How often a request is repeated that failed for a passing reason.
+        max_retries: How often a request is repeated that failed for a passing reason, or a
+            `RetryPolicy`.
         timeout: Seconds to wait for an answer, or `Timeouts`.
         headers: More headers for every request.
-        http_client: An httpx or httpx2 client to send requests with; the caller closes it.
+        http_client: An httpx or httpx2 client to send requests with, which the caller closes; or
+            `Connections`, for a proxy or HTTP/2.
 
     Raises:
         UsageError: There is no key, or the URL is none.
@@ -169,10 +181,10 @@ class GeminiEmbeddingModel(EmbeddingModel):
         self,
         model: str = "gemini-embedding-001",
         *,
-        api_key: str | Callable[[], str] | None = None,
+        api_key: Key = None,
         base_url: str | None = None,
         options: EmbeddingOptions = NO_EMBEDDING_OPTIONS,
-        max_retries: int = 2,
+        max_retries: int | RetryPolicy = 2,
         timeout: float | Timeouts | None = 600.0,
         headers: Mapping[str, str] | None = None,
         http_client: Any = None,
@@ -184,7 +196,7 @@ class GeminiEmbeddingModel(EmbeddingModel):
             base_url,
             gemini.headers_for(api_key, base_url, headers or EMPTY),
             as_timeouts(timeout),
-            RetryPolicy(max_retries),
+            as_retry_policy(max_retries),
             http_client,
         )
 
@@ -212,21 +224,6 @@ class GeminiEmbeddingModel(EmbeddingModel):
     async def aclose(self) -> None:
         """Close the connections of blocking calls and of this event loop."""
         await self._http.aclose()
-
-
-def _openai_headers(
-    api_key: str | Callable[[], str] | None, base_url: str, more: Mapping[str, str]
-) -> Callable[[], Headers]:
-    key = os.environ.get("OPENAI_API_KEY", "") if api_key is None else api_key
-    if not key and base_url.startswith(_OPENAI_URL):
-        msg = "OpenAI wants an API key: set OPENAI_API_KEY or pass api_key="
-        raise UsageError(msg)
-
-    def headers() -> Headers:
-        token = key() if callable(key) else key
-        return {"authorization": f"Bearer {token}", **more} if token else more
-
-    return headers
 
 
 def _body(options: EmbeddingOptions, dimensions: str, texts: dict[str, Any]) -> dict[str, Any]:

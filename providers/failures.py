@@ -12,6 +12,7 @@ from chatclient.errors import (
     ContentFilterError,
     ContextLengthExceededError,
     InvalidRequestError,
+    InvalidResponseError,
     NotFoundError,
     OverloadedError,
     ProviderError,
@@ -62,8 +63,10 @@ _FOR_GOOD = _any_of(
     r"insufficient_quota|billing_hard_limit|per.?day|request too large|credit balance"
 )
 
-# Some providers quote the key they refuse.
-_KEY = re.compile(r"\b(?:(?:sk|gsk|xai|pplx|hf|r8)[-_]|Bearer |AIza)[-\w.*=]{6,}")
+# Some providers quote the key they refuse. (Words that follow "Bearer" have no digit.)
+_KEY = re.compile(
+    r"\b(?:(?:sk|gsk|xai|pplx|hf|r8)[-_]|Bearer (?=[-.=]*[a-zA-Z_]*[\d*])|AIza)[-\w.*=]{6,}"
+)
 _SHOWN = 500
 
 
@@ -113,6 +116,20 @@ def _sentence(provider: str, status: int, said: str, kind: type[ProviderError]) 
         said = f"{said[:_SHOWN]}…"
     hint = "; check the API key" if kind is AuthenticationError else ""
     return f"{where}: {said or 'no reason given'}{hint}"
+
+
+def json_of(provider: str, body: bytes) -> Any:
+    """Return the JSON that an answer's body is.
+
+    Raises:
+        InvalidResponseError: It is none; the error quotes its beginning.
+    """
+    try:
+        return loads(body)
+    except ValueError as error:
+        shown = body[:200].decode(errors="replace")
+        msg = f"{provider} answered with something that is not JSON: {shown!r}"
+        raise InvalidResponseError(msg, provider=provider, body=shown) from error
 
 
 # --- which error ----------------------------------------------------------------------------

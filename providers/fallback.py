@@ -5,12 +5,15 @@ from contextlib import aclosing
 
 from chatclient.errors import ProviderError, UsageError
 from chatclient.logs import get_logger
-from chatclient.model import ChatModel
+from chatclient.model import ChatModel, OutputMode
+from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt, with_default_options
 from chatclient.response import ChatResponse
 from chatclient.runtime import Runtime
 
 log = get_logger(__name__)
+
+_WEAKEST_FIRST: tuple[OutputMode, ...] = ("instructions", "tool", "schema")
 
 Fails = tuple[type[Exception], ...] | Callable[[Exception], bool]
 """Which errors make the next model try: their types, or a function that says so."""
@@ -41,6 +44,11 @@ class FallbackChatModel(ChatModel):
     def name(self) -> str:
         """The names of all models, in order."""
         return " → ".join(model.name for model in self.models)
+
+    def output_mode(self, options: ChatOptions) -> OutputMode:
+        """Return how all of the models can be held to a schema."""
+        modes = {model.output_mode(model.options.merge(options)) for model in self.models}
+        return next(mode for mode in _WEAKEST_FIRST if mode in modes)
 
     async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
         """Return the response of the first model that has one."""

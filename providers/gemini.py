@@ -1,28 +1,33 @@
 """Google's Gemini models: the Gemini API and Vertex AI."""
 
-import os
-from collections.abc import AsyncGenerator, Callable, Mapping
+import re
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
 
 from chatclient.errors import UsageError
-from chatclient.json import dumps, loads
-from chatclient.model import ChatModel
+from chatclient.json import dumps
+from chatclient.model import ChatModel, OutputMode
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
-from chatclient.providers.gemini_decoding import (
-    PROVIDER,
-    StreamDecoder,
-    decode_response,
-    unreadable,
-)
+from chatclient.providers.failures import json_of
+from chatclient.providers.gemini_decoding import PROVIDER, StreamDecoder, decode_response
 from chatclient.providers.gemini_encoding import Conversation, dialect_of, encode_options
 from chatclient.providers.gemini_stream import StreamReader
-from chatclient.providers.http import Headers, HttpClient, RetryPolicy, Timeouts, as_timeouts
+from chatclient.providers.http import (
+    HttpClient,
+    RetryPolicy,
+    Timeouts,
+    as_retry_policy,
+    as_timeouts,
+)
+from chatclient.providers.keys import Headers, HeaderSource, Key, headers_with, key_source
 from chatclient.response import ChatResponse
 from chatclient.runtime import Runtime
 from chatclient.values import EMPTY
+
+_SCHEMA_BESIDE_TOOLS = re.compile(r"gemini-(?:[3-9]|\d\d)")
 
 BASE_URL = "https://generativelanguage.googleapis.com/v1beta"
 """Where the Gemini API is."""
@@ -81,10 +86,12 @@ class GeminiChatModel(ChatModel):
             `/projects/{project}/locations/{location}/publishers/google`, and `api_key` gives
             access tokens, which expire: pass a function.
         options: Options for every request.
-        max_retries: How often a request is repeated that failed for a passing reason.
+        max_retries: How often a request is repeated that failed for a passing reason, or a
+            `RetryPolicy`.
         timeout: Seconds to wait for an answer, or `Timeouts`.
         headers: More headers for every request.
-        http_client: An httpx or httpx2 client to send requests with; the caller closes it.
+        http_client: An httpx or httpx2 client to send requests with, which the caller closes; or
+            `Connections`, for a proxy or HTTP/2.
 
     Raises:
         UsageError: There is no key, or the URL is none.
@@ -94,10 +101,10 @@ class GeminiChatModel(ChatModel):
         self,
         model: str = "gemini-2.5-flash",
         *,
-        api_key: str | Callable[[], str] | None = None,
+        api_key: Key = None,
         base_url: str | None = None,
         options: ChatOptions | None = None,
-        max_retries: int = 2,
+        max_retries: int | RetryPolicy = 2,
         timeout: float | Timeouts | None = 600.0,
         headers: Mapping[str, str] | None = None,
         http_client: Any = None,
@@ -110,7 +117,7 @@ class GeminiChatModel(ChatModel):
             base_url,
             headers_for(api_key, base_url, headers or EMPTY),
             as_timeouts(timeout),
-            RetryPolicy(max_retries),
+            as_retry_policy(max_retries),
             http_client,
         )
         # The last options and messages and what they come to; see `OpenAIChatModel`.
@@ -122,15 +129,17 @@ class GeminiChatModel(ChatModel):
         """The options that hold where a prompt sets none."""
         return self._options
 
+    def output_mode(self, options: ChatOptions) -> OutputMode:
+        """Return how the model is best held to a schema."""
+        # Before Gemini 3 a schema and tools exclude each other.
+        beside_tools = _SCHEMA_BESIDE_TOOLS.search(options.model or self.name) is not None
+        return "tool" if options.tool_callbacks and not beside_tools else "schema"
+
     async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
         """Return the model's response to *prompt*."""
         path = f"{path_of(prompt.options.model or self.name)}:generateContent"
         answer = await self._http.post(runtime, path, self._body(prompt))
-        try:
-            data = loads(answer.body)
-        except ValueError as error:
-            raise unreadable(answer.body) from error
-        return decode_response(data, answer.headers)
+        return decode_response(json_of(PROVIDER, answer.body), answer.headers)
 
     async def generate_stream(
         self, prompt: Prompt, runtime: Runtime
@@ -180,34 +189,18 @@ def path_of(model: str) -> str:
     return f"/{model}" if "/" in model else f"/models/{model}"
 
 
-def headers_for(
-    api_key: str | Callable[[], str] | None, base_url: str, more: Mapping[str, str]
-) -> Callable[[], Headers]:
+def headers_for(api_key: Key, base_url: str, more: Headers) -> HeaderSource:
     """Return what gives the headers of requests: with a key, or on Vertex AI with a token.
 
     Raises:
         UsageError: There is no key for Google's own service.
     """
-    on_vertex = "/projects/" in base_url
-    if api_key is None:
-        api_key = "" if on_vertex else _key_of_environment()
-    if not api_key and "googleapis.com" in base_url:
-        msg = "Gemini wants an API key: set GEMINI_API_KEY or pass api_key="
-        if on_vertex:
-            msg = "Vertex AI wants access tokens: pass a function that gives them as api_key="
+    on_google = "googleapis.com" in base_url
+    if "/projects/" not in base_url:
+        wanted_by = "Gemini" if on_google else ""
+        key = key_source(api_key, "GEMINI_API_KEY", "GOOGLE_API_KEY", wanted_by=wanted_by)
+        return headers_with(key, more, name="x-goog-api-key", scheme="")
+    if not api_key and on_google:
+        msg = "Vertex AI wants access tokens: pass a function that gives them as api_key="
         raise UsageError(msg)
-    key = api_key
-
-    def headers() -> Headers:
-        token = key() if callable(key) else key
-        if not token:
-            return more
-        if on_vertex:
-            return {"authorization": f"Bearer {token}", **more}
-        return {"x-goog-api-key": token, **more}
-
-    return headers
-
-
-def _key_of_environment() -> str:
-    return os.environ.get("GEMINI_API_KEY") or os.environ.get("GOOGLE_API_KEY") or ""
+    return headers_with(key_source(api_key or ""), more)

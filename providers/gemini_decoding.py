@@ -18,7 +18,7 @@ from chatclient.messages import (
     ToolCallChunk,
 )
 from chatclient.providers.failures import error_from, request_id
-from chatclient.providers.http import Headers
+from chatclient.providers.keys import Headers
 from chatclient.response import (
     ChatResponse,
     ChatResponseMetadata,

@@ -2,8 +2,9 @@
 
 from pydantic_core import from_json
 
+from chatclient.errors import InvalidResponseError
 from chatclient.json import dumps, loads
-from chatclient.providers.sse import ServerSentEventDecoder
+from chatclient.providers.sse import LARGEST_EVENT, ServerSentEventDecoder
 
 
 class StreamReader:
@@ -11,21 +12,32 @@ class StreamReader:
 
     A stream consists of server-sent events as a rule, but of the elements of an array where
     `alt=sse` was lost on the way; and a stream that fails ends with a bare object.
+
+    Args:
+        limit: How many bytes an event, or the array, may have.
     """
 
-    __slots__ = ("_events", "_is_json", "_tail")
+    __slots__ = ("_events", "_is_json", "_limit", "_tail")
 
-    def __init__(self) -> None:
-        self._events = ServerSentEventDecoder()
+    def __init__(self, limit: int = LARGEST_EVENT) -> None:
+        self._limit = limit
+        self._events = ServerSentEventDecoder(limit)
         self._is_json: bool | None = None
         self._tail = bytearray()  # the whole array, or what came since the last event
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Return the values that *chunk* completes."""
+        """Return the values that *chunk* completes.
+
+        Raises:
+            InvalidResponseError: There is more of one than the limit allows.
+        """
         self._tail += chunk
         if self._is_json is None and (start := self._tail.lstrip(b"\xef\xbb\xbf \t\r\n")):
             self._is_json = start[0] in b"[{"
         if self._is_json:
+            if len(self._tail) > self._limit:
+                msg = f"the answer in place of a stream is larger than {self._limit:,} bytes"
+                raise InvalidResponseError(msg)
             return []
         events = self._events.feed(chunk)
         if events:

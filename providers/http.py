@@ -1,24 +1,16 @@
-"""HTTP for all providers: connections, time-outs, retries, errors.
+"""HTTP for all providers: requests, retries, time-outs, errors.
 
-The only module that knows an HTTP library: httpx, or its successor httpx2 (same interface, far
-cheaper under concurrency) where that is installed. And, beside the runtime, the only one that
-knows whether a request blocks: it picks the blocking or the asynchronous client.
+The only module that sends anything, over httpx or its successor httpx2 (same interface, far
+cheaper under concurrency); and, beside the runtime, the only one that knows whether a request
+blocks.
 """
 
-import asyncio
-import importlib
 import os
-import ssl
-import threading
-import urllib.request
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
-from functools import cache
 from types import ModuleType
-from typing import Any, TypeVar
-from weakref import WeakKeyDictionary
-
-import tenacity
+from typing import Any, NamedTuple
 
 from chatclient.errors import (
     ConnectionFailedError,
@@ -29,71 +21,32 @@ from chatclient.errors import (
     StreamInterruptedError,
     UsageError,
 )
-from chatclient.logs import get_logger
+from chatclient.providers.connections import (
+    Connections,
+    Pools,
+    Shard,
+    errors_of_aiohttp,
+    http_library,
+    library_of,
+)
 from chatclient.providers.failures import error_of
+from chatclient.providers.keys import Headers, HeaderSource
+from chatclient.providers.retries import RetryPolicy, as_retry_policy, with_retries
+from chatclient.providers.timeouts import Timeouts, as_timeouts, shorter
 from chatclient.runtime import Runtime
 from chatclient.values import EMPTY
 
-log = get_logger(__name__)
-
-T = TypeVar("T")
-Headers = Mapping[str, str]
-HeaderSource = Callable[[], Headers]
-"""Gives the headers of a request; asked each time, for tokens that rotate."""
-
-
-@dataclass(frozen=True, slots=True)
-class Timeouts:
-    """How long to wait, in seconds; None waits for ever.
-
-    Attributes:
-        connect: For a connection, and for a free place in the pool.
-        read: For the answer to begin, and between any two of its chunks.
-        write: For the network to take the next piece of the request.
-    """
-
-    connect: float | None = 5.0
-    read: float | None = 600.0
-    write: float | None = 600.0
-
-    def within(self, seconds: float) -> dict[str, float | None]:
-        """Return these as the HTTP library wants them, none longer than *seconds*."""
-        connect, read, write = (
-            min(value, seconds) if value is not None else _finite(seconds)
-            for value in (self.connect, self.read, self.write)
-        )
-        return {"connect": connect, "read": read, "write": write, "pool": connect}
-
-
-def _finite(seconds: float) -> float | None:
-    return None if seconds == float("inf") else seconds
-
-
-def as_timeouts(timeout: float | Timeouts | None) -> Timeouts:
-    """Return *timeout* as `Timeouts`; a number bounds the wait for the answer, None nothing."""
-    if isinstance(timeout, Timeouts):
-        return timeout
-    if timeout is None:
-        return Timeouts(None, None, None)
-    return Timeouts(min(5.0, timeout), timeout, timeout)
-
-
-@dataclass(frozen=True, slots=True)
-class RetryPolicy:
-    """When to ask again: after connection failures, 408, 409, 429 and 5xx.
-
-    A wait that the provider asks for is kept, up to `longest_wait`; otherwise it doubles from
-    `first_wait` on, with jitter. Once a byte of the answer has arrived, nothing is retried.
-
-    Attributes:
-        max_retries: How often to ask again.
-        first_wait: Seconds before the first retry, at most.
-        longest_wait: Seconds before any retry, at most.
-    """
-
-    max_retries: int = 2
-    first_wait: float = 0.5
-    longest_wait: float = 60.0
+__all__ = [
+    "Connections",
+    "Headers",
+    "HttpAnswer",
+    "HttpClient",
+    "RetryPolicy",
+    "Timeouts",
+    "as_retry_policy",
+    "as_timeouts",
+    "http_library",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,96 +57,43 @@ class HttpAnswer:
     body: bytes
 
 
-@dataclass(slots=True)
-class _Shard:
-    """One of several smaller pools: searching one big pool costs more than the request."""
+class _Outgoing(NamedTuple):
+    """What is sent, at every attempt."""
 
-    transport: Any
-    busy: int = 0
-
-
-class _LoopPools:
-    """The pools of one event loop; they close with the loop."""
-
-    def __init__(self) -> None:
-        self.shards: list[_Shard] = []
-        self._end = self._until_the_end()
-
-    async def begin(self) -> None:
-        """Tie the pools to the running loop.
-
-        A loop that ends (`asyncio.run`) first ends the asynchronous generators begun on it, so
-        one that waits to be ended is told when to hang up, while that is still possible.
-        """
-        await anext(self._end)
-
-    async def _until_the_end(self) -> AsyncGenerator[None, None]:
-        try:
-            yield
-        finally:
-            for shard in self.shards:
-                await shard.transport.aclose()
-
-    async def aclose(self) -> None:
-        """Close all connections."""
-        await self._end.aclose()
+    path: str
+    body: bytes
+    headers: Headers
+    key: str | None  # by which the provider knows one request that comes twice
 
 
-_SHARDS = 64
-_PER_SHARD = 4  # requests at once before the next pool is opened
-_CONNECTIONS = 1000
-_KEEPALIVE_SECONDS = 30.0
+class _Begun(NamedTuple):
+    """An answer of which only the headers have been read."""
+
+    response: Any
+    shard: Shard | None
+    headers: Headers
+
+
+class _Known(NamedTuple):
+    """What all requests to one path share."""
+
+    library: ModuleType
+    headers: Headers
+    url: Any
+    raw: list[tuple[bytes, bytes]]
+
+
 _HEADERS = {
     "accept": "*/*",
     "accept-encoding": "gzip, deflate",
     "content-type": "application/json",
     "user-agent": "chatclient",
 }
-
-
-@cache
-def _library(name: str) -> ModuleType:
-    return importlib.import_module(name)
-
-
-def http_library() -> ModuleType:
-    """Return the HTTP library in use.
-
-    That is httpx2 where it is installed, else httpx. The environment's `CHATCLIENT_HTTP` decides
-    otherwise: `httpx`, `httpx2`, or `aiohttp` for httpx over aiohttp's connections, which carry
-    the most requests (extra `aiohttp`; blocking requests then go over httpx).
-
-    Raises:
-        UsageError: The environment names something else.
-    """
-    name = os.environ.get("CHATCLIENT_HTTP")
-    if name is None:
-        try:
-            return _library("httpx2")
-        except ImportError:
-            return _library("httpx")
-    if name not in _LIBRARIES:
-        msg = f"CHATCLIENT_HTTP is {name!r}; it can be {', '.join(_LIBRARIES)}"
-        raise UsageError(msg)
-    return _library(_LIBRARIES[name])
-
-
-_LIBRARIES = {"httpx": "httpx", "httpx2": "httpx2", "aiohttp": "httpx"}
-
-
-def _transport_kind(library: ModuleType, *, blocking: bool) -> Any:
-    if blocking:
-        return library.HTTPTransport
-    if os.environ.get("CHATCLIENT_HTTP") == "aiohttp":
-        return _library("httpx_aiohttp").AiohttpTransport
-    return library.AsyncHTTPTransport
-
-
-@cache
-def _tls(library: ModuleType) -> ssl.SSLContext:
-    # One for all clients: loading the certificates takes longer than twenty requests.
-    context: ssl.SSLContext = library.create_ssl_context()
-    return context
+_IDEMPOTENCY = "idempotency-key"
+# So that a server gone wild cannot fill the memory; vectors of 2,000 texts have room.
+_LARGEST_ANSWER = 256 * 2**20
+_LARGEST_REFUSAL = 2**20
+_REFUSAL_SECONDS = 10.0  # for the reasons, when the status has already said it all
 
 
 @dataclass(eq=False)
@@ -210,26 +110,27 @@ class HttpClient:
         timeouts: How long to wait.
         retry: When to ask again.
         http_client: A client of the application's own, blocking or asynchronous, which is then
-            used as it is, and not closed here.
+            used as it is, and not closed here; or how to connect, as `Connections`.
+        idempotent: Whether each request names a key, the same one at every attempt.
     """
 
     provider: str
     base_url: str
     headers: HeaderSource = field(repr=False)
-    timeouts: Timeouts = Timeouts()
-    retry: RetryPolicy = RetryPolicy()
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
     http_client: Any = None
+    idempotent: bool = False
 
     def __post_init__(self) -> None:
         self.base_url = self.base_url.rstrip("/")
         if not self.base_url.startswith(("http://", "https://")):
             msg = f"base_url has to begin with http:// or https://, not {self.base_url!r}"
             raise UsageError(msg)
-        self._lock = threading.Lock()
-        # Per path what all requests share: library, headers, URL, headers in bytes.
-        self._known: dict[str, tuple[ModuleType, Headers, Any, list[tuple[bytes, bytes]]]] = {}
-        self._blocking: Any = None
-        self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopPools] = WeakKeyDictionary()
+        settings = self.http_client if isinstance(self.http_client, Connections) else None
+        self._own = self.http_client if settings is None else None
+        self._pools = Pools(self.base_url, settings or Connections())
+        self._known: dict[str, _Known] = {}
 
     async def post(
         self, runtime: Runtime, path: str, body: bytes, headers: Headers = EMPTY
@@ -246,18 +147,19 @@ class HttpClient:
             ProviderError: There was none, or a refusal; retries have been made.
             DeadlineExceededError: The request's deadline has passed.
         """
+        runtime, outgoing = self._begun(runtime, path, body, headers)
 
         async def attempt() -> HttpAnswer:
-            response, shard = await self._open(runtime, path, body, headers)
+            begun = await self._open(runtime, outgoing)
             try:
-                content = response.read() if runtime.blocking else await response.aread()
-            except self._failures(response) as error:
-                raise self._translated(error) from error
+                content = await self._whole(begun.response, runtime, _LARGEST_ANSWER)
+            except self._failures(begun.response) as error:
+                raise self._translated(error) from _cause(error)
             finally:
-                await self._hang_up(response, shard, runtime)
-            return HttpAnswer(_plain(response.headers), content)
+                await self._hang_up(begun.response, begun.shard, runtime)
+            return HttpAnswer(begun.headers, content)
 
-        return await self._with_retries(runtime, attempt)
+        return await with_retries(attempt, self.retry, runtime, self.provider)
 
     async def stream(
         self, runtime: Runtime, path: str, body: bytes, headers: Headers = EMPTY
@@ -271,46 +173,45 @@ class HttpClient:
             ProviderError: As with `post`; once the headers are there, nothing is retried.
             StreamInterruptedError: The connection broke, or went silent, in the middle.
         """
-        response, shard = await self._with_retries(
-            runtime, lambda: self._open(runtime, path, body, headers)
-        )
-        received = _plain(response.headers)
-        encoded = "content-encoding" in received
+        runtime, outgoing = self._begun(runtime, path, body, headers)
+
+        async def attempt() -> _Begun:
+            return await self._open(runtime, outgoing)
+
+        begun = await with_retries(attempt, self.retry, runtime, self.provider)
+        failures: tuple[type[Exception], ...] = self._failures(begun.response)
+        failures = (RequestTimeoutError, *failures)
         try:
-            yield HttpAnswer(received, b"")
-            if runtime.blocking:
-                for chunk in response.iter_bytes() if encoded else response.iter_raw():
-                    yield HttpAnswer(received, chunk)
-            else:
-                async for chunk in response.aiter_bytes() if encoded else response.aiter_raw():
-                    yield HttpAnswer(received, chunk)
-        except self._failures(response) as error:
+            yield HttpAnswer(begun.headers, b"")
+            async with aclosing(self._pieces(begun.response, runtime)) as pieces:
+                async for piece in pieces:
+                    yield HttpAnswer(begun.headers, piece)
+        except failures as error:
             cause = self._translated(error)
             msg = f"the stream broke before its end: {cause}"
-            raise StreamInterruptedError(msg, provider=self.provider) from error
+            raise StreamInterruptedError(msg, provider=self.provider) from _cause(error)
         finally:
-            await self._hang_up(response, shard, runtime)
+            await self._hang_up(begun.response, begun.shard, runtime)
 
     def close(self) -> None:
         """Close the connections of blocking requests."""
-        with self._lock:
-            transport, self._blocking = self._blocking, None
-        if transport is not None:
-            transport.close()
+        self._pools.close()
 
     async def aclose(self) -> None:
         """Close the connections of blocking requests and of this event loop."""
-        with self._lock:
-            pools = self._loops.pop(asyncio.get_running_loop(), None)
-        if pools is not None:
-            await pools.aclose()
-        self.close()
+        await self._pools.aclose()
 
     # --- one exchange ---
 
-    async def _open(
+    def _begun(
         self, runtime: Runtime, path: str, body: bytes, headers: Headers
-    ) -> "tuple[Any, _Shard | None]":
+    ) -> tuple[Runtime, _Outgoing]:
+        if self.timeouts.total is not None:
+            runtime = runtime.with_deadline(self.timeouts.total)
+        key = os.urandom(16).hex() if self.idempotent else None
+        return runtime, _Outgoing(path, body, headers, key)
+
+    async def _open(self, runtime: Runtime, outgoing: _Outgoing) -> _Begun:
         """Send a request and return its answer, of which only the headers have been read."""
         if not runtime.remaining():
             msg = f"the deadline passed before {self.provider} could be asked"
@@ -318,183 +219,186 @@ class HttpClient:
         client, shard = await self._client_for(runtime)
         if shard is not None:
             shard.busy += 1
+        request: Any = None
         response: Any = None
         try:
-            request = self._request(client, path, body, headers, runtime)
-            if self.http_client is not None:
+            request = self._request(client, outgoing, runtime)
+            if self._own is not None:
                 sent = client.send(request, stream=True)
             elif runtime.blocking:
                 sent = client.handle_request(request)
             else:
                 sent = client.handle_async_request(request)
             response = sent if runtime.blocking else await sent
+            self._wait_for_the_rest(request, runtime, refused=not response.is_success)
             if response.is_success:
-                return response, shard
-            content = response.read() if runtime.blocking else await response.aread()
+                return _Begun(response, shard, self._headers_of(response, request))
+            refusal = await self._refusal(response, request, runtime)
         except BaseException as error:
             await self._hang_up(response, shard, runtime)
             if isinstance(error, self._failures(client)):
-                raise self._translated(error) from error
+                raise self._translated(error) from _cause(error)
             raise
         await self._hang_up(response, shard, runtime)
-        raise error_of(self.provider, response.status_code, _plain(response.headers), content)
+        raise refusal
 
-    async def _hang_up(self, response: Any, shard: _Shard | None, runtime: Runtime) -> None:
+    async def _hang_up(self, response: Any, shard: Shard | None, runtime: Runtime) -> None:
         if shard is not None:
             shard.busy -= 1
         if response is not None:
             response.close() if runtime.blocking else await response.aclose()
 
-    def _request(
-        self, client: Any, path: str, body: bytes, headers: Headers, runtime: Runtime
-    ) -> Any:
-        library = _library_of(client)
-        more = {**self.headers(), **headers}
-        if self.http_client is not None:
-            # Through its own builder: it may have headers, cookies and time-outs of its own.
-            named = {**_HEADERS, **more}
-            return client.build_request("POST", self.base_url + path, content=body, headers=named)
-        known = self._known.get(path)
-        if known is None or known[0] is not library or known[1] != more:
-            url = library.URL(self.base_url + path)
-            named = {"host": url.netloc.decode(), **_HEADERS, **more}
-            raw = [(name.encode("ascii"), value.encode()) for name, value in named.items()]
-            known = self._known[path] = (library, more, url, raw)
-        _, _, url, raw = known
-        sent = library.Headers([*raw, (b"content-length", b"%d" % len(body))])
-        timeout = self.timeouts.within(runtime.remaining())
-        # With a stream in place of content the library adds no headers: they are complete.
-        stream = library.ByteStream(body)
-        extensions = {"timeout": timeout}
-        request = library.Request("POST", url, headers=sent, stream=stream, extensions=extensions)
-        request.read()  # there is nothing to wait for, and transports may ask for the content
-        return request
-
-    # --- clients ---
-
-    async def _client_for(self, runtime: Runtime) -> "tuple[Any, _Shard | None]":
-        if self.http_client is not None:
+    async def _client_for(self, runtime: Runtime) -> "tuple[Any, Shard | None]":
+        if self._own is not None:
             return self._own_client(runtime), None
         if runtime.blocking:
-            return self._blocking or self._open_blocking(), None
-        loop = asyncio.get_running_loop()
-        pools = self._loops.get(loop)
-        if pools is None:
-            pools = self._loops[loop] = _LoopPools()
-            await pools.begin()
-        shards = pools.shards
-        for shard in shards:
-            if shard.busy < _PER_SHARD:
-                return shard.transport, shard
-        if len(shards) < _SHARDS:
-            shards.append(_Shard(self._new_transport(blocking=False)))
-            return shards[-1].transport, shards[-1]
-        shard = min(shards, key=lambda shard: shard.busy)
+            return self._pools.blocking(), None
+        shard = await self._pools.on_loop()
         return shard.transport, shard
 
     def _own_client(self, runtime: Runtime) -> Any:
-        library = _library_of(self.http_client)
+        library = library_of(self._own)
         kind = library.Client if runtime.blocking else library.AsyncClient
-        if not isinstance(self.http_client, kind):
+        if not isinstance(self._own, kind):
             wanted = f"{library.__name__}.{kind.__name__}"
             modes = "call() and stream()" if runtime.blocking else "acall() and astream()"
             msg = f"{modes} need http_client= to be a {wanted}"
             raise UsageError(msg)
-        return self.http_client
+        return self._own
 
-    def _open_blocking(self) -> Any:
-        with self._lock:
-            if self._blocking is None:
-                self._blocking = self._new_transport(blocking=True)
-            return self._blocking
+    def _request(self, client: Any, outgoing: _Outgoing, runtime: Runtime) -> Any:
+        library = library_of(client)
+        more = {**self.headers(), **outgoing.headers}
+        if self._own is not None:
+            return self._request_of_own(client, outgoing, more, runtime)
+        known = self._known.get(outgoing.path)
+        if known is None or known.library is not library or known.headers != more:
+            url = library.URL(self.base_url + outgoing.path)
+            raw = _raw({"host": url.netloc.decode(), **_HEADERS, **more})
+            known = self._known[outgoing.path] = _Known(library, more, url, raw)
+        raw = [*known.raw, (b"content-length", b"%d" % len(outgoing.body))]
+        if outgoing.key is not None and _IDEMPOTENCY not in more:
+            raw.append((_IDEMPOTENCY.encode(), outgoing.key.encode()))
+        # With a stream in place of content the library adds no headers: they are complete.
+        request = library.Request(
+            "POST",
+            known.url,
+            headers=library.Headers(raw),
+            stream=library.ByteStream(outgoing.body),
+            extensions={"timeout": self.timeouts.within(runtime.remaining())},
+        )
+        request.read()  # there is nothing to wait for, and transports may ask for the content
+        return request
 
-    def _new_transport(self, *, blocking: bool) -> Any:
-        """Return connections without a client on top: redirects, cookies and the like are not ours.
+    def _request_of_own(
+        self, client: Any, outgoing: _Outgoing, more: Headers, runtime: Runtime
+    ) -> Any:
+        """Build a request with the client: it may have headers, cookies and time-outs."""
+        key = {} if outgoing.key is None else {_IDEMPOTENCY: outgoing.key}
+        named = {**_HEADERS, **key, **more}
+        _raw(named)  # a key that cannot be sent is told without showing it
+        url = self.base_url + outgoing.path
+        request = client.build_request("POST", url, content=outgoing.body, headers=named)
+        timeouts = request.extensions["timeout"]
+        remaining = runtime.remaining()
+        timeouts.update({name: shorter(value, remaining) for name, value in timeouts.items()})
+        return request
 
-        Leaving out the client saves a tenth of what a request costs.
+    def _wait_for_the_rest(self, request: Any, runtime: Runtime, *, refused: bool) -> None:
+        """Let the time-outs of a request's body follow those of its beginning."""
+        timeouts = request.extensions["timeout"]
+        if self._own is None and self.timeouts.first_byte is not None:
+            timeouts["read"] = self.timeouts.read
+        if refused:
+            timeouts["read"] = shorter(timeouts["read"], _REFUSAL_SECONDS)
+        if runtime.deadline is not None:
+            timeouts["read"] = shorter(timeouts["read"], runtime.remaining())
+
+    # --- answers ---
+
+    def _headers_of(self, response: Any, request: Any) -> Headers:
+        """Return an answer's headers, if its body is encoded in a way that was asked for.
+
+        Raises:
+            InvalidResponseError: It is not, and may not be readable here.
         """
-        library = http_library()
-        # As many connections may idle as may exist: httpx's blocking pool loses requests when it
-        # has to close idle ones under load.
-        limits = library.Limits(
-            max_connections=_CONNECTIONS,
-            max_keepalive_connections=_CONNECTIONS,
-            keepalive_expiry=_KEEPALIVE_SECONDS,
-        )
-        secure = self.base_url.startswith("https://")
-        address = library.URL(self.base_url)
-        proxy = _proxy_for(address)
-        return _transport_kind(library, blocking=blocking)(
-            limits=limits,
-            verify=_tls(library) if secure else False,
-            proxy=library.Proxy(proxy) if proxy else None,
-        )
+        received = _plain(response.headers)
+        if "content-encoding" not in received:
+            return received
+        encoding = received["content-encoding"].lower()
+        asked = f"identity, x-gzip, {request.headers.get('accept-encoding', '')}"
+        wanted = {name.partition(";")[0].strip() for name in asked.split(",")}
+        if wanted.issuperset(name.strip() for name in encoding.split(",")):
+            return received
+        msg = f"{self.provider} answered in the encoding {encoding!r}, which was not asked for"
+        raise InvalidResponseError(msg, provider=self.provider)
+
+    async def _whole(self, response: Any, runtime: Runtime, limit: int) -> bytes:
+        content: list[bytes] = []
+        size = 0
+        async with aclosing(self._pieces(response, runtime)) as pieces:
+            async for piece in pieces:
+                content.append(piece)
+                size += len(piece)
+                if size > limit:
+                    msg = f"the answer of {self.provider} is larger than {limit:,} bytes"
+                    raise InvalidResponseError(msg, provider=self.provider)
+        return b"".join(content)
+
+    async def _pieces(self, response: Any, runtime: Runtime) -> AsyncGenerator[bytes, None]:
+        """Yield an answer's body as it comes.
+
+        Raises:
+            RequestTimeoutError: There is no time left for more.
+        """
+        # Clients of others may come with answers that are known from the beginning.
+        decoded = self._own is not None or "content-encoding" in response.headers
+        if runtime.blocking:
+            for piece in response.iter_bytes() if decoded else response.iter_raw():
+                self._keep_to_the_time(runtime)
+                yield piece
+        else:
+            async for piece in response.aiter_bytes() if decoded else response.aiter_raw():
+                self._keep_to_the_time(runtime)
+                yield piece
+
+    def _keep_to_the_time(self, runtime: Runtime) -> None:
+        if runtime.deadline is not None and not runtime.remaining():
+            msg = f"{self.provider} did not come to an end in time"
+            raise RequestTimeoutError(msg, provider=self.provider)
+
+    async def _refusal(self, response: Any, request: Any, runtime: Runtime) -> ProviderError:
+        """Return the error that a refusal stands for, its reasons as far as they can be read."""
+        content = b""
+        # The status says the most; a body that breaks off or never ends takes nothing from it.
+        with suppress(ProviderError, *self._failures(response)):
+            content = await self._whole(response, runtime, _LARGEST_REFUSAL)
+        for name, value in request.headers.items():
+            secret = value.removeprefix("Bearer ").encode()
+            if name in _SECRET and len(secret) >= _SHORTEST_SECRET:
+                content = content.replace(secret, b"***")  # some quote the key they refuse
+        headers = _plain(response.headers)
+        return error_of(self.provider, response.status_code, headers, content)
 
     # --- failures ---
 
     def _failures(self, where: Any) -> "tuple[type[Exception], ...]":
-        library = _library_of(where)
-        return (library.HTTPError, library.InvalidURL, library.StreamError)
+        library = library_of(where)
+        return (library.HTTPError, library.InvalidURL, library.StreamError, *errors_of_aiohttp())
 
-    def _translated(self, error: BaseException) -> ProviderError:
+    def _translated(self, error: Exception) -> ProviderError:
+        if isinstance(error, ProviderError):
+            return error
         names = {kind.__name__ for kind in type(error).__mro__}
         text = str(error) or type(error).__name__
         if "TimeoutException" in names:
             msg = f"{self.provider} did not answer in time ({type(error).__name__})"
             return RequestTimeoutError(msg, provider=self.provider)
-        if "TransportError" in names:
+        if not names.isdisjoint(("TransportError", "ClientError")):
             msg = f"cannot talk to {self.provider} at {self.base_url}: {text}"
             return ConnectionFailedError(msg, provider=self.provider)
         msg = f"the answer of {self.provider} cannot be read: {text}"
         return InvalidResponseError(msg, provider=self.provider)
-
-    async def _with_retries(
-        self, runtime: Runtime, attempt: "Callable[[], Coroutine[Any, Any, T]]"
-    ) -> T:
-        try:
-            return await attempt()
-        except ProviderError as error:
-            if not error.retryable or not self.retry.max_retries:
-                raise
-            first: ProviderError | None = error
-
-        async def again() -> T:
-            # The first failure is replayed into tenacity, which is only called upon when there
-            # is one: asking it beforehand would cost every request.
-            nonlocal first
-            if first is not None:
-                failed, first = first, None
-                raise failed
-            return await attempt()
-
-        return await self._retrying(runtime)(again)
-
-    def _retrying(self, runtime: Runtime) -> tenacity.AsyncRetrying:
-        policy = self.retry
-        backoff = tenacity.wait_random_exponential(policy.first_wait, policy.longest_wait)
-
-        def wait(state: tenacity.RetryCallState) -> float:
-            asked = getattr(_error_in(state), "retry_after", None)
-            return backoff(state) if asked is None else min(asked, policy.longest_wait)
-
-        enough = tenacity.stop_after_attempt(policy.max_retries + 1)
-
-        def log_retry(state: tenacity.RetryCallState) -> None:
-            error = repr(_error_in(state))
-            log.info("retry", provider=self.provider, error=error, wait=state.upcoming_sleep)
-
-        return tenacity.AsyncRetrying(
-            retry=tenacity.retry_if_exception(lambda error: getattr(error, "retryable", False)),
-            stop=lambda state: enough(state) or state.upcoming_sleep >= runtime.remaining(),
-            wait=wait,
-            before_sleep=log_retry,
-            sleep=runtime.sleep,
-            reraise=True,
-        )
-
-
-def _error_in(state: tenacity.RetryCallState) -> BaseException | None:
-    return state.outcome.exception() if state.outcome is not None else None
 
 
 def _plain(headers: Any) -> Headers:
@@ -502,19 +406,23 @@ def _plain(headers: Any) -> Headers:
     return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in headers.raw}
 
 
-def _proxy_for(url: Any) -> str | None:
-    """Return the proxy that the environment names for *url*, if any."""
-    proxies = urllib.request.getproxies()
-    if not proxies or urllib.request.proxy_bypass(url.host):
-        return None
-    return proxies.get(url.scheme) or proxies.get("all")
+def _cause(error: Exception) -> Exception | None:
+    """Return what may be shown as the cause: aiohttp's errors show the headers of the request."""
+    return None if hasattr(error, "request_info") else error
 
 
-def _library_of(thing: Any) -> ModuleType:
-    """Return the HTTP library that a client or response belongs to, whatever its subclass."""
-    for kind in type(thing).__mro__:
-        root = kind.__module__.partition(".")[0]
-        if root in ("httpx", "httpx2"):
-            return _library(root)
-    msg = f"http_client= takes a client of httpx or httpx2, not {thing!r}"
-    raise UsageError(msg)
+_SECRET = ("authorization", "x-api-key", "x-goog-api-key", "api-key")
+_SHORTEST_SECRET = 8  # a shorter one hides nothing, and would be found in other words
+
+
+def _raw(headers: Headers) -> list[tuple[bytes, bytes]]:
+    """Return *headers* in bytes.
+
+    Raises:
+        UsageError: One of them cannot be sent: a key with a line end, say, which is not shown.
+    """
+    for name, value in headers.items():
+        if not (name.isascii() and value.isprintable()):
+            msg = f"the header {name!r} has a value with a line end or the like; check the API key"
+            raise UsageError(msg)
+    return [(name.lower().encode("ascii"), value.encode()) for name, value in headers.items()]

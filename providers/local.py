@@ -3,7 +3,7 @@
 import json
 import os
 import threading
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -11,8 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from chatclient.errors import UsageError
-from chatclient.messages import AssistantMessage, Message, ToolCall
-from chatclient.model import ChatModel
+from chatclient.messages import (
+    AssistantMessage,
+    Message,
+    Part,
+    ToolCall,
+    ToolCallChunk,
+    ToolResponse,
+    ToolResponseMessage,
+)
+from chatclient.model import ChatModel, OutputMode
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
 from chatclient.providers.http import Timeouts
@@ -24,11 +32,14 @@ from chatclient.providers.weights import (
     Weights,
     join_weights,
 )
-from chatclient.response import ChatResponse
+from chatclient.response import ChatResponse, Generation
 from chatclient.runtime import Runtime
+from chatclient.tool import FAILURE, STEP, ToolCallback
 
 _LLAMA = Dialect(provider="local", max_tokens="max_tokens")
 _BY_NAME = {"1.5b": QWEN_CODER_1_5B, "0.5b": QWEN_CODER_0_5B}
+# What only a better call can mend.
+_WRONG_CALL = ("malformed_arguments", "invalid_arguments", "unknown_tool")
 # Small models answer best without chance, and some never come to an end by themselves.
 _OPTIONS = OpenAIChatOptions(temperature=0.0, max_tokens=1024)
 
@@ -42,7 +53,9 @@ class LocalChatModel(ChatModel):
 
     Args:
         model: Which weights (extras `weights` and `weights-small`), by constant or by name
-            (`1.5b`, `0.5b`), or the path of any GGUF file.
+            (`1.5b`, `0.5b`); also the path of a GGUF file, so that `"local:/models/my.gguf"`
+            names a model.
+        model_path: The path of any GGUF file, instead of *model*.
         options: Options for every request; default: no randomness, 1024 tokens of output.
         n_ctx: How many tokens each conversation may have, prompt and answer together.
         n_parallel: How many requests are answered at once; more of them wait.
@@ -57,10 +70,11 @@ class LocalChatModel(ChatModel):
         UsageError: *model* is neither a name nor the path of a file.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - settings, all but the first by keyword
         self,
         model: Weights | str | os.PathLike[str] = QWEN_CODER_1_5B,
         *,
+        model_path: str | os.PathLike[str] | None = None,
         options: ChatOptions | None = None,
         n_ctx: int = 4096,
         n_parallel: int = 2,
@@ -71,7 +85,7 @@ class LocalChatModel(ChatModel):
         headers: Mapping[str, str] | None = None,
         http_client: Any = None,
     ) -> None:
-        self._source = _source_of(model)
+        self._source = _source_of(model) if model_path is None else Path(model_path)
         name = self._source.name
         self._options = replace(_OPTIONS, model=name).merge(options)
         self._server_at = partial(
@@ -99,19 +113,28 @@ class LocalChatModel(ChatModel):
         """The options that hold where a prompt sets none."""
         return self._options
 
+    def output_mode(self, options: ChatOptions) -> OutputMode:
+        """Return how the model is best held to a schema."""
+        # llama.cpp refuses a schema beside tools.
+        return "tool" if options.tool_callbacks else "schema"
+
     async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
         """Return the model's response to *prompt*."""
         model = await self._loaded(runtime)
-        return await model.generate(_sendable(prompt), runtime)
+        prompt = _sendable(prompt)
+        response = await model.generate(prompt, runtime)
+        return response if _may_call_several(prompt) else _with_one_call(response)
 
     async def generate_stream(
         self, prompt: Prompt, runtime: Runtime
     ) -> AsyncGenerator[ChatResponse | str, None]:
         """Yield the model's response to *prompt* as it comes."""
         model = await self._loaded(runtime)
-        async with aclosing(model.generate_stream(_sendable(prompt), runtime)) as chunks:
+        prompt = _sendable(prompt)
+        several = _may_call_several(prompt)
+        async with aclosing(model.generate_stream(prompt, runtime)) as chunks:
             async for chunk in chunks:
-                yield chunk
+                yield chunk if several or isinstance(chunk, str) else _with_one_call(chunk)
 
     def close(self) -> None:
         """Close the connections of blocking calls, and the server when nobody else needs it."""
@@ -172,31 +195,106 @@ def _source_of(model: Weights | str | os.PathLike[str]) -> Weights | Path:
 
 
 def _sendable(prompt: Prompt) -> Prompt:
-    """Return *prompt* with arguments that llama.cpp can parse: it refuses all others with a 500.
-
-    A small model may well write malformed ones. Its attempt is kept, as a value.
-    """
+    """Return *prompt* as llama.cpp and a small model get on with it best."""
+    options = _with_fitting_tools(prompt.options)
+    if options is not prompt.options:
+        prompt = Prompt.of(prompt.messages, options)
     if all(_is_sendable(message) for message in prompt.messages):
         return prompt
     return prompt.with_messages(_mended(message) for message in prompt.messages)
 
 
+def _with_fitting_tools(options: ChatOptions) -> ChatOptions:
+    """Return *options* with the tools that the model shall see, and how many it may call at once.
+
+    llama.cpp shows a model its tools even when it must not call any; a small one then writes calls
+    as text. And a tool without arguments tells something that the others need, as a rule (what
+    time it is): called in one go with them, it would come too late for their arguments.
+    """
+    tools = options.tool_callbacks
+    if not tools:
+        return options
+    if options.tool_choice == "none":
+        return options.mutate(tool_callbacks=(), tool_choice=None)
+    if options.parallel_tool_calls is None and any(_needs_nothing(tool) for tool in tools):
+        return options.mutate(parallel_tool_calls=False)
+    return options
+
+
+def _needs_nothing(tool: ToolCallback) -> bool:
+    return not tool.definition.input_schema.get("properties")
+
+
+def _may_call_several(prompt: Prompt) -> bool:
+    return prompt.options.parallel_tool_calls is not False
+
+
+def _with_one_call(response: ChatResponse) -> ChatResponse:
+    """Return *response*, whole or a chunk, without further tool calls: llama.cpp lets them pass."""
+    generations = tuple(_one_call(generation) for generation in response.generations)
+    return replace(response, generations=generations)
+
+
+def _one_call(generation: Generation) -> Generation:
+    message = generation.output
+    parts = list(_up_to_one_call(message.parts))
+    if len(parts) == len(message.parts):
+        return generation
+    return replace(generation, output=AssistantMessage(parts, metadata=message.metadata))
+
+
+def _up_to_one_call(parts: Iterable[Part]) -> Iterator[Part]:
+    called = False
+    for part in parts:
+        if isinstance(part, ToolCallChunk):
+            if not part.index:
+                yield part
+        elif not isinstance(part, ToolCall):
+            yield part
+        elif not called:
+            called = True
+            yield part
+
+
 def _is_sendable(message: Message) -> bool:
-    return not isinstance(message, AssistantMessage) or all(
-        _is_object(call.arguments) for call in message.tool_calls
-    )
+    """Return whether *message* may stay as it is."""
+    match message:
+        case AssistantMessage():
+            # llama.cpp answers with a 500 when it cannot parse all arguments.
+            return all(_is_object(call.arguments) for call in message.tool_calls)
+        case ToolResponseMessage():
+            return all(_mark_of(response) is None for response in message.responses)
+        case _:
+            return True
 
 
 def _mended(message: Message) -> Message:
-    if not isinstance(message, AssistantMessage):
-        return message
-    return message.mutate(tool_calls=[_mended_call(call) for call in message.tool_calls])
+    """Return *message* with malformed arguments kept as a value, and with marked results."""
+    match message:
+        case AssistantMessage():
+            return message.mutate(tool_calls=[_mended_call(call) for call in message.tool_calls])
+        case ToolResponseMessage():
+            return message.mutate(responses=[_marked(response) for response in message.responses])
+        case _:
+            return message
 
 
 def _mended_call(call: ToolCall) -> ToolCall:
     if _is_object(call.arguments):
         return call
     return replace(call, arguments=json.dumps({"malformed": call.arguments}))
+
+
+def _mark_of(response: ToolResponse) -> str | None:
+    """Return the word by which the template knows that another call has to follow, and why."""
+    if response.metadata.get(FAILURE) in _WRONG_CALL:
+        return "Error: "
+    return "Step: " if response.metadata.get(STEP) else None
+
+
+def _marked(response: ToolResponse) -> ToolResponse:
+    mark = _mark_of(response)
+    return response if mark is None else replace(response, data=mark + response.data)
 
 
 def _is_object(arguments: str) -> bool:

@@ -1,16 +1,23 @@
 """Models of an Ollama server, through its own chat API."""
 
 import os
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
 
 from chatclient.json import dumps
-from chatclient.model import ChatModel
+from chatclient.model import ChatModel, OutputMode
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
-from chatclient.providers.http import Headers, HttpClient, RetryPolicy, Timeouts, as_timeouts
+from chatclient.providers.http import (
+    HttpClient,
+    RetryPolicy,
+    Timeouts,
+    as_retry_policy,
+    as_timeouts,
+)
+from chatclient.providers.keys import Headers, HeaderSource, Key, headers_with, key_source
 from chatclient.providers.ollama_codec import (
     PROVIDER,
     Lines,
@@ -19,6 +26,7 @@ from chatclient.providers.ollama_codec import (
     encode_options,
     wire_of,
 )
+from chatclient.providers.transcript import Transcript
 from chatclient.response import ChatResponse
 from chatclient.runtime import Runtime
 from chatclient.values import EMPTY
@@ -63,10 +71,12 @@ class OllamaChatModel(ChatModel):
         base_url: Where the server is; default: the environment's `OLLAMA_HOST`, else this
             machine.
         options: Options for every request.
-        max_retries: How often a request is repeated that failed for a passing reason.
+        max_retries: How often a request is repeated that failed for a passing reason, or a
+            `RetryPolicy`.
         timeout: Seconds to wait for an answer, or `Timeouts`; loading a model takes its time.
         headers: More headers for every request.
-        http_client: An httpx or httpx2 client to send requests with; the caller closes it.
+        http_client: An httpx or httpx2 client to send requests with, which the caller closes; or
+            `Connections`, for a proxy or HTTP/2.
 
     Raises:
         UsageError: The URL is none.
@@ -76,10 +86,10 @@ class OllamaChatModel(ChatModel):
         self,
         model: str = "llama3.2",
         *,
-        api_key: str | Callable[[], str] | None = None,
+        api_key: Key = None,
         base_url: str | None = None,
         options: ChatOptions | None = None,
-        max_retries: int = 2,
+        max_retries: int | RetryPolicy = 2,
         timeout: float | Timeouts | None = 600.0,
         headers: Mapping[str, str] | None = None,
         http_client: Any = None,
@@ -91,16 +101,22 @@ class OllamaChatModel(ChatModel):
             base_url or host_of_environment(),
             headers_for(api_key, headers or EMPTY),
             as_timeouts(timeout),
-            RetryPolicy(max_retries),
+            as_retry_policy(max_retries),
             http_client,
         )
         # The last options and what they come to: the same ones in all rounds of all requests.
         self._head: tuple[ChatOptions | None, bool, bytes] = (None, False, b"")
+        self._sent = Transcript()
 
     @property
     def options(self) -> ChatOptions:
         """The options that hold where a prompt sets none."""
         return self._options
+
+    def output_mode(self, options: ChatOptions) -> OutputMode:
+        """Return how the model is best held to a schema."""
+        # Ollama's grammar leaves a model no way to call a tool beside it.
+        return "tool" if options.tool_callbacks else "schema"
 
     async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
         """Return the model's response to *prompt*."""
@@ -134,7 +150,7 @@ class OllamaChatModel(ChatModel):
         if options is not prompt.options or was_streaming != streaming:
             head = dumps(encode_options(prompt.options, streaming=streaming))
             self._head = (prompt.options, streaming, head)
-        messages = b",".join([wire_of(message) for message in prompt.messages])
+        messages = self._sent.joined(prompt.messages, PROVIDER, wire_of)
         return b'%b,"messages":[%b]}' % (head[:-1], messages)
 
     def __repr__(self) -> str:
@@ -153,14 +169,6 @@ def host_of_environment() -> str:
     return f"{scheme or 'http'}://{name}" + (f":{port}" if port else "")
 
 
-def headers_for(
-    api_key: str | Callable[[], str] | None, more: Mapping[str, str]
-) -> Callable[[], Headers]:
+def headers_for(api_key: Key, more: Headers) -> HeaderSource:
     """Return what gives the headers of requests; a server of one's own wants no key."""
-    key = os.environ.get("OLLAMA_API_KEY", "") if api_key is None else api_key
-
-    def headers() -> Headers:
-        token = key() if callable(key) else key
-        return {"authorization": f"Bearer {token}", **more} if token else more
-
-    return headers
+    return headers_with(key_source(api_key, "OLLAMA_API_KEY"), more)

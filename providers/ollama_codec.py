@@ -21,6 +21,7 @@ from chatclient.messages import (
 )
 from chatclient.options import ChatOptions
 from chatclient.providers.failures import error_from
+from chatclient.providers.sse import LARGEST_EVENT
 from chatclient.response import (
     NO_METADATA,
     ChatResponse,
@@ -86,13 +87,13 @@ def _tool(definition: ToolDefinition) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def wire_of(message: Message) -> bytes:
+def wire_of(message: Message, form: str = PROVIDER) -> bytes:
     """Return *message* as the elements of a `messages` array; encoded once, then kept."""
-    kept = message.wire(PROVIDER)
+    kept = message.wire(form)
     if kept is not None:
         return kept
     elements = encode_message(message)
-    return message.keep_wire(PROVIDER, b",".join(dumps(element) for element in elements))
+    return message.keep_wire(form, b",".join(dumps(element) for element in elements))
 
 
 def encode_message(message: Message) -> list[dict[str, Any]]:
@@ -159,17 +160,29 @@ def _image(media: Media) -> str:
 
 
 class Lines:
-    """Takes the bytes of a stream as they come and gives the lines they complete."""
+    """Takes the bytes of a stream as they come and gives the lines they complete.
 
-    __slots__ = ("_rest",)
+    Args:
+        limit: How many bytes a line may have, so that a server gone wild cannot fill the memory.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_limit", "_rest")
+
+    def __init__(self, limit: int = LARGEST_EVENT) -> None:
+        self._limit = limit
         self._rest = bytearray()
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Return the lines that *chunk* completes, without blank ones."""
+        """Return the lines that *chunk* completes, without blank ones.
+
+        Raises:
+            InvalidResponseError: A line is longer than the limit.
+        """
         if b"\n" not in chunk:
             self._rest += chunk
+            if len(self._rest) > self._limit:
+                msg = f"a line of the stream is longer than {self._limit:,} bytes"
+                raise InvalidResponseError(msg, provider=PROVIDER)
             return []
         first, *lines = chunk.split(b"\n")
         lines = [bytes(self._rest) + first, *lines]

@@ -6,13 +6,19 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
 
-from chatclient.errors import InvalidResponseError, UsageError
-from chatclient.json import dumps, loads
-from chatclient.messages import Message
-from chatclient.model import ChatModel
+from chatclient.json import dumps
+from chatclient.model import ChatModel, OutputMode
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
-from chatclient.providers.http import Headers, HttpClient, RetryPolicy, Timeouts, as_timeouts
+from chatclient.providers.failures import json_of
+from chatclient.providers.http import (
+    HttpClient,
+    RetryPolicy,
+    Timeouts,
+    as_retry_policy,
+    as_timeouts,
+)
+from chatclient.providers.keys import Key, headers_with, key_source
 from chatclient.providers.openai_decoding import decode_response
 from chatclient.providers.openai_dialect import (
     COMPATIBLE,
@@ -25,6 +31,7 @@ from chatclient.providers.openai_encoding import encode_message, encode_options,
 from chatclient.providers.openai_metadata import rate_limit
 from chatclient.providers.openai_stream import StreamDecoder
 from chatclient.providers.sse import ServerSentEventDecoder
+from chatclient.providers.transcript import Transcript
 from chatclient.response import ChatResponse
 from chatclient.runtime import Runtime
 from chatclient.values import EMPTY
@@ -37,11 +44,10 @@ __all__ = [
     "OpenAIChatModel",
     "OpenAIChatOptions",
     "StreamDecoder",
-    "bearer_headers",
     "decode_response",
     "encode_message",
     "encode_options",
-    "key_source",
+    "openai_key",
     "rate_limit",
     "wire_of",
 ]
@@ -112,10 +118,12 @@ class OpenAIChatModel(ChatModel):
         base_url: Where the API is, with its version (and a query, where the server wants one in
             every URL); default: the environment's `OPENAI_BASE_URL`, else OpenAI's own.
         options: Options for every request.
-        max_retries: How often a request is repeated that failed for a passing reason.
+        max_retries: How often a request is repeated that failed for a passing reason, or a
+            `RetryPolicy`.
         timeout: Seconds to wait for an answer, or `Timeouts`.
         headers: More headers for every request.
-        http_client: An httpx or httpx2 client to send requests with; the caller closes it.
+        http_client: An httpx or httpx2 client to send requests with, which the caller closes; or
+            `Connections`, for a proxy or HTTP/2.
         dialect: In what the server differs from OpenAI's; default: nothing for OpenAI's own URL,
             the older common ground for others.
 
@@ -127,10 +135,10 @@ class OpenAIChatModel(ChatModel):
         self,
         model: str = "gpt-5-mini",
         *,
-        api_key: str | Callable[[], str] | None = None,
+        api_key: Key = None,
         base_url: str | None = None,
         options: ChatOptions | None = None,
-        max_retries: int = 2,
+        max_retries: int | RetryPolicy = 2,
         timeout: float | Timeouts | None = 600.0,
         headers: Mapping[str, str] | None = None,
         http_client: Any = None,
@@ -145,31 +153,38 @@ class OpenAIChatModel(ChatModel):
         self._http = HttpClient(
             self._dialect.provider,
             base_url,
-            bearer_headers(key_source(api_key, base_url), headers or EMPTY),
+            headers_with(openai_key(api_key, base_url), headers or EMPTY),
             as_timeouts(timeout),
-            RetryPolicy(max_retries),
+            as_retry_policy(max_retries),
             http_client,
+            idempotent=True,
         )
         # The last options and what they come to: the same ones in all rounds of all requests.
         self._head: tuple[ChatOptions | None, bool, bytes, Dialect]
         self._head = (None, False, b"", self._dialect)
-        # The last messages and what they came to.
-        self._sent: tuple[tuple[Message, ...], bytes, Dialect] = ((), b"", self._dialect)
+        self._sent = Transcript()
+
+    @property
+    def provider(self) -> str:
+        """Whose server it is, as far as the dialect tells."""
+        return self._dialect.provider
 
     @property
     def options(self) -> ChatOptions:
         """The options that hold where a prompt sets none."""
         return self._options
 
+    def output_mode(self, options: ChatOptions) -> OutputMode:
+        """Return how the model is best held to a schema."""
+        enforced = self._dialect.output_schema
+        if enforced == "always" or (enforced == "without_tools" and not options.tool_callbacks):
+            return "schema"
+        return "tool"
+
     async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
         """Return the model's response to *prompt*."""
         answer = await self._http.post(runtime, self._path, self._body(prompt, streaming=False))
-        try:
-            data = loads(answer.body)
-        except ValueError as error:
-            shown = answer.body[:200].decode(errors="replace")
-            msg = f"{self._dialect.provider} answered with something that is not JSON: {shown!r}"
-            raise InvalidResponseError(msg, provider=self._dialect.provider) from error
+        data = json_of(self._dialect.provider, answer.body)
         return decode_response(data, self._dialect, answer.headers)
 
     async def generate_stream(
@@ -204,44 +219,18 @@ class OpenAIChatModel(ChatModel):
             dialect = self._dialect if role is None else with_system_role(self._dialect, role)
             head = dumps(encode_options(prompt.options, dialect, streaming=streaming))
             self._head = (prompt.options, streaming, head, dialect)
-        return b'%b,"messages":[%b]}' % (head[:-1], self._wire_of(prompt.messages, dialect))
-
-    def _wire_of(self, messages: tuple[Message, ...], dialect: Dialect) -> bytes:
-        known, wire, spoken = self._sent
-        # The next round of a conversation begins with what was sent in the last one: the very
-        # same messages, which the comparison sees by their identity.
-        size = len(known)
-        if not size or spoken is not dialect or size > len(messages) or messages[:size] != known:
-            size, wire = 0, b""
-        new = b",".join([wire_of(message, dialect) for message in messages[size:]])
-        wire = b"%b,%b" % (wire, new) if wire and new else wire or new
-        self._sent = (messages, wire, dialect)
-        return wire
+        messages = self._sent.joined(prompt.messages, dialect, wire_of)
+        return b'%b,"messages":[%b]}' % (head[:-1], messages)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, base_url={self._http.base_url!r})"
 
 
-def key_source(api_key: str | Callable[[], str] | None, base_url: str) -> Callable[[], str]:
+def openai_key(api_key: Key, base_url: str) -> Callable[[], str]:
     """Return what gives the key; servers other than OpenAI's may want none.
 
     Raises:
         UsageError: OpenAI does, and there is none.
     """
-    if callable(api_key):
-        return api_key
-    key = api_key if api_key is not None else os.environ.get("OPENAI_API_KEY", "")
-    if not key and base_url.startswith(BASE_URL):
-        msg = "OpenAI wants an API key: set OPENAI_API_KEY or pass api_key="
-        raise UsageError(msg)
-    return lambda: key
-
-
-def bearer_headers(key: Callable[[], str], more: Mapping[str, str]) -> Callable[[], Headers]:
-    """Return what gives the headers of a request: the key of the moment, and *more*."""
-
-    def headers() -> Headers:
-        token = key()
-        return {"authorization": f"Bearer {token}", **more} if token else more
-
-    return headers
+    wanted_by = "OpenAI" if base_url.startswith(BASE_URL) else ""
+    return key_source(api_key, "OPENAI_API_KEY", wanted_by=wanted_by)

@@ -17,7 +17,7 @@ from chatclient.messages import (
     ToolCallChunk,
 )
 from chatclient.providers.failures import error_from
-from chatclient.providers.http import Headers
+from chatclient.providers.keys import Headers
 from chatclient.providers.openai_dialect import REASONING_FIELD, Dialect
 from chatclient.providers.openai_metadata import beside, metadata_of
 from chatclient.response import ChatResponse, FinishReason, Generation

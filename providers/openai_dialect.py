@@ -26,7 +26,9 @@ class Dialect:
         document_field: How a document is sent: `file`, or Mistral's `document_url`.
         video_field: How a video is sent; None for like a document.
         call_id_length: How long ids of tool calls have to be (letters and digits only), if fixed.
+        takes_marks: Whether messages may be marked as the end of what is cached.
         parses_arguments: Whether earlier tool calls' arguments have to be valid JSON.
+        output_schema: When the server holds its models to a schema.
     """
 
     provider: str = "openai"
@@ -39,7 +41,9 @@ class Dialect:
     document_field: str = "file"
     video_field: str | None = None
     call_id_length: int | None = None
+    takes_marks: bool = False
     parses_arguments: bool = False
+    output_schema: Literal["always", "without_tools", "never"] = "always"
 
 
 OPENAI = Dialect()
@@ -49,6 +53,7 @@ COMPATIBLE = Dialect(
     reasoning_field="received",
     replayed=frozenset({"reasoning_details", "extra_content", "name"}),
     video_field="video_url",
+    takes_marks=True,
     parses_arguments=True,
 )
 """The common ground of servers that nothing more is known about."""

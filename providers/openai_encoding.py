@@ -110,10 +110,14 @@ def _response_format(options: ChatOptions) -> Mapping[str, Any] | None:
     schema = options.output_schema
     if schema is None:
         return getattr(options, "response_format", None)
+    return {"type": "json_schema", "json_schema": json_schema_format(schema)}
+
+
+def json_schema_format(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return *schema* as both of OpenAI's APIs want the form of an answer."""
     # A title such as `list[Film]` is no name that the API takes.
     name = re.sub(r"[^a-zA-Z0-9_-]+", "_", str(schema.get("title") or "")).strip("_")[:64]
-    form = {"name": name or "answer", "schema": schema, "strict": is_closed(schema)}
-    return {"type": "json_schema", "json_schema": form}
+    return {"name": name or "answer", "schema": schema, "strict": is_closed(schema)}
 
 
 def is_closed(schema: Any) -> bool:
@@ -163,7 +167,35 @@ def wire_of(message: Message, dialect: Dialect) -> bytes:
 
 
 def encode_message(message: Message, dialect: Dialect) -> list[dict[str, Any]]:
-    """Return *message* as the API wants it; tool responses become a message each."""
+    """Return *message* as the API wants it; tool responses become a message each.
+
+    Its metadata may say who speaks (`name`), and that it is the end of what is cached
+    (`cache_control`), which servers in front of Anthropic's models pass on.
+    """
+    elements = _elements(message, dialect)
+    if not message.metadata.keys().isdisjoint(("name", "cache_control")) and elements:
+        elements[-1] = _annotated(elements[-1], message.metadata, dialect)
+    return elements
+
+
+_NOT_IN_NAMES = re.compile(r"[\s<|\\/>]+")
+
+
+def _annotated(
+    element: dict[str, Any], metadata: Mapping[str, Any], dialect: Dialect
+) -> dict[str, Any]:
+    """Return a message with what its metadata says of it."""
+    name, mark = metadata.get("name"), metadata.get("cache_control")
+    if isinstance(name, str) and name and element["role"] != "tool":
+        element = {"name": _NOT_IN_NAMES.sub("_", name)[:64], **element}
+    content = element["content"]
+    if mark and content and dialect.takes_marks:
+        parts = [_text(content)] if isinstance(content, str) else content
+        element = {**element, "content": [*parts[:-1], {**parts[-1], "cache_control": mark}]}
+    return element
+
+
+def _elements(message: Message, dialect: Dialect) -> list[dict[str, Any]]:
     match message:
         case SystemMessage():
             return [_system(message, dialect)]
@@ -179,11 +211,7 @@ def encode_message(message: Message, dialect: Dialect) -> list[dict[str, Any]]:
 
 
 def _system(message: SystemMessage, dialect: Dialect) -> dict[str, Any]:
-    cache = message.metadata.get("cache_control")
-    content: Any = message.content
-    if cache is not None:  # servers in front of Anthropic's models pass it on
-        content = [{**_text(message.content), "cache_control": cache}]
-    return {"role": message.metadata.get("role", dialect.system_role), "content": content}
+    return {"role": message.metadata.get("role", dialect.system_role), "content": message.content}
 
 
 def _text(text: str) -> dict[str, Any]:
@@ -272,6 +300,8 @@ def _said(message: AssistantMessage, dialect: Dialect) -> tuple[str, dict[str, A
 def _replayed(part: ProviderPart, dialect: Dialect) -> dict[str, Any]:
     """Return the fields of a part that the server wants back."""
     if part.provider != dialect.provider:
+        return {}
+    if "type" in part.data:  # a part of the content, whatever its fields are called
         return {}
     return {name: value for name, value in part.data.items() if name in dialect.replayed}
 
@@ -367,6 +397,3 @@ def _shown_media(response: ToolResponse, dialect: Dialect) -> list[dict[str, Any
         return []
     introduction = f"Content returned by tool {response.name} (call {response.id}):"
     return [_text(introduction), *(_media(media, dialect) for media in response.media)]
-
-
-_is_closed, _with_extra = is_closed, with_extra

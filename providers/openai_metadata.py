@@ -4,7 +4,7 @@ from collections.abc import Container, Mapping
 from typing import Any
 
 from chatclient.providers.failures import request_id, seconds_of
-from chatclient.providers.http import Headers
+from chatclient.providers.keys import Headers
 from chatclient.response import NO_USAGE, ChatResponseMetadata, RateLimit, Usage
 from chatclient.values import EMPTY, FrozenDict
 

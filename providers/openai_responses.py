@@ -2,24 +2,31 @@
 
 import os
 import re
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
 
-from chatclient.errors import InvalidResponseError
-from chatclient.json import dumps, loads
-from chatclient.messages import Message
+from chatclient.json import dumps
 from chatclient.model import ChatModel
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
-from chatclient.providers.http import HttpClient, RetryPolicy, Timeouts, as_timeouts
-from chatclient.providers.openai import BASE_URL, bearer_headers, key_source
+from chatclient.providers.failures import json_of
+from chatclient.providers.http import (
+    HttpClient,
+    RetryPolicy,
+    Timeouts,
+    as_retry_policy,
+    as_timeouts,
+)
+from chatclient.providers.keys import Key, headers_with
+from chatclient.providers.openai import BASE_URL, openai_key
 from chatclient.providers.openai_dialect import COMPATIBLE, OPENAI
-from chatclient.providers.openai_encoding import _is_closed, _with_extra
+from chatclient.providers.openai_encoding import is_closed, json_schema_format, with_extra
 from chatclient.providers.openai_responses_codec import Form, SystemRole, form_of, wire_of
 from chatclient.providers.openai_responses_stream import StreamDecoder, decode_response
 from chatclient.providers.sse import ServerSentEventDecoder
+from chatclient.providers.transcript import Transcript
 from chatclient.response import ChatResponse
 from chatclient.runtime import Runtime
 from chatclient.tool import ToolDefinition
@@ -100,10 +107,12 @@ class OpenAIResponsesChatModel(ChatModel):
         base_url: Where the API is, with its version; default: the environment's
             `OPENAI_BASE_URL`, else OpenAI's own.
         options: Options for every request.
-        max_retries: How often a request is repeated that failed for a passing reason.
+        max_retries: How often a request is repeated that failed for a passing reason, or a
+            `RetryPolicy`.
         timeout: Seconds to wait for an answer, or `Timeouts`.
         headers: More headers for every request.
-        http_client: An httpx or httpx2 client to send requests with; the caller closes it.
+        http_client: An httpx or httpx2 client to send requests with, which the caller closes; or
+            `Connections`, for a proxy or HTTP/2.
 
     Raises:
         UsageError: There is no key, or the URL is none.
@@ -113,10 +122,10 @@ class OpenAIResponsesChatModel(ChatModel):
         self,
         model: str = "gpt-5-mini",
         *,
-        api_key: str | Callable[[], str] | None = None,
+        api_key: Key = None,
         base_url: str | None = None,
         options: ChatOptions | None = None,
-        max_retries: int = 2,
+        max_retries: int | RetryPolicy = 2,
         timeout: float | Timeouts | None = 600.0,
         headers: Mapping[str, str] | None = None,
         http_client: Any = None,
@@ -127,35 +136,34 @@ class OpenAIResponsesChatModel(ChatModel):
         self._http = HttpClient(
             (OPENAI if base_url.startswith(BASE_URL) else COMPATIBLE).provider,
             base_url,
-            bearer_headers(key_source(api_key, base_url), headers or EMPTY),
+            headers_with(openai_key(api_key, base_url), headers or EMPTY),
             as_timeouts(timeout),
-            RetryPolicy(max_retries),
+            as_retry_policy(max_retries),
             http_client,
+            idempotent=True,
         )
         # The last options and what they come to: the same ones in all rounds of all requests.
         self._head: tuple[ChatOptions | None, bool, bytes, Form] = (
             *(None, False, b""),
             Form(),
         )
-        # The last messages and what they came to.
-        self._sent: tuple[tuple[Message, ...], bytes, Form] = ((), b"", self._head[3])
+        self._sent = Transcript()
 
     @property
     def options(self) -> ChatOptions:
         """The options that hold where a prompt sets none."""
         return self._options
 
+    @property
+    def provider(self) -> str:
+        """Whose server it is: OpenAI's own, or one that is compatible."""
+        return self._http.provider
+
     async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
         """Return the model's response to *prompt*."""
         answer = await self._http.post(runtime, _PATH, self._body(prompt, streaming=False))
         provider = self._http.provider
-        try:
-            data = loads(answer.body)
-        except ValueError as error:
-            shown = answer.body[:200].decode(errors="replace")
-            msg = f"{provider} answered with something that is not JSON: {shown!r}"
-            raise InvalidResponseError(msg, provider=provider) from error
-        return decode_response(data, provider, answer.headers)
+        return decode_response(json_of(provider, answer.body), provider, answer.headers)
 
     async def generate_stream(
         self, prompt: Prompt, runtime: Runtime
@@ -189,19 +197,8 @@ class OpenAIResponsesChatModel(ChatModel):
             form = form_for(prompt.options)
             head = dumps(encode_options(prompt.options, streaming=streaming))
             self._head = (prompt.options, streaming, head, form)
-        return b'%b,"input":[%b]}' % (head[:-1], self._wire_of(prompt.messages, form))
-
-    def _wire_of(self, messages: tuple[Message, ...], form: Form) -> bytes:
-        known, wire, last = self._sent
-        # The next round of a conversation begins with what was sent in the last one: the very
-        # same messages, which the comparison sees by their identity.
-        size = len(known)
-        if last is not form or size > len(messages) or messages[:size] != known:
-            size, wire = 0, b""
-        items = [wire_of(message, form) for message in messages[size:]]
-        wire = b",".join([item for item in (wire, *items) if item])
-        self._sent = (messages, wire, form)
-        return wire
+        items = self._sent.joined(prompt.messages, form, wire_of)
+        return b'%b,"input":[%b]}' % (head[:-1], items)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, base_url={self._http.base_url!r})"
@@ -245,7 +242,7 @@ def encode_options(options: ChatOptions, *, streaming: bool) -> dict[str, Any]:
     body |= _tools(given, form_for(options))
     if streaming:
         body["stream"] = True
-    return _with_extra(body, options.extra)
+    return with_extra(body, options.extra)
 
 
 def _named(given: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
@@ -274,10 +271,7 @@ def _include(given: Mapping[str, Any], *, stored: bool) -> list[str]:
 def _text(given: Mapping[str, Any]) -> dict[str, Any]:
     text = _named(given, {"verbosity": "verbosity", "response_format": "format"})
     if (schema := given.get("output_schema")) is not None:
-        # A title such as `list[Film]` is no name that the API takes.
-        name = re.sub(r"[^a-zA-Z0-9_-]+", "_", str(schema.get("title") or "")).strip("_")[:64]
-        form = {"name": name or "answer", "schema": schema, "strict": _is_closed(schema)}
-        text["format"] = {"type": "json_schema", **form}
+        text["format"] = {"type": "json_schema", **json_schema_format(schema)}
     return text
 
 
@@ -300,7 +294,7 @@ def _function(definition: ToolDefinition, strict: bool) -> dict[str, Any]:  # no
     if definition.strict is not None:
         strict = definition.strict
     else:
-        strict = strict and _is_closed(definition.input_schema)
+        strict = strict and is_closed(definition.input_schema)
     return {
         "type": "function",
         "name": definition.name,

@@ -11,7 +11,7 @@ from chatclient.errors import InvalidResponseError, ProviderError, StreamInterru
 from chatclient.json import loads
 from chatclient.messages import AssistantMessage, Part, Reasoning, ToolCallChunk
 from chatclient.providers.failures import error_from, request_id
-from chatclient.providers.http import Headers
+from chatclient.providers.keys import Headers
 from chatclient.providers.openai_metadata import beside, rate_limit
 from chatclient.providers.openai_responses_codec import CALLS, PROVIDER, Item, decode_item, refusal
 from chatclient.response import (

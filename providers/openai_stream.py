@@ -8,7 +8,7 @@ from typing import Any
 from chatclient.errors import InvalidResponseError, StreamInterruptedError
 from chatclient.json import loads
 from chatclient.messages import AssistantMessage, ProviderPart, ToolCallChunk
-from chatclient.providers.http import Headers
+from chatclient.providers.keys import Headers
 from chatclient.providers.openai_decoding import (
     CHOICE_FIELDS,
     MISSHAPEN,
@@ -38,6 +38,7 @@ class _Choice:
     finished: bool = False
     details: list[dict[str, Any]] = field(default_factory=list)
     logprobs: dict[str, list[Any]] = field(default_factory=dict)
+    sound: ProviderPart | None = None
 
     def add_details(self, details: list[dict[str, Any]]) -> None:
         """Take pieces of reasoning that have to go back whole."""
@@ -50,6 +51,14 @@ class _Choice:
             text = (last.get(name) or "") + (piece.get(name) or "")
             last.update({key: value for key, value in piece.items() if value})
             last[name] = text
+
+    def without_known_sound(self, parts: list[Any]) -> list[Any]:
+        """Return *parts* without the id of a sound that is known: each chunk of it repeats it."""
+        new = [part for part in parts if part != self.sound]
+        for part in new:
+            if isinstance(part, ProviderPart) and "audio" in part.data:
+                self.sound = part
+        return new
 
     def add_logprobs(self, logprobs: Mapping[str, Any]) -> None:
         """Take the log probabilities of the next tokens."""
@@ -155,6 +164,8 @@ class StreamDecoder:
         if logprobs := choice.get("logprobs"):
             state.add_logprobs(logprobs)
         parts = parts_of(delta, self._dialect.provider, call_chunk)
+        if "audio" in delta:
+            parts = state.without_known_sound(parts)
         state.calls = state.calls or any(type(part) is ToolCallChunk for part in parts)
         state.refused = state.refused or bool(delta.get("refusal"))
         native = choice.get("finish_reason")

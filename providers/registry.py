@@ -2,6 +2,7 @@
 
 import importlib
 from collections.abc import Callable
+from typing import Any
 
 from chatclient.errors import UsageError
 from chatclient.model import ChatModel
@@ -29,11 +30,12 @@ COMPATIBLE = (
 )
 
 
-def chat_model(name: str) -> ChatModel:
+def chat_model(name: str, **settings: Any) -> ChatModel:
     """Return the model called *name*, such as `openai:gpt-5-mini`, `groq:…` or `local`.
 
     Args:
         name: The provider and, after a colon, the model; without it the provider's default.
+        **settings: What else the model is made with, such as `max_retries`.
 
     Raises:
         UsageError: There is no such provider, or it has no default model.
@@ -43,16 +45,14 @@ def chat_model(name: str) -> ChatModel:
         if not model:
             msg = f"{name!r} names no model; write {provider}:model"
             raise UsageError(msg)
-        compatible: Callable[[str, str], ChatModel] = _loaded(
-            "chatclient.providers.compatible", "compatible_model"
-        )
-        return compatible(provider, model)
+        compatible = _loaded("chatclient.providers.compatible", "compatible_model")
+        return compatible(provider, model, **settings)
     if provider not in _PROVIDERS:
         known = ", ".join(sorted((*_PROVIDERS, *COMPATIBLE)))
         msg = f"{name!r} names no provider; write provider:model with one of {known}"
         raise UsageError(msg)
     kind: Callable[..., ChatModel] = _loaded(*_PROVIDERS[provider])
-    return kind(model=model) if model else kind()
+    return kind(model=model, **settings) if model else kind(**settings)
 
 
 def _loaded(module: str, name: str) -> Callable[..., ChatModel]:

@@ -11,7 +11,8 @@ from typing import NamedTuple
 from chatclient.errors import InvalidResponseError
 
 _BOM = b"\xef\xbb\xbf"
-_LIMIT = 64 * 2**20
+LARGEST_EVENT = 64 * 2**20
+"""How many bytes of a stream one event may take."""
 
 
 class ServerSentEvent(NamedTuple):
@@ -36,7 +37,7 @@ class ServerSentEventDecoder:
 
     __slots__ = ("_after_cr", "_data", "_event", "_head", "_limit", "_line", "_other", "_size")
 
-    def __init__(self, limit: int = _LIMIT) -> None:
+    def __init__(self, limit: int = LARGEST_EVENT) -> None:
         self._limit = limit
         self._head: bytes | None = b""  # what may become a BOM; None once the stream has begun
         self._after_cr = False

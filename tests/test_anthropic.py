@@ -53,6 +53,7 @@ from chatclient.providers.anthropic import (
     enforceable,
 )
 from chatclient.providers.anthropic_decoding import decode_response
+from chatclient.providers.anthropic_encoding import ANTHROPIC, PROVIDER, encode_message
 from chatclient.providers.anthropic_stream import StreamDecoder
 from chatclient.providers.openai import OpenAIChatOptions
 from chatclient.runtime import ON_LOOP
@@ -647,6 +648,24 @@ def test_the_apis_own_blocks_and_messages_can_be_sent() -> None:
         later,
         {"role": "user", "content": [text("b")]},
     ]
+
+
+def test_a_message_may_end_what_is_cached() -> None:
+    """Its last block has the mark; thoughts, which take none, stay as they are."""
+    mark = {"type": "ephemeral", "ttl": "1h"}
+    noted = {"cache_control": mark}
+    thought = Reasoning("hm", "c2ln", PROVIDER)
+
+    def last(message: Message) -> Any:
+        return encode_message(message, ANTHROPIC)[-1].get("cache_control")
+
+    assert last(SystemMessage("x", noted)) == mark
+    assert last(UserMessage(["x", Media("image/png", b"1")], metadata=noted)) == mark
+    assert last(AssistantMessage(None, [ToolCall("c", "f", "{}")], metadata=noted)) == mark
+    assert last(ToolResponseMessage([ToolResponse("c", "f", "x")], noted)) == mark
+    assert last(AssistantMessage("x", reasoning=[thought], metadata=noted)) == mark
+    assert last(AssistantMessage(None, reasoning=[thought], metadata=noted)) is None
+    assert encode_message(UserMessage(" ", metadata=noted), ANTHROPIC) == []
 
 
 def test_a_message_of_a_kind_of_its_own_is_refused() -> None:

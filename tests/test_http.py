@@ -142,19 +142,19 @@ def test_a_lasting_failure_is_not_retried(chat_server: Start, status: int) -> No
 
 @pytest.mark.parametrize("form", ["seconds", "milliseconds", "date"])
 def test_the_provider_says_how_long_to_wait(ask: Ask, chat_server: Start, form: str) -> None:
-    """Every form of Retry-After is kept, and capped."""
+    """Every form of Retry-After is kept."""
     header = {
         "seconds": {"retry-after": "0.2"},
         "milliseconds": {"retry-after-ms": "200", "retry-after": "99"},
-        "date": {"retry-after": formatdate(time.time() + 500, usegmt=True)},
+        "date": {"retry-after": formatdate(time.time() + 2, usegmt=True)},
     }[form]
     server = chat_server(Reply(refusal(429).body, 429, header), "made it")
     with client_of(server) as client:
-        client.model._http.retry = RetryPolicy(1, 0.001, 0.25)  # type: ignore[attr-defined]
+        client.model._http.retry = RetryPolicy(1, 0.001, 3)  # type: ignore[attr-defined]
         started = time.monotonic()
         assert ask(client.prompt("Hi")).text == "made it"
 
-    assert 0.19 < time.monotonic() - started < 2
+    assert 0.19 < time.monotonic() - started < 3
 
 
 def test_a_wait_beyond_the_deadline_is_not_begun(ask: Ask, chat_server: Start) -> None:

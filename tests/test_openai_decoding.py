@@ -216,18 +216,25 @@ def test_a_spoken_answer_is_a_sound_and_its_words(sound: bytes, mime_type: str) 
 
 
 def test_a_spoken_answer_is_streamed() -> None:
-    """Words and sound come piece by piece."""
+    """Words and sound come piece by piece, in turns; they are one text and one sound."""
+    sound = [base64.b64encode(piece).decode() for piece in (b"\x01\x02", b"\x03\x04")]
     pieces = [
         chunk({"role": "assistant", "audio": {"id": "audio_1", "transcript": "h"}}),
-        chunk({"audio": {"transcript": "i"}}),
-        chunk({"audio": {"data": base64.b64encode(b"\x01\x02").decode()}}),
+        chunk({"audio": {"id": "audio_1", "data": sound[0]}}),
+        chunk({"audio": {"id": "audio_1", "transcript": "i"}}),
+        chunk({"audio": {"data": sound[1]}}),
+        chunk({"audio": {"id": "audio_1", "expires_at": 9}}),
         chunk({}, "stop"),
     ]
     message = message_in(streamed(*pieces))
 
+    assert message.parts == (
+        "h",
+        ProviderPart("openai", {"audio": {"id": "audio_1"}}),
+        Media("audio/pcm", b"\x01\x02\x03\x04", "audio_1"),
+        "i",
+    )
     assert message.text == "hi"
-    assert b"".join(media.data for media in message.media if not media.is_url) == b"\x01\x02"  # type: ignore[misc]
-    assert ProviderPart("openai", {"audio": {"id": "audio_1"}}) in message.parts
 
 
 # --- tool calls -----------------------------------------------------------------------------

@@ -229,13 +229,46 @@ def test_system_messages_speak_in_the_role_the_model_knows() -> None:
     assert with_system_role(OPENAI, "system") is OPENAI
 
 
-def test_a_system_message_may_end_a_cached_prefix() -> None:
-    """Servers in front of Anthropic's models take its cache marks."""
-    mark = {"type": "ephemeral"}
+MARK = {"type": "ephemeral"}
+MARKED = [{"type": "text", "text": "x", "cache_control": MARK}]
 
-    assert on_wire(SystemMessage("x", {"cache_control": mark}))["content"] == [
-        {"type": "text", "text": "x", "cache_control": mark}
-    ]
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        SystemMessage("x", {"cache_control": MARK}),
+        UserMessage("x", metadata={"cache_control": MARK}),
+        AssistantMessage("x", metadata={"cache_control": MARK}),
+        ToolResponseMessage([ToolResponse("c", "f", "x")], {"cache_control": MARK}),
+    ],
+)
+def test_a_message_may_end_what_is_cached(message: Message) -> None:
+    """Servers in front of Anthropic's models take its marks; OpenAI's would refuse them."""
+    assert on_wire(message, COMPATIBLE)["content"] == MARKED
+    assert on_wire(message, OPENAI)["content"] == "x"
+
+
+def test_what_has_no_content_is_not_marked() -> None:
+    """A call of a tool stays what it is; of several parts, the last one has the mark."""
+    call = AssistantMessage(None, [ToolCall("c", "f", "{}")], metadata={"cache_control": MARK})
+    picture = UserMessage("x", [Media("image/png", "https://x.org/a.png")], {"cache_control": MARK})
+
+    assert on_wire(call, COMPATIBLE)["content"] is None
+    assert [p.get("cache_control") for p in on_wire(picture, COMPATIBLE)["content"]] == [None, MARK]
+
+
+def test_a_message_may_say_who_speaks() -> None:
+    """Names go out in the letters that the API allows."""
+    assert on_wire(UserMessage("x", metadata={"name": "ada"})) == {
+        "role": "user",
+        "name": "ada",
+        "content": "x",
+    }
+    assert on_wire(SystemMessage("x", {"name": "A. <b> Lovelace"}))["name"] == "A._b_Lovelace"
+    assert on_wire(AssistantMessage("x", metadata={"name": "hal"}))["name"] == "hal"
+    assert "name" not in on_wire(UserMessage("x", metadata={"name": 7}))
+    results = ToolResponseMessage([ToolResponse("c", "f", "x")], {"name": "ada"})
+    assert "name" not in on_wire(results)
 
 
 PIXEL = Media("image/png", b"\x89PNG")
@@ -289,6 +322,13 @@ def test_servers_take_media_in_their_own_ways() -> None:
     assert on_wire(document, MISTRAL)["content"] == [
         {"type": "document_url", "document_url": "https://x.org/a.pdf"}
     ]
+
+
+def test_a_content_part_is_not_taken_apart() -> None:
+    """What has a type is content, whatever its fields are called."""
+    part = ProviderPart("openai", {"type": "odd", "name": "x", "refusal": "no"}, "said")
+
+    assert on_wire(AssistantMessage([part])) == {"role": "assistant", "content": "said"}
 
 
 def test_parts_of_a_provider_go_to_that_provider_only() -> None:

@@ -1,0 +1,55 @@
+"""How long to wait for a provider."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """How long to wait, in seconds; None waits for ever.
+
+    Attributes:
+        connect: For a connection, and for a free place in the pool.
+        read: Between any two pieces of the answer.
+        write: For the network to take the next piece of the request.
+        first_byte: For the answer to begin; None for as long as `read`. (Over aiohttp the longer
+            of the two holds for both.)
+        total: For the whole request: all attempts, the waits between them, and the answer. What
+            trickles in is looked at with every piece, so it may end one `read` late.
+    """
+
+    connect: float | None = 5.0
+    read: float | None = 600.0
+    write: float | None = 600.0
+    first_byte: float | None = None
+    total: float | None = None
+
+    def within(self, seconds: float) -> dict[str, float | None]:
+        """Return what holds until the answer begins as the HTTP library wants it.
+
+        Args:
+            seconds: None of them is longer than this.
+        """
+        first = self.read if self.first_byte is None else self.first_byte
+        connect = shorter(self.connect, seconds)
+        return {
+            "connect": connect,
+            "read": shorter(first, seconds),
+            "write": shorter(self.write, seconds),
+            "pool": connect,
+        }
+
+
+def shorter(timeout: float | None, seconds: float) -> float | None:
+    """Return *timeout*, but at most *seconds*, which may be infinite."""
+    if timeout is None:
+        return None if seconds == float("inf") else seconds
+    return min(timeout, seconds)
+
+
+def as_timeouts(timeout: float | Timeouts | None) -> Timeouts:
+    """Return *timeout* as `Timeouts`; a number bounds the wait for the answer, None nothing."""
+    if isinstance(timeout, Timeouts):
+        return timeout
+    if timeout is None:
+        return Timeouts(None, None, None)
+    return Timeouts(min(5.0, timeout), timeout, timeout)

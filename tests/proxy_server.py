@@ -1,0 +1,91 @@
+"""A small forward proxy: requests by absolute address, and tunnels; with or without a password."""
+
+import base64
+import contextlib
+import select
+import socket
+import threading
+from typing import Self
+from urllib.parse import urlsplit
+
+
+class ProxyServer:
+    """Passes on what it is asked, and keeps a list of it.
+
+    Args:
+        credentials: `user:password` that it asks for, if any.
+    """
+
+    def __init__(self, credentials: str = "") -> None:
+        self._wanted = base64.b64encode(credentials.encode()).decode() if credentials else ""
+        self.passed: list[str] = []
+        self._closing = False
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread.start()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self._listener.getsockname()[1]}"
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.address}"
+
+    def close(self) -> None:
+        self._closing = True
+        with contextlib.suppress(OSError):  # wakes the thread that waits
+            socket.create_connection(self._listener.getsockname(), 1).close()
+        self._thread.join(2)
+        self._listener.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def _accept(self) -> None:
+        while not self._closing:
+            client, _ = self._listener.accept()
+            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        with client, contextlib.suppress(OSError, ValueError):
+            received = b""
+            while b"\r\n\r\n" not in received:
+                if not (piece := client.recv(65536)):
+                    return
+                received += piece
+            head, _, begun = received.partition(b"\r\n\r\n")
+            if self._wanted and f"basic {self._wanted}".lower() not in head.decode().lower():
+                refusal = b"HTTP/1.1 407 Proxy Authentication Required\r\ncontent-length: 0\r\n\r\n"
+                client.sendall(refusal)
+                return
+            method, target, _version = head.split(b"\r\n")[0].decode().split(" ")
+            self.passed.append(f"{method} {target}")
+            if method == "CONNECT":
+                host, _, port = target.rpartition(":")
+                with socket.create_connection((host, int(port)), 5) as server:
+                    client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+                    _pass_on(client, server)
+                return
+            there = urlsplit(target)
+            with socket.create_connection((there.hostname, there.port or 80), 5) as server:
+                lines = head.split(b"\r\n")
+                lines[0] = f"{method} {there.path} HTTP/1.1".encode()
+                server.sendall(b"\r\n".join([*lines, b"", b""]) + begun)
+                _pass_on(client, server)
+
+
+def _pass_on(client: socket.socket, server: socket.socket) -> None:
+    """Carry bytes both ways until one side hangs up."""
+    while True:
+        ready, _, _ = select.select([client, server], [], [], 10)
+        for side in ready:
+            data = side.recv(65536)
+            if not data:
+                return
+            (server if side is client else client).sendall(data)
+        if not ready:
+            return

@@ -1,0 +1,442 @@
+"""How providers connect: proxies, TLS, HTTP/2, time-outs, and the headers that go with it."""
+
+import asyncio
+import contextlib
+import json
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from chaos_server import CLOSE, END, STALL, ChaosServer, Step, chunked, http
+from proxy_server import ProxyServer
+from services import SERVICES, Service, outcome_of
+
+from chatclient import ChatModel
+from chatclient.errors import (
+    AuthenticationError,
+    ConnectionFailedError,
+    InvalidResponseError,
+    ProviderError,
+    RequestTimeoutError,
+    StreamInterruptedError,
+    UsageError,
+)
+from chatclient.providers.http import (
+    Connections,
+    HttpClient,
+    RetryPolicy,
+    Timeouts,
+    as_retry_policy,
+)
+from chatclient.providers.openai import OpenAIChatModel
+
+CHAT = SERVICES[0]
+MODES = ("call", "acall", "stream", "astream")
+KEY = "a-key-of-some-length"
+
+
+@pytest.fixture(params=MODES)
+def mode(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+def answer_for(mode: str) -> bytes:
+    streaming = mode in ("stream", "astream")
+    kind = CHAT.stream_type if streaming else "application/json"
+    return http(CHAT.answer(streaming=streaming), headers={"content-type": kind})
+
+
+# --- time-outs ------------------------------------------------------------------------------
+
+
+def test_the_first_byte_has_a_time_out_of_its_own(mode: str) -> None:
+    """A model may think for long before it speaks, and then not fall silent for as long."""
+    timeout = Timeouts(read=0.1, first_byte=10)
+    with ChaosServer([[0.3, answer_for(mode)]]) as server:
+        assert outcome_of(CHAT.model(server.url, timeout=timeout), mode).text == "one two three"
+    half = CHAT.stream("one two three").partition(b"two")[0]
+    with ChaosServer([[chunked(half), STALL]]) as server:
+        started = time.monotonic()
+        outcome = outcome_of(CHAT.model(server.url, timeout=timeout), mode)
+        assert isinstance(outcome.error, RequestTimeoutError | StreamInterruptedError)
+        assert time.monotonic() - started < 5
+
+
+def test_an_early_end_to_the_wait_for_the_first_byte(mode: str) -> None:
+    """The first byte may have to come sooner than the next ones."""
+    pieces: list[Step] = [chunked(b": hello\n\n"), 0.4, END]
+    with ChaosServer([pieces]) as server:
+        patient = Timeouts(read=10, first_byte=0.2)
+        outcome = outcome_of(CHAT.model(server.url, timeout=patient), mode)
+        assert isinstance(outcome.error, InvalidResponseError)  # and no time-out
+    with ChaosServer([[STALL]]) as server:
+        outcome = outcome_of(CHAT.model(server.url, timeout=patient), mode)
+        assert isinstance(outcome.error, RequestTimeoutError)
+
+
+def test_all_of_it_has_a_time_out(mode: str) -> None:
+    """An answer that trickles in is given up when the time is over."""
+    drops = [piece for _ in range(200) for piece in (0.03, b"2\r\n: \r\n")]
+    with ChaosServer([[chunked(), *drops, END]]) as server:
+        started = time.monotonic()
+        outcome = outcome_of(CHAT.model(server.url, timeout=Timeouts(total=0.4)), mode)
+
+    assert isinstance(outcome.error, RequestTimeoutError | StreamInterruptedError)
+    assert "in time" in str(outcome.error)
+    assert time.monotonic() - started < 5
+    assert outcome.in_use == 0
+
+
+def test_retries_end_with_the_total_time(mode: str) -> None:
+    """A wait that would go beyond it is not begun."""
+    with ChaosServer([[http(b"{}", 503, {"retry-after": "2"})]]) as server:
+        timeout = Timeouts(total=1.0)
+        model = CHAT.model(server.url, timeout=timeout, max_retries=RetryPolicy(5, 0.1, 10))
+        started = time.monotonic()
+        outcome = outcome_of(model, mode)
+
+    assert isinstance(outcome.error, ProviderError)
+    assert time.monotonic() - started < 1
+    assert len(server.requests) == 1
+
+
+def test_a_policy_may_stand_for_a_number() -> None:
+    """Both say how often to ask again."""
+    assert as_retry_policy(4) == RetryPolicy(4)
+    assert as_retry_policy(RetryPolicy(1, 2, 3)) == RetryPolicy(1, 2, 3)
+
+
+def test_a_deadline_bounds_a_client_of_ones_own(http_library: str) -> None:
+    """Its own time-outs are as long as they are, but no longer than the request has."""
+    import importlib
+
+    library = importlib.import_module(http_library)
+    with ChaosServer([[STALL]]) as server, library.Client(timeout=None) as mine:
+        model = CHAT.model(server.url, http_client=mine, timeout=Timeouts(total=0.2))
+        with pytest.raises(RequestTimeoutError):
+            model.call("Hi")
+
+
+# --- keys -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("service", SERVICES, ids=str)
+def test_one_key_for_all_attempts(service: Service, mode: str) -> None:
+    """The services that know such a key see the same one at every attempt, another next time."""
+    script = [http(b"{}", 503, {"retry-after-ms": "10"})]
+    with ChaosServer([script]) as server:
+        for _ in range(2):
+            outcome_of(service.model(server.url, max_retries=1), mode)
+    keys = [request.headers.get("idempotency-key") for request in server.requests]
+
+    if service.name in ("gemini", "ollama"):
+        assert keys == [None] * 4
+    else:
+        assert keys[0] == keys[1] != keys[2] == keys[3]
+        assert all(keys)
+
+
+def test_a_key_of_the_applications_own_goes_first() -> None:
+    """Who names a key in the headers has it sent."""
+    with ChaosServer([[http(b"{}", 400)]]) as server:
+        model = CHAT.model(server.url, headers={"Idempotency-Key": "mine"})
+        with model, pytest.raises(ProviderError):
+            model.call("Hi")
+
+    assert server.requests[0].headers["idempotency-key"] == "mine"
+
+
+@pytest.mark.parametrize("service", SERVICES, ids=str)
+def test_a_quoted_key_is_not_repeated(service: Service, mode: str) -> None:
+    """A service may quote the key that it refuses; the error, its body and its cause do not."""
+    body = json.dumps({"error": {"message": f"bad key {KEY}!", "type": "authentication_error"}})
+    with ChaosServer([[http(body.encode(), 401)]]) as server:
+        outcome = outcome_of(service.model(server.url), mode)
+
+    assert isinstance(outcome.error, AuthenticationError)
+    assert "bad key ***!" in str(outcome.error)
+    assert KEY not in f"{outcome.error!r} {outcome.error.body} {outcome.error.__cause__!r}"
+
+
+@pytest.mark.parametrize("service", SERVICES, ids=str)
+def test_a_key_that_cannot_be_sent_is_not_shown(service: Service, mode: str) -> None:
+    """A line end inside is told; one behind it, which files leave there, does no harm."""
+    with ChaosServer([[answer_for("call")]]) as server:
+        outcome = outcome_of(service.model(server.url, api_key="secret\nkey"), mode)
+        assert isinstance(outcome.error, UsageError)
+        assert "secret" not in f"{outcome.error} {outcome.error.__cause__}"
+        outcome_of(service.model(server.url, api_key=f"{KEY}\n"), mode)
+
+    sent = server.requests[0].headers
+    assert any(value.endswith(KEY) for value in sent.values())
+
+
+# --- proxies --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+@pytest.mark.usefixtures("no_proxies", "http_library")
+def test_a_proxy_is_an_argument(mode: str) -> None:
+    """Requests go through it, with its password, which is not shown."""
+    with ChaosServer([[answer_for(mode), CLOSE]]) as server, ProxyServer("me:pass") as proxy:
+        through = Connections(proxy=f"http://me:pass@{proxy.address}")
+        model = CHAT.model(server.url, http_client=through)
+        assert "pass" not in f"{through!r} {model!r} {model._http!r}"  # type: ignore[attr-defined]
+        assert outcome_of(model, mode).text == "one two three"
+        assert proxy.passed == [f"POST {server.url}/v1/chat/completions"]
+
+
+@pytest.mark.usefixtures("no_proxies")
+def test_a_proxy_that_refuses(mode: str) -> None:
+    """Without the password nothing gets through."""
+    with ProxyServer("me:pass") as proxy:
+        through = Connections(proxy=f"http://me:wrong-password@{proxy.address}")
+        outcome = outcome_of(CHAT.model("http://model.invalid", http_client=through), mode)
+
+    assert isinstance(outcome.error, ProviderError)
+    assert "407" in str(outcome.error)
+    assert "wrong-password" not in repr(outcome.error)
+
+
+@pytest.mark.usefixtures("no_proxies")
+@pytest.mark.parametrize("form", ["{}", "http://{}"])
+def test_proxies_of_the_environment(form: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are honoured as usual, exceptions included; an argument goes before them."""
+    with ChaosServer([[answer_for(mode), CLOSE]]) as server, ProxyServer() as proxy:
+        monkeypatch.setenv("all_proxy", form.format(proxy.address))
+        assert outcome_of(CHAT.model(server.url), mode).text
+        assert len(proxy.passed) == 1
+        for exception in ("127.0.0.1", "example.org,*", server.url.removeprefix("http://")):
+            monkeypatch.setenv("no_proxy", exception)
+            assert outcome_of(CHAT.model(server.url), mode).text
+        monkeypatch.delenv("no_proxy")
+        assert outcome_of(CHAT.model(server.url, http_client=Connections(proxy="")), mode).text
+        assert len(proxy.passed) == 1
+
+
+@pytest.mark.usefixtures("no_proxies")
+def test_a_proxy_of_no_known_kind() -> None:
+    """It is told when the first request is made."""
+    through = Connections(proxy="gopher://me:a-password@127.0.0.1:1")
+    with pytest.raises(UsageError, match="proxy") as caught:
+        CHAT.model("http://model.invalid", http_client=through).call("Hi")
+
+    assert "a-password" not in str(caught.value)
+
+
+# --- TLS and HTTP/2 -------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def authority() -> Any:
+    trustme = pytest.importorskip("trustme")
+    return trustme.CA()
+
+
+@pytest.fixture
+def trusting(authority: Any) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    return context
+
+
+@pytest.fixture
+def secure_server(authority: Any) -> Iterator[str]:
+    """Give the URL of a server with a certificate of the test's own authority."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            request = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            body = CHAT.answer(streaming=bool(request.get("stream")))
+            self.send_response(200)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Print nothing."""
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("localhost").configure_cert(context)
+    server = QuietServer(("127.0.0.1", 0), Handler)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield f"https://localhost:{server.server_address[1]}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+class QuietServer(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of those who do not trust us."""
+
+
+@pytest.mark.usefixtures("no_proxies", "http_library")
+def test_certificates_are_checked(mode: str, secure_server: str, trusting: ssl.SSLContext) -> None:
+    """Only who trusts the authority talks to its servers, directly or through a proxy."""
+    outcome = outcome_of(CHAT.model(secure_server), mode)
+    assert isinstance(outcome.error, ConnectionFailedError)
+    assert "certificate" in str(outcome.error).lower()
+    settings = Connections(tls=trusting)
+    assert outcome_of(CHAT.model(secure_server, http_client=settings), mode).text
+    with ProxyServer() as proxy:
+        through = Connections(proxy=proxy.url, tls=trusting)
+        assert outcome_of(CHAT.model(secure_server, http_client=through), mode).text
+        assert proxy.passed == [f"CONNECT {secure_server.removeprefix('https://')}"]
+
+
+class Http2Server:
+    """Speaks HTTP/2 over TLS: answers each request with what says the same as everywhere."""
+
+    def __init__(self, authority: Any) -> None:
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        authority.issue_cert("localhost").configure_cert(self._context)
+        self._context.set_alpn_protocols(["h2"])
+        self.connections = 0
+        self.requests = 0
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        begun = asyncio.run_coroutine_threadsafe(self._begin(), self._loop)
+        self._server = begun.result(5)
+
+    async def _begin(self) -> asyncio.Server:
+        return await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self._context)
+
+    @property
+    def url(self) -> str:
+        return f"https://localhost:{self._server.sockets[0].getsockname()[1]}"
+
+    def close(self) -> None:
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(5)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(5)
+        self._loop.close()
+
+    async def _end(self) -> None:
+        self._server.close()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        from h2.config import H2Configuration
+        from h2.connection import H2Connection
+        from h2.events import DataReceived, StreamEnded
+
+        self.connections += 1
+        connection = H2Connection(H2Configuration(client_side=False))
+        connection.initiate_connection()
+        bodies: dict[int, bytes] = {}
+        with contextlib.suppress(OSError):
+            writer.write(connection.data_to_send())
+            while data := await reader.read(65536):
+                for event in connection.receive_data(data):
+                    if isinstance(event, DataReceived):
+                        at = event.stream_id
+                        bodies[at] = bodies.get(at, b"") + event.data
+                        connection.acknowledge_received_data(event.flow_controlled_length, at)
+                    elif isinstance(event, StreamEnded):
+                        self.requests += 1
+                        request = json.loads(bodies.pop(event.stream_id))
+                        body = CHAT.answer(streaming=bool(request.get("stream")))
+                        connection.send_headers(event.stream_id, [(":status", "200")])
+                        connection.send_data(event.stream_id, body, end_stream=True)
+                writer.write(connection.data_to_send())
+                await writer.drain()
+        writer.close()
+
+
+@pytest.fixture
+def http2_server(authority: Any) -> Iterator[Http2Server]:
+    pytest.importorskip("h2")
+    server = Http2Server(authority)
+    yield server
+    server.close()
+
+
+@pytest.mark.usefixtures("no_proxies", "http_library")
+def test_http2_is_spoken_where_it_is_wanted(
+    mode: str, http2_server: Http2Server, trusting: ssl.SSLContext
+) -> None:
+    """With the setting, servers of HTTP/2 are understood."""
+    settings = Connections(http2=True, tls=trusting)
+    assert outcome_of(CHAT.model(http2_server.url, http_client=settings), mode).text
+
+    assert http2_server.requests == 1
+
+
+@pytest.mark.usefixtures("no_proxies")
+def test_http2_requests_share_connections(
+    http2_server: Http2Server, trusting: ssl.SSLContext
+) -> None:
+    """Forty at once go over one or two connections."""
+
+    async def main(model: ChatModel) -> list[str]:
+        async with model:
+            await model.acall("Hi")  # opens the connection
+            answers = await asyncio.gather(*(model.acall("Hi") for _ in range(40)))
+            return [answer.text for answer in answers]
+
+    settings = Connections(http2=True, tls=trusting)
+    model = CHAT.model(http2_server.url, http_client=settings)
+
+    assert asyncio.run(main(model)) == ["one two three"] * 40
+    assert http2_server.requests == 41
+    assert http2_server.connections <= 2
+
+
+def test_http2_needs_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the library the error names the extra; over aiohttp there is none."""
+    import sys
+
+    from chatclient.providers import connections
+
+    model = CHAT.model("http://127.0.0.1:1", http_client=Connections(http2=True))
+    connections._library.cache_clear()
+    monkeypatch.setitem(sys.modules, "h2", None)
+    with pytest.raises(UsageError, match=r"chatclient\[http2\]"):
+        model.call("Hi")
+    monkeypatch.setenv("CHATCLIENT_HTTP", "aiohttp")
+    with pytest.raises(UsageError, match="aiohttp"):
+        asyncio.run(model.acall("Hi"))
+
+
+def test_connections_are_no_client_of_ones_own() -> None:
+    """What is opened for a model is closed with it."""
+    with ChaosServer([[answer_for("call")]]) as server:
+        model = OpenAIChatModel(
+            "stub", api_key="k", base_url=f"{server.url}/v1", http_client=Connections()
+        )
+        with model:
+            model.call("Hi")
+            assert server.open_connections == 1
+        end = time.monotonic() + 5
+        while server.open_connections and time.monotonic() < end:
+            time.sleep(0.01)
+        assert server.open_connections == 0
+
+
+def test_headers_belong_to_a_client() -> None:
+    """Who makes one by hand has the defaults of all."""
+    client = HttpClient("p", "http://127.0.0.1:1", dict)
+
+    assert (client.timeouts, client.retry) == (Timeouts(), RetryPolicy())

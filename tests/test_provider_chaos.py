@@ -1,0 +1,449 @@
+"""Servers that break in every way, for each provider: the documented outcome, every time.
+
+The table of outcomes is in docs/providers.md.
+"""
+
+import gzip
+import socket
+import time
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from email.utils import formatdate
+
+import pytest
+from chaos_server import CLOSE, END, RESET, STALL, ChaosServer, Step, chunked, http
+from services import SERVICES, TEXT, Outcome, Service, outcome_of
+
+from chatclient.errors import (
+    ConnectionFailedError,
+    InvalidRequestError,
+    InvalidResponseError,
+    OverloadedError,
+    ProviderError,
+    RateLimitedError,
+    RequestTimeoutError,
+    StreamInterruptedError,
+)
+from chatclient.providers.http import RetryPolicy, Timeouts
+
+PATIENCE = 0.15  # seconds between two pieces of an answer
+SOON = 20.0  # seconds that nothing here may take, however slow the machine is
+
+AT_ONCE = RetryPolicy(1, 0.01, 5.0)
+
+
+@pytest.fixture(params=["call", "acall", "stream", "astream"])
+def mode(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture(params=SERVICES, ids=str)
+def service(request: pytest.FixtureRequest) -> Service:
+    found: Service = request.param
+    return found
+
+
+Play = Callable[..., ChaosServer]
+
+
+@pytest.fixture
+def play() -> Iterator[Play]:
+    """Start servers that play one script per request; all are gone after the test."""
+    started: list[ChaosServer] = []
+
+    def start(*scripts: Sequence[Step]) -> ChaosServer:
+        started.append(ChaosServer(scripts))
+        return started[-1]
+
+    yield start
+    for server in started:
+        server.close()
+
+
+def is_streaming(mode: str) -> bool:
+    return mode in ("stream", "astream")
+
+
+def ask(service: Service, server: ChaosServer, mode: str, retry: RetryPolicy | int = 0) -> Outcome:
+    """Ask, and make sure that it took no longer than it may and left no connection in use."""
+    model = service.model(server.url, max_retries=retry, timeout=Timeouts(read=PATIENCE))
+    started = time.monotonic()
+    outcome = outcome_of(model, mode)
+
+    assert time.monotonic() - started < SOON
+    assert outcome.in_use == 0
+    wait_until(lambda: server.open_connections == 0)
+    return outcome
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 5
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+# --- what breaks ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Fault:
+    """How a server breaks, and what comes of it.
+
+    Attributes:
+        script: What it does to a request for the given answer, whose content type is given.
+        whole: What a whole answer comes to: an error, or None for the answer.
+        streamed: The same of a stream.
+        asked_again: Whether a retry follows where one is allowed; a stream that has begun has none.
+    """
+
+    script: Callable[[bytes, str], Sequence[Step]]
+    whole: type[ProviderError] | None
+    streamed: type[ProviderError] | None
+    asked_again: tuple[bool, bool] = (False, False)
+
+
+def said(answer: bytes, kind: str) -> bytes:
+    return http(answer, headers={"content-type": kind})
+
+
+def half(answer: bytes) -> bytes:
+    return answer[: answer.index(b"three")]
+
+
+def refused(status: int, body: bytes = b'{"error": {"message": "no"}}', **headers: str) -> bytes:
+    return http(body, status, {name.replace("_", "-"): value for name, value in headers.items()})
+
+
+BOTH, WHOLE_ONLY = (True, True), (True, False)
+
+FAULTS = {
+    # --- before the answer begins
+    "reset before the answer": Fault(
+        lambda answer, kind: [RESET], ConnectionFailedError, ConnectionFailedError, BOTH
+    ),
+    "hung up before the answer": Fault(
+        lambda answer, kind: [CLOSE], ConnectionFailedError, ConnectionFailedError, BOTH
+    ),
+    "silent": Fault(lambda answer, kind: [STALL], RequestTimeoutError, RequestTimeoutError, BOTH),
+    "half the headers, then silent": Fault(
+        lambda answer, kind: [said(answer, kind)[:30], STALL],
+        RequestTimeoutError,
+        RequestTimeoutError,
+        BOTH,
+    ),
+    "no HTTP": Fault(
+        lambda answer, kind: [b"SSH-2.0-OpenSSH_9.6\r\n", CLOSE],
+        ConnectionFailedError,
+        ConnectionFailedError,
+        BOTH,
+    ),
+    # --- in the middle
+    "reset in the body": Fault(
+        lambda answer, kind: [
+            http(half(answer), headers={"content-type": kind}, more=1000),
+            RESET,
+        ],
+        ConnectionFailedError,
+        StreamInterruptedError,
+        WHOLE_ONLY,
+    ),
+    "hung up in the body": Fault(
+        lambda answer, kind: [
+            http(half(answer), headers={"content-type": kind}, more=1000),
+            CLOSE,
+        ],
+        ConnectionFailedError,
+        StreamInterruptedError,
+        WHOLE_ONLY,
+    ),
+    "half a chunk": Fault(
+        lambda answer, kind: [chunked(half(answer))[:-20], CLOSE],
+        ConnectionFailedError,
+        StreamInterruptedError,
+        WHOLE_ONLY,
+    ),
+    "silent in the body": Fault(
+        lambda answer, kind: [chunked(half(answer)), STALL],
+        RequestTimeoutError,
+        StreamInterruptedError,
+        WHOLE_ONLY,
+    ),
+    "cut short without a word": Fault(
+        lambda answer, kind: [chunked(half(answer)), END],
+        InvalidResponseError,
+        StreamInterruptedError,
+    ),
+    # --- something else
+    "no JSON": Fault(
+        lambda answer, kind: [said(answer.replace(b'{"', b"{'"), kind)],
+        InvalidResponseError,
+        InvalidResponseError,
+    ),
+    "JSON broken in the middle": Fault(
+        lambda answer, kind: [said(broken(answer), kind)],
+        InvalidResponseError,
+        InvalidResponseError,
+    ),
+    "JSON of another shape": Fault(
+        lambda answer, kind: [said(b'data: [1]\n\n{"a": 1}\n\n', kind)],
+        InvalidResponseError,
+        InvalidResponseError,
+    ),
+    "nothing": Fault(
+        lambda answer, kind: [said(b"", kind)], InvalidResponseError, InvalidResponseError
+    ),
+    "no content": Fault(
+        lambda answer, kind: [b"HTTP/1.1 204 No Content\r\n\r\n"],
+        InvalidResponseError,
+        InvalidResponseError,
+    ),
+    "a page": Fault(
+        lambda answer, kind: [said(b"<html>\n<h1>Sign in</h1>\n</html>\n", "text/html")],
+        InvalidResponseError,
+        InvalidResponseError,
+    ),
+    "elsewhere": Fault(
+        lambda answer, kind: [refused(302, b"", location="http://127.0.0.1:1/")],
+        InvalidRequestError,
+        InvalidRequestError,
+    ),
+    # --- encodings
+    "brotli, which was not asked for": Fault(
+        lambda answer, kind: [http(b"\x0b\x02\x80", headers={"content-encoding": "br"})],
+        InvalidResponseError,
+        InvalidResponseError,
+    ),
+    "no gzip, as it says": Fault(
+        lambda answer, kind: [http(answer, headers={"content-encoding": "gzip"})],
+        InvalidResponseError,
+        InvalidResponseError,
+    ),
+    "half of a gzip": Fault(
+        lambda answer, kind: [
+            http(half_of(gzip.compress(answer)), headers={"content-encoding": "gzip"})
+        ],
+        InvalidResponseError,
+        InvalidResponseError,
+    ),
+    # --- refusals
+    "500": Fault(lambda answer, kind: [refused(500)], OverloadedError, OverloadedError, BOTH),
+    "502 with a page": Fault(
+        lambda answer, kind: [refused(502, b"<html>Bad gateway</html>")],
+        OverloadedError,
+        OverloadedError,
+        BOTH,
+    ),
+    "503 without a body": Fault(
+        lambda answer, kind: [refused(503, b"")], OverloadedError, OverloadedError, BOTH
+    ),
+    "529": Fault(lambda answer, kind: [refused(529)], OverloadedError, OverloadedError, BOTH),
+    "501": Fault(lambda answer, kind: [refused(501)], OverloadedError, OverloadedError),
+    "429 with half a body": Fault(
+        lambda answer, kind: [http(b'{"err', 429, more=100), RESET],
+        RateLimitedError,
+        RateLimitedError,
+        BOTH,
+    ),
+    "429, then silent": Fault(
+        lambda answer, kind: [http(b'{"err', 429, more=100), STALL],
+        RateLimitedError,
+        RateLimitedError,
+        BOTH,
+    ),
+    "400 that never ends": Fault(
+        lambda answer, kind: [http(b"x" * 3_000_000, 400, more=100), STALL],
+        InvalidRequestError,
+        InvalidRequestError,
+    ),
+    # --- odd, but an answer
+    "gzip": Fault(
+        lambda answer, kind: [http(gzip.compress(answer), headers={"content-encoding": "gzip"})],
+        None,
+        None,
+    ),
+    "deflate": Fault(
+        lambda answer, kind: [http(zlib.compress(answer), headers={"content-encoding": "deflate"})],
+        None,
+        None,
+    ),
+    "wrong content type": Fault(lambda answer, kind: [said(answer, "text/html")], None, None),
+    "byte by byte": Fault(
+        lambda answer, kind: [chunked(*(bytes([byte]) for byte in answer)), END], None, None
+    ),
+    "slow, but not too slow": Fault(
+        lambda answer, kind: [0.05, chunked(half(answer)), 0.05, rest(answer), END], None, None
+    ),
+    "hints first": Fault(
+        lambda answer, kind: [b"HTTP/1.1 103 Early Hints\r\n\r\n", said(answer, kind)], None, None
+    ),
+    "HTTP/1.0": Fault(lambda answer, kind: [b"HTTP/1.0 200 OK\r\n\r\n", answer, CLOSE], None, None),
+}
+
+
+def broken(answer: bytes) -> bytes:
+    """Return *answer* with a brace left out where it says `two`."""
+    at = answer.rindex(b"{", 0, answer.index(b"two"))
+    return answer[:at] + answer[at + 1 :]
+
+
+def half_of(body: bytes) -> bytes:
+    return body[: len(body) // 2]
+
+
+def rest(answer: bytes) -> bytes:
+    piece = answer.removeprefix(half(answer))
+    return b"%x\r\n%b\r\n" % (len(piece), piece)
+
+
+def expect(name: str, service: Service, mode: str, play: Play) -> None:
+    """Let a server break again and again, and look at what comes of it."""
+    fault, streaming = FAULTS[name], is_streaming(mode)
+    answer = service.answer(streaming=streaming)
+    server = play(fault.script(answer, service.stream_type if streaming else "application/json"))
+    outcome = ask(service, server, mode, AT_ONCE)
+
+    expected = fault.streamed if streaming else fault.whole
+    if expected is None:
+        assert (outcome.error, outcome.text) == (None, TEXT)
+    else:
+        assert isinstance(outcome.error, expected), repr(outcome.error)
+        assert "a-key-of-some-length" not in repr(outcome.error)
+    if expected is StreamInterruptedError:
+        assert outcome.text.strip() == "one two"
+    assert len(server.requests) == 1 + fault.asked_again[streaming]
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_whatever_breaks_has_its_outcome(
+    name: str, service: Service, mode: str, play: Play
+) -> None:
+    """The error of the table, or the answer; what had arrived of a stream was handed out."""
+    expect(name, service, mode, play)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("library", ["httpx", "aiohttp"])
+def test_it_is_the_same_over_each_library(
+    name: str, library: str, mode: str, play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table holds over the HTTP libraries that are not used by default as well."""
+    pytest.importorskip({"aiohttp": "httpx_aiohttp"}.get(library, library))
+    if library == "aiohttp" and mode in ("call", "stream"):
+        pytest.skip("aiohttp carries asynchronous requests only")
+    monkeypatch.setenv("CHATCLIENT_HTTP", library)
+    expect(name, SERVICES[0], mode, play)
+
+
+@pytest.mark.parametrize("name", [name for name, fault in FAULTS.items() if any(fault.asked_again)])
+def test_what_passes_is_asked_again(name: str, service: Service, mode: str, play: Play) -> None:
+    """Where a retry is of use, its answer is the answer."""
+    fault, streaming = FAULTS[name], is_streaming(mode)
+    if not fault.asked_again[streaming]:
+        pytest.skip("a stream that has begun is not begun again")
+    kind = service.stream_type if streaming else "application/json"
+    answer = service.answer(streaming=streaming)
+    server = play(fault.script(answer, kind), [said(answer, kind)])
+    outcome = ask(service, server, mode, AT_ONCE)
+
+    assert (outcome.error, outcome.text) == (None, TEXT)
+    assert len(server.requests) == 2
+
+
+def test_nobody_is_there(service: Service, mode: str) -> None:
+    """A refused connection is told with the address."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        url = f"http://127.0.0.1:{probe.getsockname()[1]}"
+    outcome = outcome_of(service.model(url), mode)
+
+    assert isinstance(outcome.error, ConnectionFailedError)
+    assert url in str(outcome.error)
+    assert outcome.in_use == 0
+
+
+@pytest.mark.parametrize("size", [100_000_000])
+def test_a_line_without_an_end(service: Service, mode: str, size: int, play: Play) -> None:
+    """A hundred megabytes in one line are an answer when whole; no event of a stream is so long."""
+    streaming = is_streaming(mode)
+    text = "x" * size
+    if not streaming:
+        server = play([http(service.whole(text))])
+        model = service.model(server.url)
+        outcome = outcome_of(model, mode)
+        assert len(outcome.text) == size
+        return
+    line = service.stream("one two").partition(b"two")[0] + text.encode()
+    outcome = outcome_of(service.model(play([chunked(line), END]).url), mode)
+
+    assert type(outcome.error) is InvalidResponseError
+    assert "larger than" in str(outcome.error) or "longer than" in str(outcome.error)
+    assert outcome.in_use == 0
+
+
+# --- how long to wait -----------------------------------------------------------------------
+
+
+def date_in(seconds: float) -> str:
+    return formatdate(time.time() + seconds, usegmt=True)
+
+
+WAITS: dict[str, tuple[Callable[[], dict[str, str]], float, float]] = {
+    # what the server says, and between which seconds the retry comes
+    "seconds": (lambda: {"retry-after": "1"}, 1.0, 2.5),
+    "a fraction": (lambda: {"retry-after": "0.3"}, 0.3, 1.5),
+    "milliseconds": (lambda: {"retry-after-ms": "300", "retry-after": "99"}, 0.3, 1.5),
+    "no milliseconds": (lambda: {"retry-after-ms": "0", "retry-after": "0.3"}, 0.3, 1.5),
+    "a date": (lambda: {"retry-after": date_in(2)}, 0.9, 3.5),
+    "a date that has passed": (lambda: {"retry-after": date_in(-99)}, 0.0, 1.0),
+    "zero": (lambda: {"retry-after": "0"}, 0.0, 1.0),
+    "negative": (lambda: {"retry-after": "-5"}, 0.0, 1.0),
+    "garbage": (lambda: {"retry-after": "soon, 7 or so"}, 0.0, 1.0),
+    "no number": (lambda: {"retry-after": "nan"}, 0.0, 1.0),
+    "no date": (lambda: {"retry-after": "Fri, 99 Foo 99999 99:99:99 GMT"}, 0.0, 1.0),
+    "nothing": (dict, 0.0, 1.0),
+}
+
+
+@pytest.mark.parametrize("form", WAITS)
+def test_the_wait_is_the_one_asked_for(form: str, service: Service, mode: str, play: Play) -> None:
+    """Every form of Retry-After is kept to; without a usable one the wait is a short one."""
+    headers, earliest, latest = WAITS[form]
+    streaming = is_streaming(mode)
+    kind = service.stream_type if streaming else "application/json"
+    again = said(service.answer(streaming=streaming), kind)
+    server = play([http(b"{}", 429, headers())], [again])
+    outcome = ask(service, server, mode, AT_ONCE)
+
+    first, second = server.requests
+    assert outcome.text == TEXT
+    assert earliest - 0.02 <= second.at - first.at <= latest
+
+
+@pytest.mark.parametrize(
+    ("header", "asked"),
+    [
+        (lambda: {"retry-after": "6"}, 6),
+        (lambda: {"retry-after-ms": "5500"}, 5.5),
+        (lambda: {"retry-after": date_in(3600)}, 3600),
+        (lambda: {"retry-after": "1e300"}, 1e300),
+    ],
+    ids=["seconds", "milliseconds", "date", "for ever"],
+)
+@pytest.mark.parametrize("status", [429, 503])
+def test_too_long_a_wait_is_raised_at_once(
+    header: Callable[[], dict[str, str]],
+    asked: float,
+    status: int,
+    service: Service,
+    mode: str,
+    play: Play,
+) -> None:
+    """Coming back before the time would only be refused again: the caller is told when to."""
+    server = play([http(b"{}", status, header())])
+    outcome = ask(service, server, mode, AT_ONCE)
+
+    assert isinstance(outcome.error, RateLimitedError if status == 429 else OverloadedError)
+    assert outcome.error.retry_after == pytest.approx(asked, abs=2)
+    assert len(server.requests) == 1
