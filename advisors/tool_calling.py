@@ -2,9 +2,10 @@
 
 import copy
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Self
+from inspect import signature
+from typing import Any, Self, cast
 
 from chatclient.chain import (
     HIGHEST_PRECEDENCE,
@@ -16,14 +17,16 @@ from chatclient.chain import (
 )
 from chatclient.errors import DeadlineExceededError, ToolLoopError, UsageError
 from chatclient.events import ReasoningDelta, TextDelta
-from chatclient.messages import AssistantMessage, Message, SystemMessage
+from chatclient.messages import Message, SystemMessage
+from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
 from chatclient.response import NO_USAGE, ChatResponse, Generation
-from chatclient.tool import CONVERSATION_ID
+from chatclient.runtime import Runtime
+from chatclient.tool import CONVERSATION_ID, ToolCallback
 from chatclient.tools import Decision, PendingTurn, ToolCallingManager, ToolExecutionResult
-from chatclient.tools.approval import DECISIONS
-from chatclient.tools.execution import ToolTurn
-from chatclient.values import merged
+from chatclient.tools.approval import AGENT_TURNS, DECISIONS, decided
+from chatclient.tools.execution import ToolTurn, with_distinct_ids
+from chatclient.values import EMPTY, merged
 
 PENDING_TURN = "pending_turn"
 """The key in a response's context of a turn that waits for approvals, a `PendingTurn`."""
@@ -31,11 +34,26 @@ PENDING_TURN = "pending_turn"
 RESUME = "resumed_turn"
 """The key in a request's context of a turn that goes on, with the decisions made."""
 
+REFRESH_TOOLS = "refresh_tools"
+"""The key in a request's context of a `RefreshTools`, where tools are to be had from providers that
+want to be asked in every round."""
+
 TOOL_EXECUTIONS = "tool_executions"
 """The key in a response's context of everything the loop executed, a tuple of `ToolExecution`."""
 
-EligibilityChecker = Callable[[ChatResponse], bool]
-"""Says whether a response's tool calls are to be executed."""
+TOOL_MESSAGES = "tool_messages"
+"""The key in a response's context of what was said on the way to the answer, in order: messages
+with tool calls and those with the tools' answers, a tuple."""
+
+EARLIER_MESSAGES = "earlier_messages"
+"""The key in a request's context, inside a loop that sends no history, of what the turn has said
+before the messages of the round, a tuple without system messages. A memory inside sends it."""
+
+RefreshTools = Callable[[Sequence[Message], Runtime], Awaitable[Sequence[ToolCallback]]]
+"""Returns all tools of a request again, given the conversation so far."""
+
+EligibilityChecker = Callable[[ChatResponse], bool] | Callable[[ChatOptions, ChatResponse], bool]
+"""Says whether a response's tool calls are to be executed; it may ask for the options as well."""
 
 
 def has_tool_calls(response: ChatResponse) -> bool:
@@ -43,18 +61,31 @@ def has_tool_calls(response: ChatResponse) -> bool:
     return response.has_tool_calls()
 
 
+def _by_options_and_response(
+    checker: EligibilityChecker,
+) -> Callable[[ChatOptions, ChatResponse], bool]:
+    if checker is not has_tool_calls:  # for each request with advisors of its own, a loop is made
+        parameters = signature(checker).parameters.values()
+        if len([each for each in parameters if each.default is each.empty]) > 1:
+            return cast("Callable[[ChatOptions, ChatResponse], bool]", checker)
+    by_response = cast("Callable[[ChatResponse], bool]", checker)
+    return lambda _, response: by_response(response)
+
+
 class ToolCallingAdvisor:
     """Calls the model, runs the tools it asks for, and calls it again until it answers.
 
     Advisors of lower order see one request and one final response; those of higher order stand
-    inside the loop and see every round.
+    inside the loop and see every round. What those leave in a response's context is in the context
+    of the next round's request, over what was there before: the latest word counts. The final
+    response has all of it.
 
     A subclass changes the loop through its hooks: `initialize_loop` once before the first round,
     `before_call` and `after_call` in every round, `next_messages` after tools have run,
     `finalize_loop` once at the end. They are the same for all four ways of calling.
 
     Args:
-        manager: Runs the tools.
+        manager: Runs the tools; default: the client's.
         order: Where the loop stands in the chain.
         conversation_history: Whether each round is sent everything the rounds before it said.
             False leaves that to a memory advisor inside the loop. Default: True unless there is
@@ -85,18 +116,30 @@ class ToolCallingAdvisor:
             msg = "the order of a tool calling advisor lies between the highest and the lowest"
             raise UsageError(msg)
         self.manager = manager or ToolCallingManager()
+        self._own_manager = manager is not None
         self.order = order
         self.conversation_history = conversation_history
         self.eligibility = eligibility
+        self._is_eligible = _by_options_and_response(eligibility)
         self.reset_tool_choice = reset_tool_choice
         self.stream_tool_call_responses = stream_tool_call_responses
 
-    def in_chain(self, *, memory_inside: bool) -> Self:
-        """Return this advisor as it works in a chain with or without memory inside the loop."""
-        if self.conversation_history is not None:
-            return self
+    def is_eligible(self, options: ChatOptions, response: ChatResponse) -> bool:
+        """Return whether the tool calls of *response*, asked for with *options*, are to be run."""
+        return self._is_eligible(options, response)
+
+    def in_chain(self, manager: ToolCallingManager, *, memory_inside: bool) -> Self:
+        """Return this advisor as it works in the chain of a client.
+
+        Args:
+            manager: The client's, for an advisor that was given none.
+            memory_inside: Whether a memory advisor stands inside the loop.
+        """
         adapted = copy.copy(self)
-        adapted.conversation_history = not memory_inside
+        if self.conversation_history is None:
+            adapted.conversation_history = not memory_inside
+        if not self._own_manager:
+            adapted.manager = manager
         return adapted
 
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
@@ -104,16 +147,30 @@ class ToolCallingAdvisor:
         if request.prompt.options.internal_tool_execution_enabled is False:
             return await call_next(request)
         request = await self.initialize_loop(request)
-        turn = ToolTurn(_tool_context(request))
+        turn = ToolTurn(_tool_context(request, request.prompt.options))
+        turn.unoffered = self.unoffered_tools(request)
         loop = _Loop(self, request, call_next, turn)
         response = await loop.run(request.context.get(RESUME))
         if turn.executions:
-            response = response.mutate(context={TOOL_EXECUTIONS: tuple(turn.executions)})
+            response = response.mutate(
+                context={TOOL_EXECUTIONS: tuple(turn.executions), TOOL_MESSAGES: loop.said}
+            )
         return await self.finalize_loop(response)
 
     async def initialize_loop(self, request: ChatClientRequest) -> ChatClientRequest:
         """Return the request that the loop starts with."""
         return request
+
+    def unoffered_tools(
+        self,
+        request: ChatClientRequest,  # noqa: ARG002 - for subclasses
+    ) -> Mapping[str, ToolCallback]:
+        """Return tools, by name, that are run if the model names them without being offered them.
+
+        Args:
+            request: What the loop starts with.
+        """
+        return EMPTY
 
     async def before_call(self, request: ChatClientRequest) -> ChatClientRequest:
         """Return what is sent in this round; changed options stay for the rounds after it."""
@@ -146,10 +203,11 @@ class ToolCallingAdvisor:
         return response
 
 
-def _tool_context(request: ChatClientRequest) -> Mapping[str, Any]:
-    context = request.prompt.options.tool_context
+def _tool_context(request: ChatClientRequest, options: ChatOptions) -> Mapping[str, Any]:
+    context = options.tool_context
     if DECISIONS in context:  # an agent's own calls are not those that were decided about
-        context = {key: value for key, value in context.items() if key != DECISIONS}
+        about_others = (DECISIONS, AGENT_TURNS)
+        context = {key: value for key, value in context.items() if key not in about_others}
     conversation_id = request.context.get(CONVERSATION_ID)
     return (
         context if conversation_id is None else merged(context, {CONVERSATION_ID: conversation_id})
@@ -171,7 +229,13 @@ class _Loop:
         self.call_next = call_next
         self.turn = turn
         self.history = self.messages = request.prompt.messages
+        self.begun = len(self.history)
         self.options = request.prompt.options
+        self.context = request.context
+        self.refresh: RefreshTools | None = request.context.get(REFRESH_TOOLS)
+        if self.refresh is not None:  # the loop's own business, not that of advisors inside it
+            self.context = {k: v for k, v in self.context.items() if k != REFRESH_TOOLS}
+        self.found: Sequence[ToolCallback] = self.options.tool_callbacks or ()
         self.usage = NO_USAGE
 
     async def run(self, resumed: "Resumed | None") -> ChatClientResponse:
@@ -183,37 +247,67 @@ class _Loop:
         while True:
             sent, response = await self._round()
             answer = response.chat_response
-            if not self.advisor.eligibility(answer):
+            if not self.advisor.is_eligible(sent.prompt.options, answer):
                 return response.mutate(chat_response=answer.with_usage(self.usage))
             result = await self.advisor.manager.execute(
                 Prompt.of(self.history, self.options), answer, self.request.runtime, self.turn
             )
+            self.history = result.conversation_history
             ended = await self._ended(response, result)
             if ended is not None:
                 return ended
-            self.history = result.conversation_history
             self.messages = await self.advisor.next_messages(sent, response, result)
+
+    @property
+    def said(self) -> tuple[Message, ...]:
+        """What models and tools have said so far, but for the answer that ends the turn."""
+        return self.history[self.begun :]
 
     async def _round(self) -> tuple[ChatClientRequest, ChatClientResponse]:
         """Call the model once."""
-        advisor, request = self.advisor, self.request
-        sent = await advisor.before_call(
-            request.mutate(prompt=Prompt.of(self.messages, self.options))
-        )
-        self.options = sent.prompt.options
+        advisor, runtime = self.advisor, self.request.runtime
+        if self.refresh is not None and self.turn.rounds:
+            await self._refresh_tools(self.refresh)
+        prompt = Prompt.of(self.messages, self.options)
+        if advisor.conversation_history is False:
+            earlier = _left_out(self.history, self.messages)
+            self.context = merged(self.context, {EARLIER_MESSAGES: earlier})
+        sent = await advisor.before_call(ChatClientRequest(prompt, self.context, runtime))
+        self._take_over(sent.prompt.options)
         if not sent.runtime.remaining():
             msg = "the deadline passed before the model could be asked again"
             raise DeadlineExceededError(msg)
-        if advisor.stream_tool_call_responses or not request.runtime.streaming:
+        if advisor.stream_tool_call_responses or not runtime.streaming:
             response = await self.call_next(sent)
         else:
             response = await self._held_back(sent)
         response = await advisor.after_call(response)
+        if response.context is not self.context:  # somebody left word for the rounds to come
+            self.context = merged(self.context, response.context)
+            response = ChatClientResponse(response.chat_response, self.context)
         self.turn.rounds += 1
         self.usage += response.chat_response.usage
         if advisor.reset_tool_choice and self.options.tool_choice not in (None, "auto", "none"):
             self.options = self.options.mutate(tool_choice="auto")
         return sent, response
+
+    async def _refresh_tools(self, refresh: RefreshTools) -> None:
+        """Offer what providers add, no longer what they take back; what hooks did stays."""
+        before, present = self.found, self.options.tool_callbacks or ()
+        self.found = found = await refresh(self.history, self.request.runtime)
+        if list(found) == list(before):
+            return
+        callbacks = found
+        if list(present) != list(before):
+            kept = [each for each in present if each not in before or each in found]
+            callbacks = (*kept, *(each for each in found if each not in before))
+        self.options = self.options.mutate(tool_callbacks=callbacks)
+
+    def _take_over(self, options: ChatOptions) -> None:
+        """Make *options* those of this round's tools and of the rounds to come."""
+        if options.tool_context is not self.options.tool_context:
+            self.turn.context = _tool_context(self.request, options)
+        self.options = options
 
     async def _held_back(self, sent: ChatClientRequest) -> ChatClientResponse:
         """Call the model, streaming its words only if they are the answer."""
@@ -223,7 +317,7 @@ class _Loop:
             held.append(event)
 
         response = await self.call_next(sent.mutate(runtime=sent.runtime.with_emitter(hold)))
-        wordless = self.advisor.eligibility(response.chat_response)
+        wordless = self.advisor.is_eligible(sent.prompt.options, response.chat_response)
         for event in held:
             if not (wordless and isinstance(event, TextDelta | ReasoningDelta)):
                 await sent.runtime.emit(event)
@@ -258,9 +352,9 @@ class _Loop:
         """Ask the model to answer from what it has, without tools."""
         self.messages = await self.advisor.next_messages(self.request, response, result)
         self.options = self.options.mutate(tool_choice="none")
-        _, response = await self._round()
+        sent, response = await self._round()
         answer = response.chat_response
-        if self.advisor.eligibility(answer):  # it would not listen
+        if self.advisor.is_eligible(sent.prompt.options, answer):  # it would not listen
             return await self._spoken(response, (result.breach_generation(),))
         flagged = tuple(
             replace(generation, finish_reason="tool_call_limit_exceeded")
@@ -282,16 +376,10 @@ class _Loop:
         self, response: ChatClientResponse, result: ToolExecutionResult
     ) -> ChatClientResponse:
         answer = response.chat_response
-        message = next(g.output for g in answer.generations if g.output.tool_calls)
-        pending = PendingTurn(
-            self.history,
-            message,
-            result.responses,
-            result.pending,
-            dict(self.turn.calls),
-            self.turn.rounds,
-            self.request.context.get(CONVERSATION_ID),
-        )
+        asking = next(g.output for g in answer.generations if g.output.tool_calls)
+        message = with_distinct_ids(asking)
+        conversation_id = self.request.context.get(CONVERSATION_ID)
+        pending = self.turn.pending(self.history, message, result, conversation_id)
         answer = answer.with_usage(self.usage)
         return response.mutate(chat_response=answer, context={PENDING_TURN: pending})
 
@@ -300,13 +388,10 @@ class _Loop:
         pending, decisions = resumed
         turn = self.turn
         context = turn.context
-        turn.context = merged(context, {DECISIONS: decisions})
-        # The waiting calls were counted when they were made, and are counted when they are run.
-        turn.calls.update(pending.calls)
-        turn.calls.subtract(call.name for call in pending.pending)
-        turn.rounds = pending.rounds
-        turn.recall((*pending.messages, _answered(pending)))
+        turn.context = merged(context, decided(pending, decisions))
+        turn.resume(pending)
         self.history = self.messages = pending.messages
+        self.begun = len(self.history)
         result = await self.advisor.manager.execute_message(
             Prompt.of(self.history, self.options),
             pending.message,
@@ -319,18 +404,17 @@ class _Loop:
         response = ChatClientResponse(
             ChatResponse((Generation(pending.message, "tool_call"),)), self.request.context
         )
-        ended = await self._ended(response, result)
-        if ended is None:
-            self.history = self.messages = result.conversation_history
-        return ended
+        self.history = self.messages = result.conversation_history
+        return await self._ended(response, result)
 
 
-def _answered(pending: PendingTurn) -> AssistantMessage:
-    """Return the message that a turn waits at, with those calls only that have been run."""
-    waiting = {call.id for call in pending.pending}
-    return AssistantMessage(
-        tool_calls=[call for call in pending.message.tool_calls if call.id not in waiting]
-    )
+def _left_out(history: Sequence[Message], messages: Sequence[Message]) -> tuple[Message, ...]:
+    """Return what of *history* goes before *messages*, which are the end of it."""
+    if messages is history:
+        return ()
+    spoken = [m for m in history if not isinstance(m, SystemMessage)]
+    sent = sum(not isinstance(m, SystemMessage) for m in messages)
+    return tuple(spoken[: max(0, len(spoken) - sent)])
 
 
 Resumed = tuple[PendingTurn, dict[str, Decision]]

@@ -3,6 +3,7 @@
 import dataclasses
 import enum
 import functools
+import json
 from datetime import date
 from typing import Annotated, Any, Literal
 
@@ -103,6 +104,20 @@ def test_values_of_the_declared_types() -> None:
 def test_what_models_write_is_understood(arguments: str, bound: dict[str, Any]) -> None:
     """Numbers as text, nulls for what is left out, and damaged JSON still say what is meant."""
     assert signature_of(weather).bind(arguments, NOWHERE) == bound
+
+
+@pytest.mark.parametrize("written", ["red", "RED", " Red "])
+def test_the_case_of_admitted_values_does_not_count(written: str) -> None:
+    """An enum's value or a literal in other letters is taken for the one that it can only be."""
+
+    def paint(colour: Colour, finish: Literal["Matt", "Gloss"] = "Matt") -> None: ...
+
+    arguments = json.dumps({"colour": written, "finish": "gLOSS"})
+
+    assert signature_of(paint).bind(arguments, NOWHERE) == {
+        "colour": Colour.RED,
+        "finish": "Gloss",
+    }
 
 
 @pytest.mark.parametrize("arguments", ["", " \n", "{}", "null"])

@@ -115,6 +115,7 @@ class Plan:
     concurrency: int
     hold_back: bool
     approve: bool
+    same_ids: bool
     fault: Kind
     at: int
 
@@ -128,6 +129,7 @@ class Fault:
     task: "asyncio.Task[Any] | None" = None
     lock: threading.Lock = field(default_factory=threading.Lock)
     points: int = 0
+    agent: ScriptedModel | None = None
 
     def pass_point(self) -> None:
         with self.lock:
@@ -141,10 +143,17 @@ class Fault:
             self.task.get_loop().call_soon_threadsafe(self.task.cancel)
 
 
-NAMES = ("plain", "waits", "slow", "fails", "direct", "if_last", "alone", "unknown")
+NAMES = ("plain", "waits", "slow", "fails", "direct", "if_last", "alone", "agent", "unknown")
 ARGUMENTS = ("{}", '{"n": 1}', '{"n": 2}', '{"n": "x"}', '{"m": 1}', "[", '{"n": 1')
+FOR_AGENTS = ('{"request": "Do it."}', '{"request": "Do it."}', "{}")
 
-calls = st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(ARGUMENTS)), max_size=5)
+
+def arguments_for(name: str) -> st.SearchStrategy[tuple[str, str]]:
+    arguments = FOR_AGENTS if name == "agent" else ARGUMENTS
+    return st.tuples(st.just(name), st.sampled_from(arguments))
+
+
+calls = st.lists(st.sampled_from(NAMES).flatmap(arguments_for), max_size=5)
 texts = st.sampled_from(["", "Some words, which are cut."])
 plans = st.builds(
     Plan,
@@ -159,6 +168,7 @@ plans = st.builds(
     concurrency=st.sampled_from([1, 3]),
     hold_back=st.booleans(),
     approve=st.booleans(),
+    same_ids=st.booleans(),
     fault=st.sampled_from(["none", "boom", "cancel", "leave"]),
     at=st.integers(1, 25),
 )
@@ -203,7 +213,16 @@ def tools_of(fault: Fault) -> list[Any]:
         fault.pass_point()
         return "alone"
 
-    return [plain, waits, slow, fails, direct, if_last, alone]
+    def works(prompt: Prompt) -> Answer:
+        fault.pass_point()
+        asked = isinstance(prompt.messages[-1], UserMessage)
+        return [ToolCall("c0", "plain", "{}"), ToolCall("c0", "alone", "{}")] if asked else "it is"
+
+    fault.agent = ScriptedModel(works)
+    manager = ToolCallingManager(interceptors=[ToolApproval()])
+    builder = ChatClient.builder(fault.agent).default_tools(plain, alone)
+    agent = builder.tool_calling_manager(manager).build().as_tool("agent", "An agent.")
+    return [plain, waits, slow, fails, direct, if_last, alone, agent]
 
 
 def interceptor_of(kind: str, fault: Fault) -> ToolInterceptor:
@@ -254,8 +273,8 @@ class FaultyModel(ScriptedModel):
 
 
 def calls_of(plan: Plan) -> list[tuple[str, list[ToolCall]]]:
-    """Return what the model says in each round, with ids for its calls."""
-    ids = itertools.count()
+    """Return what the model says in each round, with ids for its calls, or one id for all."""
+    ids = itertools.repeat(0) if plan.same_ids else itertools.count()
     return [
         (text, [ToolCall(f"c{next(ids)}", name, arguments) for name, arguments in made])
         for text, made in plan.rounds
@@ -336,7 +355,7 @@ def run(plan: Plan, model: ChatModel, fault: Fault, mode: Mode) -> None:
     with contextlib.suppress(*EXPECTED):
         while isinstance(turn := go_through(request, mode, plan, fault), PendingTurn):
             decisions: Any = {
-                each.id: Decision(plan.approve ^ bool(n % 2)) for n, each in enumerate(turn.pending)
+                id: Decision(plan.approve ^ bool(n % 2)) for n, id in enumerate(turn.to_decide())
             }
             request = client.resume(turn.to_json(), decisions)
 
@@ -375,7 +394,9 @@ def test_whatever_happens_the_history_stays_valid(mode: Mode, plan: Plan) -> Non
     model = FaultyModel(fault, *answers_of(plan))
     run(plan, model, fault, mode)
 
-    problems = [problem_with(prompt.messages) for prompt in model.prompts]
+    assert fault.agent is not None
+    prompts = [*model.prompts, *fault.agent.prompts]
+    problems = [problem_with(prompt.messages) for prompt in prompts]
     assert not any(problems), problems
     assert settled(lambda: threads_beside_the_private_loop() <= before)
     assert settled(lambda: tasks_of_the_private_loop() == 0)

@@ -160,6 +160,28 @@ def in_properties(**properties: Any) -> dict[str, Any]:
             {"a": [1.0, 2.0]},
             {"a": [1.0, 2]},
         ),
+        (in_properties(a={"enum": ["celsius", "K"]}), {"a": "Celsius"}, {"a": "celsius"}),
+        (in_properties(a={"enum": ["celsius", "K"]}), {"a": " k\n"}, {"a": "K"}),
+        (in_properties(a={"enum": ["celsius", "K"]}), {"a": "kelvin"}, {"a": "kelvin"}),
+        (in_properties(a={"enum": ["mW", "MW"]}), {"a": "mw"}, {"a": "mw"}),
+        (in_properties(a={"enum": ["mW", "MW"]}), {"a": "MW"}, {"a": "MW"}),
+        (in_properties(a={"const": "yes"}), {"a": "YES"}, {"a": "yes"}),
+        (in_properties(a={"enum": ["on", 1, None]}), {"a": "ON"}, {"a": "on"}),
+        (
+            in_properties(a={"anyOf": [{"enum": ["red"]}, {"type": "null"}]}),
+            {"a": "Red"},
+            {"a": "red"},
+        ),
+        (
+            in_properties(a={"anyOf": [{"enum": ["red"]}, {"type": "string"}]}),
+            {"a": "Red"},
+            {"a": "Red"},
+        ),
+        (
+            in_properties(a={"type": "array", "items": {"enum": ["Red", "Blue"]}}),
+            {"a": ["RED", "blue"]},
+            {"a": ["Red", "Blue"]},
+        ),
         (in_properties(a={"type": "string"}), {"a": [1.0]}, {"a": [1.0]}),
         (in_properties(a={"type": "string"}), {"a": {"b": 1.0}}, {"a": {"b": 1.0}}),
         (

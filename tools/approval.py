@@ -16,6 +16,7 @@ from chatclient.messages import (
 from chatclient.serialization import message_from_dict, message_to_dict
 from chatclient.tool import ToolResult
 from chatclient.tools.invocation import NextTool, ToolInvocation
+from chatclient.values import EMPTY, frozen, own
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +38,25 @@ APPROVE = Decision(approved=True)
 DENY = Decision(approved=False)
 
 DECISIONS = "tool_approval_decisions"
-"""The key in a request's context of decisions by tool call id, once they have been made."""
+"""The key in a tool context of decisions by tool call id, once they have been made."""
+
+AGENT_TURNS = "agent_turns"
+"""The key in a tool context of turns of agents that go on, with the decisions made, by the id of
+the call that asked the agent."""
 
 _VERSION = 1
 
 
 class ApprovalRequired(Exception):  # noqa: N818 - no error: it suspends the turn
-    """Raised by an interceptor to suspend the turn until somebody has decided about the call."""
+    """Raised by an interceptor to suspend the turn until somebody has decided about the call.
+
+    Attributes:
+        turn: The turn of an agent whose own calls wait, when the call asked an agent.
+    """
+
+    def __init__(self, turn: "PendingTurn | None" = None) -> None:
+        super().__init__()
+        self.turn = turn
 
 
 def decision_of(decision: object) -> Decision:
@@ -112,10 +125,16 @@ class PendingTurn:
         messages: The conversation up to the model's message with the tool calls.
         message: That message.
         responses: The answers of the calls that have been run.
-        pending: The calls that wait, to be decided by their ids.
+        pending: The calls that wait; see `to_decide` for the ids to decide by.
         calls: How often each tool was called in this turn.
         rounds: How often the model was called in this turn.
         conversation_id: The conversation, if there is one.
+        agents: The turns of agents that wait themselves, by the ids of the calls that asked them.
+        failures: How often each tool failed in each way: names, kinds and numbers.
+        repeats: Which calls were made how often in a row with which result: names, arguments,
+            results and numbers.
+        seconds: How long the turn has taken so far.
+        notes: What advisors outside the loop want to find again when the turn goes on; JSON.
     """
 
     messages: tuple[Message, ...]
@@ -125,22 +144,33 @@ class PendingTurn:
     calls: Mapping[str, int] = field(default_factory=dict)
     rounds: int = 1
     conversation_id: str | None = None
+    agents: Mapping[str, "PendingTurn"] = field(default_factory=dict)
+    failures: tuple[tuple[str, str, int], ...] = ()
+    repeats: tuple[tuple[str, str, str, int], ...] = ()
+    seconds: float = field(default=0.0, compare=False)
+    notes: Mapping[str, Any] = EMPTY
+
+    def __post_init__(self) -> None:
+        own(self, "calls", "agents", "notes")
+
+    def to_decide(self) -> dict[str, ToolCall]:
+        """Return the calls that somebody has to decide about, by the ids to decide by.
+
+        These are the calls' own ids. A call inside an agent goes by the id of the call that asked
+        the agent, a slash, and its own.
+        """
+        calls: dict[str, ToolCall] = {}
+        for call in self.pending:
+            if call.id in self.agents:
+                inside = self.agents[call.id].to_decide()
+                calls |= {f"{call.id}/{id}": each for id, each in inside.items()}
+            else:
+                calls[call.id] = call
+        return calls
 
     def to_json(self) -> str:
         """Return this as JSON, from which `from_json` makes an equal one."""
-        answered = ToolResponseMessage(self.responses)
-        return json.dumps(
-            {
-                "version": _VERSION,
-                "messages": [message_to_dict(message) for message in self.messages],
-                "message": message_to_dict(self.message),
-                "responses": message_to_dict(answered)["responses"],
-                "pending": [call.id for call in self.pending],
-                "calls": dict(self.calls),
-                "rounds": self.rounds,
-                "conversation_id": self.conversation_id,
-            }
-        )
+        return json.dumps(_to_dict(self))
 
     @classmethod
     def from_json(cls, text: str) -> "PendingTurn":
@@ -150,41 +180,63 @@ class PendingTurn:
             UsageError: *text* is no pending turn.
         """
         try:
-            data = json.loads(text)
-            _check_version(data["version"])
-            message: Any = message_from_dict(data["message"])
-            answered: Any = message_from_dict({"role": "tool", "responses": data["responses"]})
-            return cls(
-                tuple(message_from_dict(each) for each in data["messages"]),
-                message,
-                answered.responses,
-                tuple(call for call in message.tool_calls if call.id in data["pending"]),
-                data["calls"],
-                data["rounds"],
-                data["conversation_id"],
-            )
+            return _from_dict(json.loads(text))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             msg = f"no pending turn: {error!r}"
             raise UsageError(msg) from error
 
 
-def _check_version(version: object) -> None:
-    if version != _VERSION:
-        msg = f"version {version!r} is not known"
+def _to_dict(turn: PendingTurn) -> dict[str, Any]:
+    return {
+        "version": _VERSION,
+        "messages": [message_to_dict(message) for message in turn.messages],
+        "message": message_to_dict(turn.message),
+        "responses": message_to_dict(ToolResponseMessage(turn.responses))["responses"],
+        "pending": [call.id for call in turn.pending],
+        "calls": dict(turn.calls),
+        "rounds": turn.rounds,
+        "conversation_id": turn.conversation_id,
+        "agents": {id: _to_dict(each) for id, each in turn.agents.items()},
+        "failures": turn.failures,
+        "repeats": turn.repeats,
+        "seconds": turn.seconds,
+        "notes": dict(turn.notes),
+    }
+
+
+def _from_dict(data: Mapping[str, Any]) -> PendingTurn:
+    if data["version"] != _VERSION:
+        msg = f"version {data['version']!r} is not known"
         raise ValueError(msg)
+    message: Any = message_from_dict(data["message"])
+    answered: Any = message_from_dict({"role": "tool", "responses": data["responses"]})
+    return PendingTurn(
+        tuple(message_from_dict(each) for each in data["messages"]),
+        message,
+        answered.responses,
+        tuple(call for call in message.tool_calls if call.id in data["pending"]),
+        data["calls"],
+        data["rounds"],
+        data["conversation_id"],
+        {id: _from_dict(each) for id, each in data["agents"].items()},
+        tuple((name, kind, count) for name, kind, count in data["failures"]),
+        tuple((name, given, result, n) for name, given, result, n in data["repeats"]),
+        data["seconds"],
+        frozen(data["notes"]),
+    )
 
 
 Decisions = Mapping[str, Decision | bool] | Literal["approve", "deny"]
-"""By tool call id, or the same for all."""
+"""By the ids of `PendingTurn.to_decide`, or the same for all."""
 
 
 def decisions_for(turn: PendingTurn, decisions: Decisions) -> dict[str, Decision]:
-    """Return a decision for every pending call of *turn*.
+    """Return a decision for every call of *turn* that waits for one.
 
     Raises:
         UsageError: A call is left undecided, or an id is that of no pending call.
     """
-    ids = [call.id for call in turn.pending]
+    ids = list(turn.to_decide())
     if isinstance(decisions, str):
         return dict.fromkeys(ids, APPROVE if decisions == "approve" else DENY)
     unknown, missing = set(decisions) - set(ids), set(ids) - set(decisions)
@@ -193,3 +245,16 @@ def decisions_for(turn: PendingTurn, decisions: Decisions) -> dict[str, Decision
         msg = f"decide about the calls {ids}: not decided {left}, unknown {strange}"
         raise UsageError(msg)
     return {id: decision_of(decision) for id, decision in decisions.items()}
+
+
+def decided(turn: PendingTurn, decisions: Mapping[str, Decision]) -> dict[str, Any]:
+    """Return what the tools of *turn* have to know of *decisions*, for their context.
+
+    An agent that waits has been let run before; what is decided is about its own calls.
+    """
+    own = {call.id: decisions[call.id] for call in turn.pending if call.id not in turn.agents}
+    agents: dict[str, tuple[PendingTurn, dict[str, Decision]]] = {}
+    for id, agent in turn.agents.items():
+        inside = {key: decisions[f"{id}/{key}"] for key in agent.to_decide()}
+        agents[id] = agent, inside
+    return {DECISIONS: own | dict.fromkeys(agents, APPROVE), AGENT_TURNS: agents}

@@ -10,9 +10,10 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from chatclient.errors import ToolArgumentError, ToolDefinitionError
 from chatclient.json import dumps, loads
 from chatclient.tool import ToolCallback, ToolContext, ToolDefinition, ToolMetadata, ToolResult
-from chatclient.tools.generation import deep_frozen, schema_of
+from chatclient.tools.generation import schema_of
 from chatclient.tools.repair import repair_json
 from chatclient.tools.sources import ToolSource, tool_callbacks
+from chatclient.values import deep_frozen
 
 M = TypeVar("M", bound=BaseModel)
 

@@ -70,7 +70,7 @@ class ArgumentReader:
             return self._validate(mended)
         except ValidationError as error:
             known = self._schema.get("properties", {})
-            raise self._error(_problems(error, given, known)) from error
+            raise self._error(problems(error, given, known)) from error
 
     def _parsed(self, text: str) -> Any:
         text = whole_text(text)
@@ -116,12 +116,21 @@ _SENTENCES = {
 }
 
 
-def _problems(error: ValidationError, given: Any, known: Iterable[str]) -> list[str]:
-    """Return one line for each place where something is wrong."""
+def problems(
+    error: ValidationError, given: Any, known: Iterable[str], *, whole: str = "arguments"
+) -> list[str]:
+    """Return one line for each place where something is wrong.
+
+    Args:
+        error: What pydantic said.
+        given: What it was said about.
+        known: The names that the outermost object may have.
+        whole: What to call the outermost place.
+    """
     said: dict[str, list[str]] = {}
     shown: dict[str, str] = {}
     for item in error.errors(include_url=False, include_context=False):
-        place = _place(item["loc"], given)
+        place = _place(item["loc"], given) or whole
         sentence = _SENTENCES.get(item["type"])
         if sentence is None:
             sentence = _sentence(item["msg"])
@@ -146,7 +155,7 @@ def _sentence(message: str) -> str:
 def _place(location: Iterable[int | str], given: Any) -> str:
     """Return a path such as `items[2].price`, without pydantic's names of union members."""
     path = "".join(_steps(tuple(location), given))
-    return path.removeprefix(".") or "arguments"
+    return path.removeprefix(".")
 
 
 def _steps(location: tuple[int | str, ...], given: Any) -> Iterator[str]:

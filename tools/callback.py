@@ -6,12 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from chatclient.errors import ToolDefinitionError
+from chatclient.errors import ToolDefinitionError, ToolResultError
 from chatclient.runtime import drive
 from chatclient.tool import ToolContext, ToolDefinition, ToolMetadata, ToolResult
 from chatclient.tools.conversion import ResultConverter, to_tool_result
 from chatclient.tools.decorator import ToolMark, mark_of
-from chatclient.tools.generation import deep_frozen
 from chatclient.tools.schema import (
     ToolSignature,
     check_tool_name,
@@ -21,7 +20,7 @@ from chatclient.tools.schema import (
     signature_of_schema,
     strict_form,
 )
-from chatclient.values import EMPTY
+from chatclient.values import EMPTY, deep_frozen
 
 _NO_MARK = ToolMark()
 
@@ -85,8 +84,13 @@ class FunctionToolCallback:
         value = await context.runtime.invoke(call, timeout=context.timeout)
         if self._convert is None:
             return to_tool_result(value, returns_nothing=self._signature.returns_nothing)
-        converted = self._convert(value)
-        return converted if isinstance(converted, ToolResult) else ToolResult(converted)
+        converted: object = self._convert(value)
+        if isinstance(converted, ToolResult):
+            return converted
+        if isinstance(converted, str):
+            return ToolResult(converted, value=value)
+        msg = f"the result converter of tool {self.name!r} returned {converted!r}, which is no text"
+        raise ToolResultError(msg)
 
     def call(self, arguments: str = "{}", tool_context: Mapping[str, Any] = EMPTY) -> str:
         """Run the tool outside of any conversation and return what the model would see."""

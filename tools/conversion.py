@@ -26,7 +26,7 @@ def to_tool_result(value: Any, *, returns_nothing: bool = False) -> ToolResult:
     pydantic does for arguments; content that is not text belongs in a `Media`, which knows its
     type. Everything else that pydantic can write becomes compact JSON: models, dataclasses, enums,
     dates, UUIDs, decimals, sets, and whatever holds them. Infinite numbers become strings, since
-    JSON has none.
+    JSON has none. What was returned stays beside the text, for the application.
 
     Args:
         value: What the tool returned.
@@ -36,20 +36,20 @@ def to_tool_result(value: Any, *, returns_nothing: bool = False) -> ToolResult:
         TypeError: The value has no JSON form; the error names its type and says what to do.
     """
     if type(value) is str:
-        return ToolResult(value)
+        return ToolResult(value, value=value)
     match value:
         case None:
             return DONE if returns_nothing else _NULL
         case ToolResult():
             return value
         case Media():
-            return ToolResult("", (value,))
+            return ToolResult("", (value,), value=value)
         case list() | tuple() if _has_media(value):
             media = tuple(item for item in value if isinstance(item, Media))
             texts = [_text(item) for item in value if not isinstance(item, Media)]
-            return ToolResult("\n".join(texts), media)
+            return ToolResult("\n".join(texts), media, value=value)
         case _:
-            return ToolResult(_text(value))
+            return ToolResult(_text(value), value=value)
 
 
 def _has_media(value: Iterable[Any]) -> TypeGuard[Iterable[Any]]:

@@ -1,15 +1,18 @@
 """What running a model's tool calls comes to."""
 
 import hashlib
+import itertools
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from chatclient.messages import (
     AssistantMessage,
     Message,
+    Part,
     ToolCall,
     ToolResponse,
     ToolResponseMessage,
@@ -17,9 +20,9 @@ from chatclient.messages import (
 )
 from chatclient.prompt import Prompt
 from chatclient.response import Generation
-from chatclient.tool import CONVERSATION_ID
-from chatclient.tools.failure import FailureKind
-from chatclient.values import EMPTY
+from chatclient.tool import CONVERSATION_ID, ToolCallback
+from chatclient.tools.approval import PendingTurn
+from chatclient.values import EMPTY, own
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,21 +32,41 @@ class ToolExecution:
     Attributes:
         tool_call: What the model asked for.
         response: What it was told.
-        seconds: How long the tool took; 0.0 when it was not run.
+        seconds: How long the tool took, on a clock that is never set; 0.0 when it was not run.
         attempt: How many calls of this tool the turn has seen, this one included.
         error: What went wrong in full, or None. The model was told `response.data` only.
+        value: What the tool returned, before it was made a text; None when it was not run.
+        started: When the tool began, in seconds since 1970, or None when it was not run.
     """
 
     tool_call: ToolCall
     response: ToolResponse
-    seconds: float = 0.0
+    seconds: float = field(default=0.0, compare=False)
     attempt: int = 1
     error: Exception | None = field(default=None, compare=False)
+    value: object = field(default=None, compare=False, repr=False)
+    started: float | None = field(default=None, compare=False)
 
     @property
     def is_error(self) -> bool:
         """Whether the tool failed or was refused."""
         return self.response.is_error
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """What the tool told the application only; it stays in the conversation, unsent."""
+        return self.response.metadata
+
+    @property
+    def started_at(self) -> datetime | None:
+        """When the tool began, or None when it was not run."""
+        return None if self.started is None else datetime.fromtimestamp(self.started, UTC)
+
+    @property
+    def finished_at(self) -> datetime | None:
+        """When the tool ended: `seconds` after it began."""
+        began = self.started_at
+        return None if began is None else began + timedelta(seconds=self.seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +80,7 @@ class ToolExecutionResult:
         executions: Each call, in the order of the request.
         breach: The limit that was reached, in words, or None.
         pending: Calls that wait for somebody's approval; the history has no answers to them yet.
+        agents: The turns of agents whose own calls wait, by the ids of the calls that asked them.
     """
 
     conversation_history: tuple[Message, ...]
@@ -64,6 +88,11 @@ class ToolExecutionResult:
     executions: tuple[ToolExecution, ...]
     breach: str | None = None
     pending: tuple[ToolCall, ...] = ()
+    agents: Mapping[str, PendingTurn] = EMPTY
+
+    def __post_init__(self) -> None:
+        if self.agents is not EMPTY:
+            own(self, "agents")
 
     @property
     def responses(self) -> tuple[ToolResponse, ...]:
@@ -92,6 +121,31 @@ class ToolExecutionResult:
         )
 
 
+def with_distinct_ids(message: AssistantMessage) -> AssistantMessage:
+    """Return *message* with an id of its own for each of its tool calls.
+
+    Some servers give every call the same id. No provider takes such a message back, and no decision
+    about one of the calls would be about that one only.
+    """
+    taken = {call.id for call in message.tool_calls}
+    if len(taken) == len(message.tool_calls) and "" not in taken:
+        return message
+    seen = {""}
+
+    def distinct(part: Part) -> Part:
+        if not isinstance(part, ToolCall):
+            return part
+        if part.id not in seen:
+            seen.add(part.id)
+            return part
+        ids = (f"{part.id or 'call'}_{number}" for number in itertools.count(2))
+        id = next(id for id in ids if id not in taken)
+        taken.add(id)
+        return replace(part, id=id)
+
+    return type(message)([distinct(part) for part in message.parts], metadata=message.metadata)
+
+
 @dataclass(slots=True)
 class ToolTurn:
     """What the tool loop remembers from the user's message to the final answer.
@@ -103,14 +157,16 @@ class ToolTurn:
         executions: Every call so far.
         rounds: How often the model was called.
         started: When the turn began, on the clock of `time.monotonic`.
+        unoffered: More tools, by name, that are run if the model names them all the same.
     """
 
     context: Mapping[str, Any] = EMPTY
     calls: Counter[str] = field(default_factory=Counter)
-    failures: Counter[tuple[str, FailureKind]] = field(default_factory=Counter)
+    failures: Counter[tuple[str, str]] = field(default_factory=Counter)
     executions: list[ToolExecution] = field(default_factory=list)
     rounds: int = 0
     started: float = field(default_factory=time.monotonic)
+    unoffered: Mapping[str, ToolCallback] = EMPTY
     _repeats: dict[tuple[str, str], tuple[str, int]] = field(default_factory=dict)
     _made: Counter[tuple[str, str]] = field(default_factory=Counter)
     _seed: tuple[str, ...] | None = None
@@ -128,6 +184,50 @@ class ToolTurn:
                 turn.calls.update(response.name for response in message.responses)
         turn.recall(prompt.messages)
         return turn
+
+    def pending(
+        self,
+        messages: Sequence[Message],
+        message: AssistantMessage,
+        result: ToolExecutionResult,
+        conversation_id: str | None,
+    ) -> PendingTurn:
+        """Return this turn as it waits for approvals.
+
+        Args:
+            messages: The conversation up to the model's message with the tool calls.
+            message: That message.
+            result: What came of those calls that do not wait.
+            conversation_id: The conversation, if there is one.
+        """
+        return PendingTurn(
+            tuple(messages),
+            message,
+            result.responses,
+            result.pending,
+            self.calls,
+            self.rounds,
+            conversation_id,
+            result.agents,
+            tuple((*key, count) for key, count in self.failures.items()),
+            tuple((*key, *seen) for key, seen in self._repeats.items()),
+            time.monotonic() - self.started,
+        )
+
+    def resume(self, pending: PendingTurn) -> None:
+        """Go on from where *pending* came to wait."""
+        self.calls.update(pending.calls)
+        # The waiting calls were counted when they were made, and are counted when they are run.
+        self.calls.subtract(call.name for call in pending.pending)
+        self.rounds = pending.rounds
+        self.started -= pending.seconds
+        for name, kind, count in pending.failures:
+            self.failures[name, kind] = count
+        for name, arguments, result, count in pending.repeats:
+            self._repeats[name, arguments] = result, count
+        waiting = {call.id for call in pending.pending}
+        calls = [call for call in pending.message.tool_calls if call.id not in waiting]
+        self.recall((*pending.messages, AssistantMessage(tool_calls=calls)))
 
     def recall(self, messages: Sequence[Message]) -> None:
         """Take note of the calls that the last turn of *messages* has made already."""

@@ -14,7 +14,7 @@ from chatclient.errors import (
 )
 from chatclient.messages import ToolCall
 from chatclient.tool import ToolResult
-from chatclient.values import EMPTY
+from chatclient.values import EMPTY, own
 
 FailureKind = Literal[
     "unknown_tool", "malformed_arguments", "invalid_arguments", "exception", "timeout", "denied"
@@ -76,6 +76,9 @@ class ToolFailurePolicy:
     tools: Mapping[str, Reaction] = EMPTY
     exception_text: Literal["message", "class", "nothing"] = "message"
     max_failures: int | None = None
+
+    def __post_init__(self) -> None:
+        own(self, "reactions", "tools")
 
     def __call__(self, failure: ToolFailure, /) -> str | ToolResult:
         """Return what the model is told, or raise.

@@ -16,7 +16,6 @@ from pydantic.errors import PydanticInvalidForJsonSchema
 from pydantic.json_schema import GenerateJsonSchema, JsonRef, JsonSchemaWarningKind
 
 from chatclient.tools.docstring import parse_docstring
-from chatclient.values import FrozenDict
 
 JsonSchema: TypeAlias = dict[str, Any]
 
@@ -40,15 +39,6 @@ def _changed(key: str, value: Any, change: Callable[[JsonSchema], JsonSchema]) -
     if key in _SCHEMAS_IN_LIST:
         return [change(schema) for schema in value]
     return change(value) if key in _SCHEMA and isinstance(value, dict) else value
-
-
-def deep_frozen(value: Any) -> Any:
-    """Return *value* with every mapping in it immutable; lists stay what JSON takes them for."""
-    if isinstance(value, Mapping):
-        return FrozenDict({key: deep_frozen(item) for key, item in value.items()})
-    if isinstance(value, list | tuple):
-        return [deep_frozen(item) for item in value]
-    return value
 
 
 # --- generating -----------------------------------------------------------------------------

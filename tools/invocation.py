@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Protocol, Self
 
+from chatclient.errors import ToolResultError
 from chatclient.messages import ToolCall
 from chatclient.runtime import Runtime, caller_deadline
 from chatclient.tool import ToolCallback, ToolContext, ToolDefinition, ToolMetadata, ToolResult
@@ -66,12 +67,20 @@ async def run_tool(invocation: ToolInvocation) -> ToolResult:
     context.timeout = timeout = time_for(callback.metadata.timeout, runtime)
     arguments = invocation.tool_call.arguments
     if timeout is None:
-        return await callback.invoke(arguments, context)
-    if timeout <= 0:
+        result = await callback.invoke(arguments, context)
+    elif timeout <= 0:
         msg = "the deadline passed before the tool began"
         raise TimeoutError(msg)
-    with caller_deadline(time.monotonic() + timeout):
-        return await runtime.within(timeout, callback.invoke(arguments, context))
+    else:
+        with caller_deadline(time.monotonic() + timeout):
+            result = await runtime.within(timeout, callback.invoke(arguments, context))
+    if not isinstance(result, ToolResult):
+        raise _no_result(f"invoke() of tool {callback.definition.name!r}", result)
+    return result
+
+
+def _no_result(origin: str, given: object) -> ToolResultError:
+    return ToolResultError(f"{origin} returned {given!r}; it has to return a ToolResult")
 
 
 def time_for(own: float | None, runtime: Runtime) -> float | None:
@@ -91,7 +100,12 @@ def chain_of(interceptors: tuple[ToolInterceptor, ...]) -> NextTool:
 
 
 def _around(interceptor: ToolInterceptor, call_next: NextTool) -> NextTool:
-    def call(invocation: ToolInvocation) -> Awaitable[ToolResult]:
-        return interceptor(invocation, call_next)
+    async def call(invocation: ToolInvocation) -> ToolResult:
+        given: object = interceptor(invocation, call_next)
+        result = await given if isinstance(given, Awaitable) else given
+        if not isinstance(result, ToolResult):
+            name = getattr(interceptor, "__qualname__", type(interceptor).__qualname__)
+            raise _no_result(f"tool interceptor {name}", result)
+        return result
 
     return call

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from chatclient.errors import UsageError
-from chatclient.values import EMPTY
+from chatclient.values import EMPTY, own
 
 OnLimit = Literal["partial", "raise", "tell_model", "final_answer"]
 """End the turn with what there is; raise; refuse the call and go on; or ask the model once more,
@@ -39,6 +39,8 @@ class ToolLimits:
     on_exceeded: OnLimit = "partial"
 
     def __post_init__(self) -> None:
+        own(self, "per_tool")
+        object.__setattr__(self, "excluded", frozenset(self.excluded))
         bounds = {
             "max_rounds": self.max_rounds,
             "max_calls_per_tool": self.max_calls_per_tool,

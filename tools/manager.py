@@ -3,12 +3,14 @@
 import difflib
 import functools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from chatclient.errors import (
     DeadlineExceededError,
     ToolArgumentError,
+    ToolUsageError,
     UnknownToolError,
     UsageError,
 )
@@ -16,14 +18,28 @@ from chatclient.events import ToolCallFinished
 from chatclient.json import loads
 from chatclient.logs import get_logger
 from chatclient.messages import AssistantMessage, ToolCall, ToolResponse, ToolResponseMessage
+from chatclient.operations import ToolRun
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
 from chatclient.response import ChatResponse
 from chatclient.runtime import BLOCKING, ON_LOOP, Runtime, caller_deadline, drive
-from chatclient.tool import ToolCallback, ToolContext, ToolDefinition, ToolMetadata, ToolResult
-from chatclient.tools.approval import ApprovalRequired
+from chatclient.tool import (
+    CONVERSATION_ID,
+    FAILURE,
+    ToolCallback,
+    ToolContext,
+    ToolDefinition,
+    ToolMetadata,
+    ToolResult,
+)
+from chatclient.tools.approval import ApprovalRequired, PendingTurn
 from chatclient.tools.decorator import PLAIN
-from chatclient.tools.execution import ToolExecution, ToolExecutionResult, ToolTurn
+from chatclient.tools.execution import (
+    ToolExecution,
+    ToolExecutionResult,
+    ToolTurn,
+    with_distinct_ids,
+)
 from chatclient.tools.failure import (
     ToolExecutionExceptionProcessor,
     ToolFailure,
@@ -33,6 +49,7 @@ from chatclient.tools.failure import (
 from chatclient.tools.invocation import ToolInterceptor, ToolInvocation, chain_of, time_for
 from chatclient.tools.limits import ToolLimits
 from chatclient.tools.resolution import ToolCallbackResolver
+from chatclient.values import merged
 
 log = get_logger(__name__)
 
@@ -125,6 +142,7 @@ class ToolCallingManager:
         When the message was *cut_off*, its last call may be one half: what is no complete JSON
         is then never mended.
         """
+        message = with_distinct_ids(message)
         done = {response.id: response for response in answered}
         round_ = _Round(self, prompt, message, runtime, turn)
         round_.cut_off = message.tool_calls[-1].id if cut_off else None
@@ -132,8 +150,13 @@ class ToolCallingManager:
         pending = tuple(call for call in message.tool_calls if call.id in round_.pending)
         if pending:
             # The history ends before the message: its calls have no answers yet.
+            agents = {id: turn for id, turn in round_.pending.items() if turn is not None}
             return ToolExecutionResult(
-                prompt.messages, return_direct=False, executions=tuple(executions), pending=pending
+                prompt.messages,
+                return_direct=False,
+                executions=tuple(executions),
+                pending=pending,
+                agents=agents,
             )
         answers = ToolResponseMessage(execution.response for execution in executions)
         return ToolExecutionResult(
@@ -197,6 +220,24 @@ class ToolCallingManager:
         return told if isinstance(told, ToolResult) else ToolResult(told, is_error=True)
 
 
+class _Runnable(Mapping[str, ToolCallback]):
+    """The tools that were offered; those that are run all the same are found by name only."""
+
+    def __init__(self, offered: _Callbacks, unoffered: _Callbacks) -> None:
+        self._offered = offered
+        self._unoffered = unoffered
+
+    def __getitem__(self, name: str) -> ToolCallback:
+        callback = self._offered.get(name)
+        return self._unoffered[name] if callback is None else callback
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._offered)
+
+    def __len__(self) -> int:
+        return len(self._offered)
+
+
 class _Round:
     """The tool calls of one message: which are run, in which order, and what came of them."""
 
@@ -214,8 +255,10 @@ class _Round:
         self.runtime = runtime
         self.turn = turn
         self.callbacks = manager.callbacks_of(prompt.options)
+        if turn.unoffered:
+            self.callbacks = _Runnable(self.callbacks, turn.unoffered)
         self.breach: str | None = None
-        self.pending: set[str] = set()
+        self.pending: dict[str, PendingTurn | None] = {}
         self.cut_off: str | None = None
         self._attempts = [0] * len(self.calls)
 
@@ -265,8 +308,8 @@ class _Round:
         for at in lane:
             try:
                 executions[at] = await self._run(at, runtime)
-            except ApprovalRequired:
-                self.pending.add(self.calls[at].id)
+            except ApprovalRequired as waiting:
+                self.pending[self.calls[at].id] = waiting.turn
 
     def _refusal(self, call: ToolCall) -> str | None:
         """Return why *call* is not run, or None when it is."""
@@ -300,17 +343,29 @@ class _Round:
             idempotency=functools.partial(turn.idempotency_key, call, turn.ordinal(call)),
         )
         turn.begin(self.prompt.messages)
-        started = time.perf_counter()
+        with runtime.observe(self._operation(call)) as observed:
+            execution = observed.result = await self._executed(at, context)
+        return execution
+
+    def _operation(self, call: ToolCall) -> ToolRun:
+        callback = self.callbacks.get(call.name)
+        description = "" if callback is None else callback.definition.description
+        return ToolRun(call, description, self.turn.context.get(CONVERSATION_ID))
+
+    async def _executed(self, at: int, context: ToolContext) -> ToolExecution:
+        call = self.calls[at]
+        started_at, started = time.time(), time.perf_counter()
         error: Exception | None = None
         try:
             if call.id == self.cut_off:
                 _require_whole(call)
             result = await self.manager.run(call, self.callbacks, context)
-        except (ApprovalRequired, MemoryError):
-            raise
+        except (ApprovalRequired, ToolUsageError, MemoryError):
+            raise  # nothing that a model could mend
         except Exception as problem:  # noqa: BLE001 - a tool is the application's code
             error, result = problem, self._failed(call, problem)
-        return await self._finished(at, result, runtime, time.perf_counter() - started, error)
+        ran = started_at, time.perf_counter() - started
+        return await self._finished(at, result, context.runtime, ran, error)
 
     def _failed(self, call: ToolCall, error: Exception) -> ToolResult:
         if not self.runtime.remaining():
@@ -319,21 +374,25 @@ class _Round:
         kind = kind_of(error)
         self.turn.failures[call.name, kind] += 1
         count = self.turn.failures[call.name, kind]
-        return self.manager.processed(ToolFailure(kind, call, error, count))
+        told = self.manager.processed(ToolFailure(kind, call, error, count))
+        return replace(told, metadata=merged(told.metadata, {FAILURE: kind}))
 
     async def _finished(
         self,
         at: int,
         result: ToolResult,
         runtime: Runtime,
-        seconds: float = 0.0,
+        ran: tuple[float | None, float] = (None, 0.0),
         error: Exception | None = None,
     ) -> ToolExecution:
-        call = self.calls[at]
-        response = ToolResponse(call.id, call.name, result.text, result.is_error, result.media)
+        call, (started, seconds) = self.calls[at], ran
+        response = ToolResponse(
+            call.id, call.name, result.text, result.is_error, result.media, result.metadata
+        )
         log.debug("tool call", tool=call.name, seconds=seconds, error=error and repr(error))
         await runtime.emit(ToolCallFinished(call, response, seconds))
-        return ToolExecution(call, response, seconds, self._attempts[at], error)
+        attempt = self._attempts[at]
+        return ToolExecution(call, response, seconds, attempt, error, result.value, started)
 
 
 def _require_whole(call: ToolCall) -> None:

@@ -119,6 +119,8 @@ def repair_value(value: Any, schema: Schema) -> Any:
     - An object or array that was written as a string of JSON is taken for what it says.
     - A number without a fraction is an integer where only integers are asked for.
     - Half a surrogate pair becomes U+FFFD, the replacement character.
+    - A text that is none of the admitted values, but is like exactly one of them when case and
+      blanks around it do not count, is that one.
     """
     return _repaired(value, schema, schema.get("$defs", {}))
 
@@ -178,9 +180,24 @@ def _repaired_string(value: str, schema: Schema, defs: Schema) -> Any:
         if value.lstrip().startswith(start) and _admits(schema, defs, kind)
     }
     if not kinds or _admits(schema, defs, "string"):
-        return value
+        return _meant_value(value, schema, defs)
     mended = repair_json(value)
     return value if mended is None else _repaired(loads(mended), schema, defs)
+
+
+def _meant_value(value: str, schema: Schema, defs: Schema) -> str:
+    """Return the one admitted value that *value* spells in another case; else *value* itself."""
+    admitted: list[Any] = []
+    for branch in _branches(schema, defs):
+        if "string" in _types(branch) and "enum" not in branch and "const" not in branch:
+            return value  # any text will do
+        admitted.extend(branch.get("enum") or [branch.get("const")])
+    like = {
+        each
+        for each in admitted
+        if isinstance(each, str) and each.strip().casefold() == value.strip().casefold()
+    }
+    return like.pop() if len(like) == 1 and value not in admitted else value
 
 
 def whole_text(text: str) -> str:

@@ -12,12 +12,12 @@ from typing import Any, NotRequired, Self, TypeVar
 
 from pydantic import TypeAdapter
 
-from chatclient.errors import ToolDefinitionError, UsageError
+from chatclient.errors import ToolDefinitionError, ToolUsageError
 from chatclient.tool import ToolContext
 from chatclient.tools.arguments import PYDANTIC_ERRORS, arguments_of, typed_dict
 from chatclient.tools.binding import ArgumentReader, Validate
 from chatclient.tools.docstring import parse_docstring
-from chatclient.tools.generation import JsonSchema, deep_frozen, schema_of
+from chatclient.tools.generation import JsonSchema, schema_of
 from chatclient.tools.naming import check_tool_name, describe_name, sanitise_tool_name
 from chatclient.tools.parameters import (
     MISSING,
@@ -31,7 +31,7 @@ from chatclient.tools.parameters import (
 )
 from chatclient.tools.repair import repair_value
 from chatclient.tools.strict import strict_form
-from chatclient.values import EMPTY, FrozenDict
+from chatclient.values import EMPTY, FrozenDict, deep_frozen
 
 __all__ = [
     "ToolMemoryId",
@@ -82,7 +82,7 @@ class ToolSignature:
 
         Raises:
             ToolArgumentError: The arguments do not fit; message and details are for the model.
-            UsageError: The function wants the conversation's id and there is no conversation.
+            ToolUsageError: The function wants the conversation's id and there is no conversation.
         """
         values = self._reader.read(arguments)
         for name in self._injected.contexts:
@@ -117,7 +117,7 @@ class ToolSignature:
                 f" {parameter.name!r}, but the request belongs to no conversation;"
                 " give the request an id, or the parameter a default"
             )
-            raise UsageError(msg)
+            raise ToolUsageError(msg)
         values[parameter.name] = conversation
 
 

@@ -1,0 +1,88 @@
+"""The real model corrects itself: told what was wrong with its call, it makes a right one.
+
+An advisor inside the loop spoils the first call the model makes, as a worse moment of the model
+would have; everything after that is the model's own doing.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from conftest import Ask
+
+from chatclient import ChatClient, ChatClientRequest, ChatClientResponse, ChatModel, Next, ToolCall
+from chatclient.chain import Advisor
+from chatclient.providers.local import LocalChatModel
+from chatclient.providers.weights import QWEN_CODER_1_5B, WeightsError, join_weights
+from chatclient.tools import tool
+
+pytestmark = pytest.mark.live
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[ChatModel]:
+    """Give the local model; its weights are fetched by `make test`."""
+    pytest.importorskip("xllamacpp", reason="the extra `local` is not installed")
+    try:
+        join_weights(QWEN_CODER_1_5B)
+    except WeightsError as error:
+        pytest.skip(f"no weights: {error}")
+    with LocalChatModel() as model:
+        yield model
+
+
+@tool(effect="read")
+def get_current_weather(city: str) -> dict[str, str | int]:
+    """Get the current weather in a city.
+
+    Args:
+        city: The city's name.
+    """
+    degrees = {"Amsterdam": 14, "Paris": 19}
+    return {"city": city, "temperature_celsius": degrees.get(city, 30)}
+
+
+def spoil(name: str | None = None, arguments: str | None = None) -> Advisor:
+    """Return an advisor that spoils the first tool call the model makes."""
+    spoiled = False
+
+    async def advisor(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        nonlocal spoiled
+        response = await call_next(request)
+        output = response.chat_response.output
+        if spoiled or output is None or not output.tool_calls:
+            return response
+        spoiled = True
+        first = output.tool_calls[0]
+        wrong = ToolCall(first.id, name or first.name, arguments or first.arguments)
+        message = output.mutate(tool_calls=[wrong])
+        generation = replace(response.chat_response.generations[0], output=message)
+        return response.mutate(
+            chat_response=replace(response.chat_response, generations=(generation,))
+        )
+
+    return advisor
+
+
+@pytest.mark.parametrize(
+    ("spoiler", "problem"),
+    [
+        ({"arguments": '{"town": "Paris"}'}, "city: missing"),
+        ({"name": "get_current_wether"}, "did you mean 'get_current_weather'"),
+    ],
+    ids=["argument error", "unknown tool"],
+)
+def test_the_model_corrects_itself(
+    ask: Ask, model: ChatModel, spoiler: dict[str, str], problem: str
+) -> None:
+    """Told what was wrong with its call, the real model makes a right one and answers."""
+    builder = ChatClient.builder(model).default_tools(get_current_weather)
+    client = builder.default_advisors(spoil(**spoiler)).build()
+    result = ask(client.prompt("What is the weather in Paris?"))
+    first, *others = result.executions
+
+    assert problem in first.response.data
+    assert [each.value for each in others if not each.is_error] == [
+        {"city": "Paris", "temperature_celsius": 19}
+    ]
+    assert "19" in result.text

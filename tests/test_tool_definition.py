@@ -1,0 +1,113 @@
+"""Tool definitions as values and as JSON."""
+
+import json
+from typing import Any
+
+import pytest
+
+from chatclient.errors import ToolDefinitionError
+from chatclient.tools import DataToolCallback, ToolDefinition, tool, tool_callbacks
+from chatclient.values import FrozenDict
+
+
+@tool(strict=True)
+def book(seats: int, name: str) -> str:
+    """Book seats."""
+    return f"{seats} for {name}"
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        tool_callbacks(book)[0].definition,
+        ToolDefinition("a", "", {"type": "object", "properties": {}}),
+        ToolDefinition("ü", 'Ünï \ud800 "x"', {"type": "object", "properties": {"n": {}}}, False),
+        ToolDefinition("m", "M", {"type": "object", "properties": {}}, None, {"visible": "always"}),
+    ],
+)
+def test_a_definition_is_json_both_ways(definition: ToolDefinition) -> None:
+    """What comes back is equal, and can be offered."""
+    again = ToolDefinition.from_json(definition.to_json())
+
+    assert again == definition
+    assert again.metadata == definition.metadata
+
+
+def test_only_what_is_said_is_written() -> None:
+    """What a definition leaves open is not in its JSON."""
+    written = json.loads(ToolDefinition("a", "A", {"type": "object", "properties": {}}).to_json())
+
+    assert written == {
+        "name": "a",
+        "description": "A",
+        "input_schema": {"type": "object", "properties": {}},
+    }
+
+
+def test_a_name_is_enough() -> None:
+    """Without a schema a tool takes no arguments; one that says less is completed."""
+    nothing = {"type": "object", "properties": {}}
+
+    assert ToolDefinition.from_json('{"name": "a"}') == ToolDefinition("a", "", nothing)
+    partial = '{"name": "a", "input_schema": {"required": ["n"], "properties": {"n": {}}}}'
+    assert ToolDefinition.from_json(partial).input_schema["type"] == "object"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "no tool definition"),
+        ("[]", "a JSON object"),
+        ("{}", "'name' has to be a text"),
+        ('{"name": ""}', "'name' has to be a text"),
+        ('{"name": 7}', "'name' has to be a text, not 7"),
+        ('{"name": "a", "description": null}', "'description' has to be a text"),
+        ('{"name": "a", "input_schema": []}', "'input_schema' has to be the JSON Schema"),
+        ('{"name": "a", "input_schema": {"type": "array"}}', "the JSON Schema of an object"),
+        ('{"name": "a", "strict": "yes"}', "'strict' has to be true, false or null"),
+        ('{"name": "a", "metadata": "x"}', "'metadata' has to be a JSON object"),
+        ('{"name": "a", "parameters": {}}', r"unknown are \['parameters'\]"),
+    ],
+)
+def test_what_is_no_definition_is_refused(text: str, words: str) -> None:
+    """The error names the field and says what it has to be."""
+    with pytest.raises(ToolDefinitionError, match=words):
+        ToolDefinition.from_json(text)
+
+
+def test_a_definition_keeps_no_hold_of_what_it_was_given() -> None:
+    """The schema may change afterwards; the definition does not, and cannot be changed itself."""
+    schema: dict[str, Any] = {"type": "object", "properties": {"n": {"type": "integer"}}}
+    metadata = {"tags": {"a": 1}}
+    definition = ToolDefinition("a", "", schema, metadata=metadata)
+    schema["properties"]["n"]["type"] = "string"
+    metadata["tags"]["a"] = 2
+
+    assert definition.input_schema["properties"]["n"]["type"] == "integer"
+    assert definition.metadata == {"tags": {"a": 1}}
+    assert isinstance(definition.input_schema["properties"], FrozenDict)
+    with pytest.raises(TypeError, match="immutable"):
+        definition.input_schema["properties"]["n"]["type"] = "string"
+
+
+def test_a_frozen_schema_is_not_copied() -> None:
+    """All tools of one function share their schema, however often they are defined anew."""
+    definition = tool_callbacks(book)[0].definition
+    again = ToolDefinition("again", "", definition.input_schema)
+
+    assert again.input_schema is definition.input_schema
+
+
+def test_definitions_differ_by_metadata() -> None:
+    """Equality is that of all fields."""
+    schema: dict[str, Any] = {"type": "object", "properties": {}}
+
+    assert ToolDefinition("a", "", schema) != ToolDefinition("a", "", schema, None, {"x": 1})
+
+
+def test_tools_can_be_loaded_from_json() -> None:
+    """A stored definition and an executor are a tool."""
+    definition = ToolDefinition.from_json(tool_callbacks(book)[0].definition.to_json())
+    callback = DataToolCallback(definition, lambda made, context: made.arguments)
+
+    assert callback.definition.input_schema["required"] == ["seats", "name"]

@@ -1,0 +1,221 @@
+"""Dynamic providers: tools that come and go from round to round."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from conftest import Ask
+from test_tool_calling import client_of, results
+
+from chatclient import ChatClient, ChatClientRequest, Prompt, ToolResponseMessage
+from chatclient.advisors import ToolCallingAdvisor
+from chatclient.errors import DuplicateToolError
+from chatclient.testing import ScriptedModel, call
+from chatclient.tools import (
+    ToolApproval,
+    ToolCallback,
+    ToolCallingManager,
+    ToolRequest,
+    tool,
+    tool_callbacks,
+)
+
+
+@tool(effect="read")
+def log_in() -> str:
+    """Log in."""
+    return "welcome"
+
+
+@tool(effect="read")
+def log_out() -> str:
+    """Log out."""
+    return "good-bye"
+
+
+@tool(effect="read")
+def balance() -> str:
+    """Tell the balance."""
+    return "100"
+
+
+@tool
+def transfer() -> str:
+    """Transfer money."""
+    return "transferred"
+
+
+def offered(prompt: Prompt) -> list[str]:
+    return [callback.definition.name for callback in prompt.options.tool_callbacks or ()]
+
+
+class Account:
+    """Offers what a customer may do, which depends on what has happened."""
+
+    dynamic = True
+
+    def __init__(self) -> None:
+        self.requests: list[ToolRequest] = []
+
+    def tool_callbacks(self, request: ToolRequest) -> list[ToolCallback]:
+        self.requests.append(request)
+        said = [
+            response.data
+            for message in request.messages
+            if isinstance(message, ToolResponseMessage)
+            for response in message.responses
+        ]
+        inside = said.count("welcome") > said.count("good-bye")
+        return tool_callbacks(balance, log_out) if inside else tool_callbacks(log_in)
+
+
+class LaterAccount(Account):
+    async def tool_callbacks(self, request: ToolRequest) -> list[ToolCallback]:  # type: ignore[override]
+        await asyncio.sleep(0)
+        return super().tool_callbacks(request)
+
+
+class Once:
+    """Is no dynamic provider."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def tool_callbacks(self) -> list[ToolCallback]:
+        self.asked += 1
+        return tool_callbacks(transfer)
+
+
+CALLS = [call("log_in"), call("balance"), call("log_out"), call("balance")]
+
+
+@pytest.mark.parametrize("kind", [Account, LaterAccount])
+def test_a_dynamic_provider_is_asked_in_every_round(ask: Ask, kind: type[Account]) -> None:
+    """What it adds can be called in the next round; what it takes back no longer."""
+    account, once = kind(), Once()
+    model = ScriptedModel(*CALLS, "done")
+    result = ask(client_of(model, once, account).prompt("x").conversation("c"))
+
+    outside, inside = ["transfer", "log_in"], ["transfer", "balance", "log_out"]
+    assert [offered(prompt) for prompt in model.prompts] == [
+        outside,
+        inside,
+        inside,
+        outside,
+        outside,
+    ]
+    assert [each.response.data for each in result.executions][:3] == ["welcome", "100", "good-bye"]
+    assert "There is no tool 'balance'" in results(model.prompts[4])[0]
+    assert once.asked == 1
+
+
+def test_what_a_dynamic_provider_sees(ask: Ask) -> None:
+    """In each round the conversation so far, with the user's message, and the tools before it."""
+    account = Account()
+    model = ScriptedModel(*CALLS[:2], "done")
+    request = client_of(model, transfer, account).prompt("x").tool_context(tenant="acme")
+    ask(request.conversation("c"))
+
+    assert [len(each.messages) for each in account.requests] == [1, 3, 5]
+    for each in account.requests:
+        assert each.user_message is not None
+        assert (each.user_message.text, each.conversation_id) == ("x", "c")
+        assert each.context["tenant"] == "acme"
+        assert [callback.definition.name for callback in each.callbacks] == ["transfer"]
+
+
+def test_a_list_that_does_not_change_stays_the_same_object(ask: Ask) -> None:
+    """Providers of models keep the serialised list of tools by identity."""
+
+    class Steady(Account):
+        def tool_callbacks(self, request: ToolRequest) -> list[ToolCallback]:
+            return tools
+
+    tools = tool_callbacks(log_in)
+    model = ScriptedModel(call("log_in"), "done")
+    ask(client_of(model, Steady()).prompt("x"))
+
+    first, second = (prompt.options.tool_callbacks for prompt in model.prompts)
+    assert first is second
+
+
+def test_a_dynamic_provider_may_take_tools_away(ask: Ask) -> None:
+    """Its `hidden_tools` are asked for in every round as well."""
+
+    class OneTransfer:
+        dynamic = True
+
+        def tool_callbacks(self) -> list[ToolCallback]:
+            return []
+
+        def hidden_tools(self, request: ToolRequest) -> list[str]:
+            return ["transfer"] if len(request.messages) > 1 else []
+
+    model = ScriptedModel(call("transfer"), "done")
+    ask(client_of(model, transfer, balance, OneTransfer()).prompt("x"))
+
+    assert [offered(each) for each in model.prompts] == [["transfer", "balance"], ["balance"]]
+
+
+def test_what_a_hook_does_to_the_tools_stays(ask: Ask) -> None:
+    """Tools that `before_call` added or removed once are not undone by a dynamic provider."""
+
+    class Choosing(ToolCallingAdvisor):
+        async def before_call(self, request: ChatClientRequest) -> ChatClientRequest:
+            prompt = request.prompt
+            present = prompt.options.tool_callbacks or ()
+            if len(prompt.messages) > 1:
+                return request
+            chosen = [c for c in present if c.definition.name != "transfer"]
+            tools = [*chosen, *tool_callbacks(extra)]
+            return request.mutate(
+                prompt=prompt.with_options(prompt.options.mutate(tool_callbacks=tools))
+            )
+
+    @tool
+    def extra() -> str:
+        return "extra"
+
+    model = ScriptedModel(*CALLS[:3], "done")
+    builder = ChatClient.builder(model).default_advisors(Choosing())
+    ask(builder.default_tools(transfer, Account()).build().prompt("x"))
+
+    assert [offered(prompt) for prompt in model.prompts] == [
+        ["log_in", "extra"],
+        ["extra", "balance", "log_out"],
+        ["extra", "balance", "log_out"],
+        ["extra", "log_in"],
+    ]
+
+
+def test_names_are_checked_in_every_round(ask: Ask) -> None:
+    """A dynamic provider that offers a name for the second time ends the request."""
+
+    class Doubling:
+        dynamic = True
+
+        def tool_callbacks(self, request: ToolRequest) -> list[ToolCallback]:
+            return tool_callbacks(balance) if len(request.messages) > 1 else []
+
+    model = ScriptedModel(call("balance"), "never")
+
+    with pytest.raises(DuplicateToolError, match="balance"):
+        ask(client_of(model, balance, Doubling()).prompt("x"))
+
+
+def test_a_resumed_turn_asks_again(ask: Ask) -> None:
+    """The tools are those of the conversation as it is then."""
+    manager = ToolCallingManager(interceptors=[ToolApproval()])
+
+    def client(*answers: Any) -> tuple[ScriptedModel, ChatClient]:
+        model = ScriptedModel(*answers)
+        builder = ChatClient.builder(model).default_tools(transfer, Account())
+        return model, builder.tool_calling_manager(manager).build()
+
+    _, first = client([call("log_in"), call("transfer")])
+    turn = ask(first.prompt("x")).response.context["pending_turn"]
+    model, second = client("done")
+    result = ask(second.resume(turn.to_json(), "approve"))
+
+    assert offered(model.prompts[0]) == ["transfer", "balance", "log_out"]
+    assert "refresh_tools" not in result.response.context

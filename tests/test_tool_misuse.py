@@ -1,0 +1,177 @@
+"""What an application does wrong with its tools is raised to it; no model could mend it."""
+
+from typing import Annotated, Any
+
+import pytest
+from conftest import Ask
+from test_tool_calling import client_of
+
+from chatclient import ChatClient
+from chatclient.errors import ToolResultError, ToolUsageError, UsageError
+from chatclient.testing import ScriptedModel, call
+from chatclient.tools import (
+    FunctionToolCallback,
+    NextTool,
+    ToolContext,
+    ToolDefinition,
+    ToolFailurePolicy,
+    ToolInvocation,
+    ToolMemoryId,
+    ToolMetadata,
+    ToolResult,
+    tool,
+)
+
+
+@tool
+def tenant(context: ToolContext) -> str:
+    """Tell the tenant."""
+    return context.require("tenant", str)
+
+
+@tool
+async def later(context: ToolContext) -> str:
+    """Tell the tenant, in a while."""
+    return context.require("tenant", str)
+
+
+@tool
+def remembers(memory: Annotated[str, ToolMemoryId]) -> str:
+    """Tell the conversation's id."""
+    return memory
+
+
+TELL = ToolFailurePolicy(reactions={"exception": "tell"})
+
+
+@pytest.mark.parametrize("name", ["tenant", "later"])
+@pytest.mark.parametrize(
+    ("context", "words"),
+    [({}, r"pass it with \.tool_context\(\{'tenant'"), ({"tenant": 7}, "is a int, not a str")],
+)
+def test_what_a_tool_requires_of_the_application(
+    ask: Ask, name: str, context: dict[str, Any], words: str
+) -> None:
+    """A context that lacks what a tool requires ends the turn, whatever the policy says."""
+    model = ScriptedModel(call(name), "never")
+    client = client_of(model, tenant, later, exception_processor=TELL)
+
+    with pytest.raises(ToolUsageError, match=words):
+        ask(client.prompt("x").tool_context(context))
+    assert len(model.prompts) == 1
+
+
+def test_a_tool_that_needs_a_conversation(ask: Ask) -> None:
+    """Outside of one the application is told that it forgot the id."""
+    with pytest.raises(ToolUsageError, match="belongs to no conversation"):
+        ask(client_of(ScriptedModel(call("remembers"), "never"), remembers).prompt("x"))
+
+
+def test_what_an_agents_tools_require_of_the_application(ask: Ask) -> None:
+    """The error goes through the agent, and through the client that asked it."""
+    inner = ChatClient.builder(ScriptedModel(call("tenant"), "never")).default_tools(tenant).build()
+    model = ScriptedModel(call("agent", '{"request": "?"}'), "never")
+
+    with pytest.raises(ToolUsageError, match="tenant"):
+        ask(client_of(model, inner.as_tool("agent", "An agent.")).prompt("x"))
+
+
+def test_other_usage_errors_in_a_tool_are_told(ask: Ask) -> None:
+    """They may come from what the model wrote: here, from a blank question to another client."""
+    other = ChatClient.create(ScriptedModel("never"))
+
+    @tool
+    def research(question: str) -> str:
+        return other.prompt(question).call().content()
+
+    model = ScriptedModel(call("research", '{"question": " "}'), "done")
+    result = ask(client_of(model, research).prompt("x"))
+
+    assert isinstance(result.executions[0].error, UsageError)
+    assert result.text == "done"
+
+
+# --- what is no ToolResult ---
+
+
+async def forgetful(invocation: ToolInvocation, call_next: NextTool) -> Any:
+    await call_next(invocation)
+
+
+def plain(invocation: ToolInvocation, call_next: NextTool) -> Any:
+    return "a text"
+
+
+class Watchdog:
+    async def __call__(self, invocation: ToolInvocation, call_next: NextTool) -> Any:
+        return (await call_next(invocation)).text
+
+
+async def passes_on(invocation: ToolInvocation, call_next: NextTool) -> ToolResult:
+    return await call_next(invocation)
+
+
+@pytest.mark.parametrize(
+    ("interceptor", "words"),
+    [
+        (forgetful, "tool interceptor forgetful returned None; it has to return a ToolResult"),
+        (plain, "tool interceptor plain returned 'a text'"),
+        (Watchdog(), "tool interceptor Watchdog returned 'pong'"),
+    ],
+)
+def test_an_interceptor_that_returns_no_result_is_named(
+    ask: Ask, interceptor: Any, words: str
+) -> None:
+    """A forgotten `return`, a plain text: a TypeError that says which interceptor it was."""
+
+    @tool
+    def ping() -> str:
+        return "pong"
+
+    model = ScriptedModel(call("ping"), "never")
+    client = client_of(model, ping, interceptors=[passes_on, interceptor])
+
+    with pytest.raises(TypeError, match=words):
+        ask(client.prompt("x"))
+
+
+def test_a_plain_function_may_hand_on_what_comes(ask: Ask) -> None:
+    """An interceptor need not be `async` when it only passes the call on, or answers itself."""
+
+    def chooses(invocation: ToolInvocation, call_next: NextTool) -> Any:
+        instead = invocation.tool_call.id == "b"
+        return ToolResult("instead") if instead else call_next(invocation)
+
+    @tool
+    def ping() -> str:
+        return "pong"
+
+    model = ScriptedModel([call("ping", id="a"), call("ping", id="b")], "done")
+    result = ask(client_of(model, ping, interceptors=[chooses]).prompt("x"))
+
+    assert [each.response.data for each in result.executions] == ["pong", "instead"]
+
+
+def test_a_callback_that_returns_no_result_is_named(ask: Ask) -> None:
+    """A tool of one's own making has to make a `ToolResult`."""
+
+    class Own:
+        definition = ToolDefinition("own", "", {"type": "object", "properties": {}})
+        metadata = ToolMetadata()
+
+        async def invoke(self, arguments: str, context: ToolContext) -> Any:
+            return 42
+
+    client = client_of(ScriptedModel(call("own"), "never"), Own())
+
+    with pytest.raises(ToolResultError, match=r"invoke\(\) of tool 'own' returned 42"):
+        ask(client.prompt("x"))
+
+
+def test_a_converter_that_returns_no_text_is_named(ask: Ask) -> None:
+    """A result converter makes a text or a `ToolResult`."""
+    wrong: Any = len
+    callback = FunctionToolCallback(lambda: "four", name="word", result_converter=wrong)
+
+    with pytest.raises(ToolResultError, match="converter of tool 'word' returned 4"):
+        ask(client_of(ScriptedModel(call("word"), "never"), callback).prompt("x"))
