@@ -1,0 +1,280 @@
+"""Turns of a conversation: how an advisor begins them and has them remembered.
+
+A turn is what is said from a request to its answer, with the tool calls between. It is begun by
+reading the memory, and written to it at its end, as a unit. One that comes to no answer (it
+failed, was cancelled or limited by an error, or waits for approval) leaves nothing behind.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+from uuid import uuid4
+
+from chatclient.advisors.tool_calling import (
+    EARLIER_MESSAGES,
+    PENDING_TURN,
+    RESUME,
+    TOOL_MESSAGES,
+)
+from chatclient.chain import DEFAULT_MESSAGES, ChatClientRequest, ChatClientResponse, Next
+from chatclient.errors import UsageError
+from chatclient.memory.chat_memory import ChatMemory
+from chatclient.memory.conversation import begins_turn, says_something, without_system
+from chatclient.memory.repository import checked_id
+from chatclient.messages import AssistantMessage, Message, Part, SystemMessage
+from chatclient.operations import MemoryAccess
+from chatclient.prompt import Prompt
+from chatclient.response import ChatResponse
+from chatclient.runtime import Runtime
+from chatclient.tool import CONVERSATION_ID
+from chatclient.tools import PendingTurn
+from chatclient.values import FrozenDict
+
+TURN_KEY = "chat_memory_turn_key"
+"""The key in a request's context of the turn's own key: a turn that is made twice with the same
+one, because a queue delivered its job twice, say, is remembered once."""
+
+NEW_MESSAGES = "chat_memory_new_messages"
+"""The key in a request's context, behind a memory advisor, of what the request adds to the
+conversation, a tuple of messages."""
+
+_NOTE = "chat_memory"  # how much of a turn that waits for approval is still to be remembered
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A turn that has begun.
+
+    Attributes:
+        conversation_id: The conversation that it belongs to.
+        own: What it began with: the messages that the request adds to the conversation.
+        history: What the memory shows of the turns before; nothing where the prompt holds it.
+        key: Names the turn, so that it is remembered once; or None.
+    """
+
+    conversation_id: str
+    own: tuple[Message, ...]
+    history: tuple[Message, ...]
+    key: str | None
+
+
+Show = Callable[[ChatClientRequest, tuple[Message, ...]], ChatClientRequest]
+"""Returns a request in which the model is shown what was said before."""
+
+
+class Turns:
+    """Begins turns and has them remembered, for an advisor outside or inside the tool loop.
+
+    Inside, `run` only shows the memory in each round when a `WholeTurns` outside of the loop has
+    begun the turn and will end it.
+
+    Args:
+        memory: What remembers the conversations.
+        tool_messages: Whether tool calls and their answers are remembered too.
+    """
+
+    def __init__(self, memory: ChatMemory, *, tool_messages: bool) -> None:
+        self.memory = memory
+        self.tool_messages = tool_messages
+        # Where the two halves of an advisor meet: other memory advisors have turns of their own.
+        self.slot = f"chat_memory_turn_{id(self):x}"
+
+    async def run(
+        self, request: ChatClientRequest, call_next: Next, show: Show
+    ) -> ChatClientResponse:
+        """Return the response to *request*, asked with what was said before.
+
+        Raises:
+            UsageError: The request has no conversation id.
+            ChatMemoryError: The memory failed.
+        """
+        turn: Turn | None = request.context.get(self.slot)
+        if turn is not None:
+            return await call_next(show(request, turn.history))
+        turn = await self.begin(request)
+        begun = request.mutate(context={NEW_MESSAGES: turn.own})
+        response = await self.end(turn, request, await call_next(show(begun, turn.history)))
+        return _without(response, _set_here(request))
+
+    async def begin(self, request: ChatClientRequest) -> Turn:
+        """Return the turn that *request* begins, or goes on with.
+
+        Raises:
+            UsageError: The request has no conversation id.
+            ChatMemoryError: The conversation cannot be read.
+        """
+        conversation_id = conversation_id_of(request)
+        key: str | None = request.context.get(TURN_KEY)
+        if RESUME in request.context:
+            return await self._resumed(request, conversation_id, key)
+        said = spoken(request)
+        own: tuple[Message, ...] | None = request.context.get(NEW_MESSAGES)
+        if own is None:
+            own = said[default_count(request, said) :]
+        history = await self._loaded(conversation_id, request.runtime)
+        end = _end_of(without_system(history), said)
+        if end is not None:
+            own, history = own[max(0, end - len(said) + len(own)) :], ()
+        return Turn(conversation_id, own, history, key)
+
+    async def _resumed(
+        self, request: ChatClientRequest, conversation_id: str, key: str | None
+    ) -> Turn:
+        """Return the turn that goes on after it has waited."""
+        pending: PendingTurn = request.context[RESUME][0]
+        said = without_system(pending.messages)
+        note = pending.notes.get(_NOTE, {})
+        start = len(said) - note["messages"] if note else _last_turn(said)
+        # Where the memory stands outside the loop, the waiting turn holds what was before it.
+        shown = start > default_count(request, said)
+        history = () if shown else await self._loaded(conversation_id, request.runtime)
+        return Turn(conversation_id, said[start:], history, note.get("key", key))
+
+    async def end(
+        self, turn: Turn, request: ChatClientRequest, response: ChatClientResponse
+    ) -> ChatClientResponse:
+        """Return *response* when the turn that led to it is remembered, or waits.
+
+        Raises:
+            ChatMemoryError: The turn cannot be kept.
+        """
+        said: tuple[Message, ...] = _news(TOOL_MESSAGES, request, response) or ()
+        pending: PendingTurn | None = _news(PENDING_TURN, request, response)
+        if pending is not None:
+            note = {"messages": len(turn.own) + len(said), "key": turn.key or uuid4().hex}
+            pending = replace(pending, notes={**pending.notes, _NOTE: note})
+            return response.mutate(context={PENDING_TURN: pending})
+        answer = answer_of(response.chat_response)
+        if answer is not None and turn.own:
+            messages = (*turn.own, *(said if self.tool_messages else ()), answer)
+            with request.runtime.observe(MemoryAccess("store", turn.conversation_id)) as observed:
+                await self.memory.append(
+                    turn.conversation_id, messages, request.runtime, key=turn.key
+                )
+                observed.result = messages
+        return response
+
+    async def _loaded(self, conversation_id: str, runtime: Runtime) -> tuple[Message, ...]:
+        with runtime.observe(MemoryAccess("load", conversation_id)) as observed:
+            messages = observed.result = await self.memory.load(conversation_id, runtime)
+        return messages
+
+
+class WholeTurns:
+    """Stands around the tool loop for a memory advisor inside: begins each turn and ends it.
+
+    Args:
+        turns: The advisor's.
+        order: That of the loop.
+        name: The advisor's.
+    """
+
+    def __init__(self, turns: Turns, order: int, name: str) -> None:
+        self.order = order
+        self.name = f"{name}, whole turns"
+        self._turns = turns
+
+    async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        """Return the response of the loop, once its turn is remembered."""
+        turns = self._turns
+        turn = await turns.begin(request)
+        begun = request.mutate(context={turns.slot: turn, NEW_MESSAGES: turn.own})
+        response = await turns.end(turn, request, await call_next(begun))
+        return _without(response, {turns.slot, EARLIER_MESSAGES} | _set_here(request))
+
+
+def conversation_id_of(request: ChatClientRequest) -> str:
+    """Return the id of the conversation that *request* continues.
+
+    Raises:
+        UsageError: It has none, or a blank one.
+    """
+    conversation_id = request.context.get(CONVERSATION_ID)
+    if conversation_id is None:
+        msg = (
+            "memory needs to know which conversation a request belongs to, and nothing was sent: "
+            'give it an id with .conversation("...")'
+        )
+        raise UsageError(msg)
+    return checked_id(str(conversation_id))
+
+
+def spoken(request: ChatClientRequest) -> tuple[Message, ...]:
+    """Return what *request* says, but for system messages, with what the loop has left to us."""
+    earlier: tuple[Message, ...] = request.context.get(EARLIER_MESSAGES, ())
+    return (*earlier, *without_system(request.prompt.messages))
+
+
+def default_count(request: ChatClientRequest, said: tuple[Message, ...]) -> int:
+    """Return how many messages *said* begins with that every conversation of the client does."""
+    defaults = without_system(request.context.get(DEFAULT_MESSAGES, ()))
+    return len(defaults) if defaults and said[: len(defaults)] == defaults else 0
+
+
+def shown_as_messages(
+    request: ChatClientRequest, history: tuple[Message, ...]
+) -> ChatClientRequest:
+    """Return *request* with *history* before the messages that are its own."""
+    said = spoken(request)
+    present = request.prompt.messages
+    if not history and len(said) <= len(present):
+        return request
+    at = default_count(request, said)
+    systems = [m for m in (*present, *history) if isinstance(m, SystemMessage)]
+    messages = (*systems, *said[:at], *without_system(history), *said[at:])
+    return request.mutate(prompt=Prompt.of(messages, request.prompt.options))
+
+
+def answer_of(response: ChatResponse) -> AssistantMessage | None:
+    """Return the message that answers a turn, or None when there is none that can be sent back.
+
+    That is so when the model said nothing, when its tool calls were not run, and when a filter
+    or guard withheld the answer: neither what was refused nor the refusal belongs in a memory.
+    """
+    generations = response.generations
+    if not generations or response.has_tool_calls():
+        return None
+    if generations[0].finish_reason == "content_filter":
+        return None
+    answer = generations[0].output
+    if generations[0].finish_reason == "return_direct" and len(generations) > 1:
+        answer = AssistantMessage(_joined([g.output for g in generations]))
+    return answer if says_something(answer) else None
+
+
+def _joined(messages: list[AssistantMessage]) -> list[Part]:
+    """Return the parts of *messages*, a blank line between each and the next."""
+    parts: list[Part] = list(messages[0].parts)
+    for message in messages[1:]:
+        parts += ["\n\n", *message.parts]
+    return parts
+
+
+def _last_turn(said: tuple[Message, ...]) -> int:
+    """Return where the last turn in *said* begins."""
+    return next((at for at in range(len(said) - 1, -1, -1) if begins_turn(said, at)), 0)
+
+
+def _end_of(part: tuple[Message, ...], whole: tuple[Message, ...]) -> int | None:
+    """Return the index behind *part* where it stands in *whole*, or None if it does not."""
+    if not part:
+        return None
+    ends = range(len(whole), len(part) - 1, -1)
+    return next((end for end in ends if whole[end - len(part) : end] == part), None)
+
+
+def _news(key: str, request: ChatClientRequest, response: ChatClientResponse) -> Any:
+    """Return what the context of *response* has under *key*, if *request* did not bring it."""
+    value = response.context.get(key)
+    return None if value is request.context.get(key) else value
+
+
+def _set_here(request: ChatClientRequest) -> set[str]:
+    """Return the keys of what the outermost memory advisor tells the others."""
+    return set() if NEW_MESSAGES in request.context else {NEW_MESSAGES}
+
+
+def _without(response: ChatClientResponse, keys: set[str]) -> ChatClientResponse:
+    """Return *response* without what was meant for inner advisors only."""
+    context = {key: value for key, value in response.context.items() if key not in keys}
+    return ChatClientResponse(response.chat_response, FrozenDict(context))

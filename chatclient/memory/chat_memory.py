@@ -1,0 +1,264 @@
+"""Chat memory: what of a conversation is shown to the model, over what is kept of it."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+
+from chatclient.logs import get_logger
+from chatclient.memory.conversation import without_system
+from chatclient.memory.in_memory import InMemoryChatMemoryRepository
+from chatclient.memory.repository import ChatMemoryRepository, checked_id
+from chatclient.memory.window import TokenEstimator, Window, estimated_tokens, kept_from
+from chatclient.messages import Message, SystemMessage, as_messages
+from chatclient.runtime import BLOCKING, ON_LOOP, Runtime, drive
+
+log = get_logger(__name__)
+
+
+class ChatMemory(ABC):
+    """Remembers conversations: takes what is said, gives back what the model is to be shown.
+
+    An implementor writes the three coroutines `load`, `append` and `delete`, which serve blocking
+    and asynchronous callers alike and do all waiting through the runtime they are given. The
+    other methods are the face for applications.
+    """
+
+    @abstractmethod
+    async def load(self, conversation_id: str, runtime: Runtime) -> tuple[Message, ...]:
+        """Return what the model is to be shown of a conversation, in order."""
+
+    @abstractmethod
+    async def append(
+        self,
+        conversation_id: str,
+        messages: Sequence[Message],
+        runtime: Runtime,
+        *,
+        key: str | None = None,
+    ) -> None:
+        """Remember *messages*, a turn as a rule, as a unit.
+
+        Args:
+            conversation_id: Which conversation.
+            messages: What was said.
+            runtime: How the request runs.
+            key: Names this addition: made again with the same key, it changes nothing.
+        """
+
+    @abstractmethod
+    async def delete(self, conversation_id: str, runtime: Runtime) -> None:
+        """Forget a conversation, if there is one."""
+
+    def add(
+        self,
+        conversation_id: str,
+        messages: Message | Iterable[Message],
+        *,
+        key: str | None = None,
+    ) -> None:
+        """Remember *messages*, all of them or none.
+
+        Args:
+            conversation_id: Which conversation; it begins with the first messages added.
+            messages: One, or several in their order.
+            key: Names this addition: made again with the same key, it changes nothing.
+
+        Raises:
+            UsageError: The id is blank.
+            TypeError: One of *messages* is something else.
+            ChatMemoryError: They could not be kept.
+        """
+        drive(self._add(conversation_id, messages, key, BLOCKING))
+
+    async def aadd(
+        self,
+        conversation_id: str,
+        messages: Message | Iterable[Message],
+        *,
+        key: str | None = None,
+    ) -> None:
+        """Remember *messages*; see `add`."""
+        await self._add(conversation_id, messages, key, ON_LOOP)
+
+    def get(self, conversation_id: str) -> list[Message]:
+        """Return what the model is shown of a conversation; nothing if it does not exist.
+
+        Raises:
+            UsageError: The id is blank.
+            ChatMemoryError: It could not be read.
+        """
+        return list(drive(self.load(checked_id(conversation_id), BLOCKING)))
+
+    async def aget(self, conversation_id: str) -> list[Message]:
+        """Return what the model is shown of a conversation; see `get`."""
+        return list(await self.load(checked_id(conversation_id), ON_LOOP))
+
+    def clear(self, conversation_id: str) -> None:
+        """Forget a conversation, if it exists.
+
+        Raises:
+            UsageError: The id is blank.
+        """
+        drive(self.delete(checked_id(conversation_id), BLOCKING))
+
+    async def aclear(self, conversation_id: str) -> None:
+        """Forget a conversation; see `clear`."""
+        await self.delete(checked_id(conversation_id), ON_LOOP)
+
+    async def _add(
+        self,
+        conversation_id: str,
+        messages: Message | Iterable[Message],
+        key: str | None,
+        runtime: Runtime,
+    ) -> None:
+        several = (messages,) if isinstance(messages, Message) else as_messages(messages)
+        await self.append(checked_id(conversation_id), several, runtime, key=key)
+
+
+class WindowChatMemory(ChatMemory):
+    """Shows the newest turns of a conversation, as many as a window allows.
+
+    The window is looked for when a conversation is read; the repository keeps all of it, and what
+    lies outside the window costs nothing but its place there.
+
+    Of system messages, the latest count: adding other ones replaces those before, adding the same
+    ones again changes nothing.
+
+    Args:
+        window: How much is shown.
+        repository: Where conversations are kept; default: in the memory of this process.
+        prune: Whether what has long left the window is deleted from the repository, so that it
+            holds about twice the window at most.
+    """
+
+    def __init__(
+        self,
+        window: Window,
+        repository: ChatMemoryRepository | None = None,
+        *,
+        prune: bool = False,
+    ) -> None:
+        self.window = window
+        self.repository = InMemoryChatMemoryRepository() if repository is None else repository
+        self.prune = prune
+
+    async def load(self, conversation_id: str, runtime: Runtime) -> tuple[Message, ...]:
+        """Return the window."""
+        last = self.window.first_look
+        while True:
+            found = await self.repository.load(conversation_id, runtime, last=last)
+            start = self.window.start(found.messages)
+            if found.complete or _leaves_out(found.messages, start):
+                return kept_from(found.messages, start)
+            last *= 4
+
+    async def append(
+        self,
+        conversation_id: str,
+        messages: Sequence[Message],
+        runtime: Runtime,
+        *,
+        key: str | None = None,
+    ) -> None:
+        """Keep *messages*."""
+        await append_messages(self.repository, conversation_id, messages, runtime, key=key)
+        if self.prune:
+            try:
+                await self._prune(conversation_id, runtime)
+            except Exception as error:  # noqa: BLE001 - the turn is kept, and must not fail of this
+                log.warning("pruning failed", conversation_id=conversation_id, error=repr(error))
+
+    async def delete(self, conversation_id: str, runtime: Runtime) -> None:
+        """Delete a conversation from the repository."""
+        await self.repository.delete(conversation_id, runtime)
+
+    async def _prune(self, conversation_id: str, runtime: Runtime) -> None:
+        """Delete what is outside the window, if that is as much as the window itself."""
+        look = 2 * self.window.first_look
+        found = await self.repository.load(conversation_id, runtime, last=look)
+        if not found.complete and _leaves_out(found.messages, self.window.start(found.messages)):
+            await self.repository.rewrite(conversation_id, self.window.kept, runtime)
+
+
+class MessageWindowChatMemory(WindowChatMemory):
+    """Shows the newest turns of a conversation, at most so many messages in all.
+
+    Args:
+        repository: Where conversations are kept; default: in the memory of this process.
+        max_messages: How many messages are shown at most, system messages included. The newest
+            turn is shown whole in any case.
+        prune: Whether what has long left the window is deleted from the repository.
+
+    Raises:
+        UsageError: *max_messages* is less than one.
+    """
+
+    def __init__(
+        self,
+        repository: ChatMemoryRepository | None = None,
+        *,
+        max_messages: int = 20,
+        prune: bool = False,
+    ) -> None:
+        super().__init__(Window.messages(max_messages), repository, prune=prune)
+
+
+class TokenWindowChatMemory(WindowChatMemory):
+    """Shows the newest turns of a conversation, at most so many tokens in all.
+
+    Args:
+        repository: Where conversations are kept; default: in the memory of this process.
+        max_tokens: How many tokens are shown at most, system messages included. The newest turn
+            is shown whole in any case.
+        estimator: Counts the tokens of a message.
+        prune: Whether what has long left the window is deleted from the repository.
+
+    Raises:
+        UsageError: *max_tokens* is less than one.
+    """
+
+    def __init__(
+        self,
+        repository: ChatMemoryRepository | None = None,
+        *,
+        max_tokens: int,
+        estimator: TokenEstimator = estimated_tokens,
+        prune: bool = False,
+    ) -> None:
+        super().__init__(Window.tokens(max_tokens, estimator), repository, prune=prune)
+
+
+def _leaves_out(messages: Sequence[Message], start: int) -> bool:
+    """Return whether messages other than system messages stand before index *start*."""
+    return any(not isinstance(m, SystemMessage) for m in messages[:start])
+
+
+async def append_messages(
+    repository: ChatMemoryRepository,
+    conversation_id: str,
+    messages: Sequence[Message],
+    runtime: Runtime,
+    *,
+    key: str | None = None,
+) -> None:
+    """Add *messages* to a conversation; system messages among them replace those before.
+
+    They are added as a unit, together with new system messages. Old ones are taken away
+    afterwards: whoever looks in between sees both.
+    """
+    systems = [m for m in messages if isinstance(m, SystemMessage)]
+    if not systems:
+        await repository.append(conversation_id, messages, runtime, key=key)
+        return
+    found = await repository.load(conversation_id, runtime, last=0)
+    before = [m for m in found.messages if isinstance(m, SystemMessage)]
+    if all(system in before for system in systems):
+        await repository.append(conversation_id, without_system(messages), runtime, key=key)
+        return
+    added = await repository.append(conversation_id, messages, runtime, key=key)
+    if added and before:
+
+        def without_old(present: Sequence[Message]) -> tuple[Message, ...]:
+            return (*systems, *without_system(present))
+
+        await repository.rewrite(conversation_id, without_old, runtime)

@@ -1,0 +1,301 @@
+"""Sessions as applications, advisors and tools use them."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+from chatclient.errors import UsageError
+from chatclient.memory.repository import checked_id
+from chatclient.memory.sessions.compaction import (
+    Compaction,
+    CompactionStrategy,
+    CompactionTrigger,
+)
+from chatclient.memory.sessions.event import Session, SessionEvent, now
+from chatclient.memory.sessions.filter import EVERYTHING, EventFilter
+from chatclient.memory.sessions.repository import SessionRepository
+from chatclient.messages import Message, as_messages
+from chatclient.runtime import BLOCKING, ON_LOOP, Runtime, drive
+from chatclient.values import EMPTY
+
+_ACTIVE = EventFilter(exclude_archived=True)
+
+
+class Sessions:
+    """Sessions over a repository, for advisors and tools, which have a runtime.
+
+    A session that has expired is treated as if it did not exist.
+
+    Args:
+        repository: Where they are kept.
+        time_to_live: How long a session lasts after it was created, or None for ever.
+        clock: Tells the time, in UTC.
+    """
+
+    def __init__(
+        self,
+        repository: SessionRepository,
+        *,
+        time_to_live: timedelta | None = timedelta(days=60),
+        clock: Callable[[], datetime] = now,
+    ) -> None:
+        self.repository = repository
+        self.time_to_live = time_to_live
+        self.clock = clock
+
+    async def create(
+        self,
+        user_id: str,
+        runtime: Runtime,
+        *,
+        session_id: str | None = None,
+        time_to_live: timedelta | None = None,
+        metadata: Mapping[str, Any] = EMPTY,
+    ) -> Session:
+        """Return a new session, or the one of this id that the user has already.
+
+        Raises:
+            UsageError: An id is blank, or the session belongs to another user.
+        """
+        created = self.clock()
+        lasts = self.time_to_live if time_to_live is None else time_to_live
+        expires = None if lasts is None else created + lasts
+        session = Session(session_id or uuid4().hex, user_id, created, expires, metadata)
+        while not await self.repository.create(session, runtime):
+            present = await self.repository.find(session.id, runtime)
+            if present is None:
+                continue
+            if not present.expired(created):
+                return _owned(present, user_id)
+            await self.repository.delete(session.id, runtime, expired=created)
+        return session
+
+    async def find(self, session_id: str, runtime: Runtime) -> Session | None:
+        """Return a session, or None if there is none or it has expired."""
+        session = await self.repository.find(checked_id(session_id), runtime)
+        return None if session is None or session.expired(self.clock()) else session
+
+    async def of_user(self, user_id: str, runtime: Runtime) -> list[Session]:
+        """Return a user's sessions, the oldest first."""
+        moment = self.clock()
+        found = await self.repository.find_by_user(user_id, runtime)
+        return [session for session in found if not session.expired(moment)]
+
+    async def append(
+        self,
+        session_id: str,
+        messages: Iterable[Message],
+        runtime: Runtime,
+        *,
+        key: str | None = None,
+        branch: str | None = None,
+        metadata: Mapping[str, Any] = EMPTY,
+    ) -> tuple[SessionEvent, ...]:
+        """Return the events that *messages* became in the log, as a unit; none if they were there.
+
+        Raises:
+            ChatMemoryError: There is no such session.
+        """
+        moment = self.clock()
+        events = tuple(
+            SessionEvent.of(
+                session_id,
+                message,
+                id=None if key is None else f"{key}:{at}",
+                timestamp=moment,
+                branch=branch,
+                metadata=metadata,
+            )
+            for at, message in enumerate(as_messages(messages))
+        )
+        if not events or not await self.repository.append(session_id, events, runtime):
+            return ()
+        return events
+
+    async def events(
+        self, session_id: str, runtime: Runtime, filter: EventFilter = EVERYTHING
+    ) -> tuple[SessionEvent, ...]:
+        """Return the events of a session that *filter* means."""
+        return (await self.repository.read(session_id, runtime, filter)).events
+
+    async def search(
+        self, user_id: str, runtime: Runtime, filter: EventFilter
+    ) -> list[SessionEvent]:
+        """Return what *filter* means of all of a user's sessions, the oldest first."""
+        return await self.repository.search(user_id, runtime, filter)
+
+    async def compact(
+        self,
+        session_id: str,
+        trigger: CompactionTrigger,
+        strategy: CompactionStrategy,
+        runtime: Runtime,
+    ) -> Compaction | None:
+        """Return what compacting a session's log has changed, or None if nothing.
+
+        Nothing is when it is not time, when the strategy leaves everything, and when somebody
+        else has changed the log meanwhile: the next turn's compaction will see that too.
+        """
+        log = await self.repository.read(session_id, runtime, _ACTIVE)
+        if not trigger(log.events):
+            return None
+        compaction = await strategy(log.events, runtime)
+        if compaction is None or not compaction.archived:
+            return None
+        ids = [event.id for event in compaction.archived]
+        done = await self.repository.compact(
+            session_id, ids, compaction.summary, log.version, runtime
+        )
+        return compaction if done else None
+
+    async def delete_expired(self, runtime: Runtime) -> int:
+        """Delete all sessions that have expired and return how many they were."""
+        moment = self.clock()
+        expired = await self.repository.find_expired(moment, runtime)
+        deleted = [await self.repository.delete(id, runtime, expired=moment) for id in expired]
+        return sum(deleted)
+
+
+class SessionService:
+    """Sessions for applications: blocking, and with an `a` before the name asynchronous.
+
+    `sessions` is what advisors and tools use of it.
+
+    Args:
+        repository: Where sessions are kept.
+        time_to_live: How long a session lasts after it was created, unless told otherwise when
+            it is, or None for ever.
+        clock: Tells the time, in UTC.
+    """
+
+    def __init__(
+        self,
+        repository: SessionRepository,
+        *,
+        time_to_live: timedelta | None = timedelta(days=60),
+        clock: Callable[[], datetime] = now,
+    ) -> None:
+        self.sessions = Sessions(repository, time_to_live=time_to_live, clock=clock)
+
+    def create(self, user_id: str, **how: Any) -> Session:
+        """Return a new session, or the one of this id that the user has already.
+
+        Args:
+            user_id: Whose it is.
+            **how: `session_id`, `time_to_live` and `metadata`.
+
+        Raises:
+            UsageError: An id is blank, or the session belongs to another user.
+        """
+        return drive(self.sessions.create(user_id, BLOCKING, **how))
+
+    async def acreate(self, user_id: str, **how: Any) -> Session:
+        """Return a new session; see `create`."""
+        return await self.sessions.create(user_id, ON_LOOP, **how)
+
+    def find(self, session_id: str) -> Session | None:
+        """Return a session, or None if there is none or it has expired."""
+        return drive(self.sessions.find(session_id, BLOCKING))
+
+    async def afind(self, session_id: str) -> Session | None:
+        """Return a session, or None if there is none or it has expired."""
+        return await self.sessions.find(session_id, ON_LOOP)
+
+    def sessions_of(self, user_id: str) -> list[Session]:
+        """Return a user's sessions, the oldest first."""
+        return drive(self.sessions.of_user(user_id, BLOCKING))
+
+    async def asessions_of(self, user_id: str) -> list[Session]:
+        """Return a user's sessions, the oldest first."""
+        return await self.sessions.of_user(user_id, ON_LOOP)
+
+    def append(self, session_id: str, *messages: Message, **how: Any) -> tuple[SessionEvent, ...]:
+        """Return the events that *messages* became in the log; none if they were there already.
+
+        Args:
+            session_id: Which session; it has to exist.
+            *messages: What was said, as a unit.
+            **how: `key`, which names the unit so that it is appended once, `branch`, `metadata`.
+
+        Raises:
+            ChatMemoryError: There is no such session.
+        """
+        return drive(self.sessions.append(session_id, messages, BLOCKING, **how))
+
+    async def aappend(
+        self, session_id: str, *messages: Message, **how: Any
+    ) -> tuple[SessionEvent, ...]:
+        """Return the events that *messages* became in the log; see `append`."""
+        return await self.sessions.append(session_id, messages, ON_LOOP, **how)
+
+    def events(self, session_id: str, filter: EventFilter = EVERYTHING) -> tuple[SessionEvent, ...]:
+        """Return the events of a session that *filter* means; archived ones too, unless it says."""
+        return drive(self.sessions.events(session_id, BLOCKING, filter))
+
+    async def aevents(
+        self, session_id: str, filter: EventFilter = EVERYTHING
+    ) -> tuple[SessionEvent, ...]:
+        """Return the events of a session that *filter* means; see `events`."""
+        return await self.sessions.events(session_id, ON_LOOP, filter)
+
+    def messages(self, session_id: str, filter: EventFilter = _ACTIVE) -> tuple[Message, ...]:
+        """Return what a session's active events say, or those that *filter* means."""
+        return _said(self.events(session_id, filter))
+
+    async def amessages(
+        self, session_id: str, filter: EventFilter = _ACTIVE
+    ) -> tuple[Message, ...]:
+        """Return what a session's active events say; see `messages`."""
+        return _said(await self.aevents(session_id, filter))
+
+    def search(self, user_id: str, filter: EventFilter) -> list[SessionEvent]:
+        """Return what *filter* means of all of a user's sessions, the oldest first."""
+        return drive(self.sessions.search(user_id, BLOCKING, filter))
+
+    async def asearch(self, user_id: str, filter: EventFilter) -> list[SessionEvent]:
+        """Return what *filter* means of all of a user's sessions; see `search`."""
+        return await self.sessions.search(user_id, ON_LOOP, filter)
+
+    def compact(
+        self, session_id: str, trigger: CompactionTrigger, strategy: CompactionStrategy
+    ) -> Compaction | None:
+        """Return what compacting a session's log has changed, or None if nothing has.
+
+        Raises:
+            ChatClientError: What the strategy raises; the log is as it was.
+        """
+        return drive(self.sessions.compact(session_id, trigger, strategy, BLOCKING))
+
+    async def acompact(
+        self, session_id: str, trigger: CompactionTrigger, strategy: CompactionStrategy
+    ) -> Compaction | None:
+        """Return what compacting a session's log has changed; see `compact`."""
+        return await self.sessions.compact(session_id, trigger, strategy, ON_LOOP)
+
+    def delete(self, session_id: str) -> bool:
+        """Delete a session with its log; return whether there was one."""
+        return drive(self.sessions.repository.delete(checked_id(session_id), BLOCKING))
+
+    async def adelete(self, session_id: str) -> bool:
+        """Delete a session with its log; return whether there was one."""
+        return await self.sessions.repository.delete(checked_id(session_id), ON_LOOP)
+
+    def delete_expired(self) -> int:
+        """Delete all sessions that have expired and return how many they were."""
+        return drive(self.sessions.delete_expired(BLOCKING))
+
+    async def adelete_expired(self) -> int:
+        """Delete all sessions that have expired and return how many they were."""
+        return await self.sessions.delete_expired(ON_LOOP)
+
+
+def _owned(session: Session, user_id: str) -> Session:
+    if session.user_id != user_id:
+        msg = f"session {session.id!r} does not belong to user {user_id!r}"
+        raise UsageError(msg)
+    return session
+
+
+def _said(events: Sequence[SessionEvent]) -> tuple[Message, ...]:
+    return tuple(event.message for event in events)

@@ -1,0 +1,421 @@
+"""Sessions and their logs in the tables of an SQL database; needs SQLAlchemy."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache, partial
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.schema import CreateIndex, CreateTable
+
+from chatclient.errors import ChatMemoryError
+from chatclient.json import dumps, loads
+from chatclient.memory.sessions.event import Session, SessionEvent, visible_branches
+from chatclient.memory.sessions.filter import EventFilter
+from chatclient.memory.sessions.repository import SessionLog, checked_events, no_session
+from chatclient.memory.sql_conversations import (
+    digest,
+    message_of,
+    message_text,
+    restored,
+    storable,
+)
+from chatclient.memory.sql_database import (
+    BIG_KEY,
+    LONG_TEXT,
+    TABLE_OPTIONS,
+    AgainError,
+    Database,
+)
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_CHUNK = 500  # ids in one statement
+
+
+@dataclass(frozen=True, slots=True)
+class SessionTables:
+    """Where sessions are kept; events are numbered from 0 in each log, moments in microseconds."""
+
+    sessions: sa.Table
+    events: sa.Table
+
+    @classmethod
+    def named(cls, prefix: str) -> "SessionTables":
+        """Return the tables whose names begin with *prefix*."""
+        metadata = sa.MetaData()
+        sessions = sa.Table(
+            f"{prefix}session",
+            metadata,
+            sa.Column("id", BIG_KEY, primary_key=True, autoincrement=True),
+            sa.Column("digest", sa.String(64), nullable=False, unique=True),
+            sa.Column("session_id", LONG_TEXT, nullable=False),
+            sa.Column("user_digest", sa.String(64), nullable=False),
+            sa.Column("user_id", LONG_TEXT, nullable=False),
+            sa.Column("created_at", sa.BigInteger, nullable=False),
+            sa.Column("expires_at", sa.BigInteger),
+            sa.Column("metadata", LONG_TEXT, nullable=False),
+            sa.Column("version", sa.BigInteger, nullable=False),
+            sa.Column("length", sa.Integer, nullable=False),
+            sa.Index(f"{prefix}session_user", "user_digest"),
+            sa.Index(f"{prefix}session_expires", "expires_at"),
+            **TABLE_OPTIONS,
+        )
+        session = sa.ForeignKey(sessions.c.id, ondelete="CASCADE")
+        events = sa.Table(
+            f"{prefix}session_event",
+            metadata,
+            sa.Column("session", BIG_KEY, session, primary_key=True, autoincrement=False),
+            sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
+            sa.Column("digest", sa.String(64), nullable=False),
+            sa.Column("event_id", LONG_TEXT, nullable=False),
+            sa.Column("moment", sa.BigInteger, nullable=False),
+            sa.Column("role", sa.String(10), nullable=False),
+            sa.Column("branch", LONG_TEXT),
+            sa.Column("synthetic", sa.SmallInteger, nullable=False),
+            sa.Column("archived", sa.SmallInteger, nullable=False),
+            sa.Column("words", LONG_TEXT, nullable=False),
+            sa.Column("message", LONG_TEXT, nullable=False),
+            sa.Column("metadata", LONG_TEXT, nullable=False),
+            sa.UniqueConstraint("session", "digest"),
+            sa.Index(f"{prefix}session_event_active", "session", "archived", "number"),
+            **TABLE_OPTIONS,
+        )
+        return cls(sessions, events)
+
+    def create(self, connection: sa.Connection) -> None:
+        """Create the tables."""
+        for table in (self.sessions, self.events):
+            connection.execute(CreateTable(table))
+            for index in table.indexes:
+                connection.execute(CreateIndex(index))
+
+
+class SqlLogs:
+    """The operations of a session repository, each one transaction."""
+
+    def __init__(
+        self, database: "str | sa.URL | sa.Engine", *, table_prefix: str, create_schema: bool
+    ) -> None:
+        self._tables = tables = SessionTables.named(table_prefix)
+        self._database = Database(
+            database, "sessions", [tables.create], prefix=table_prefix, create_schema=create_schema
+        )
+        dialect = self._database.engine.dialect
+        self._returning = dialect.update_returning
+        self._position = "strpos" if dialect.name == "postgresql" else "instr"
+        table = tables.sessions
+        self._step = (
+            sa.update(table)
+            .where(table.c.digest == sa.bindparam("which"))
+            .values(version=table.c.version + 1, length=table.c.length + sa.bindparam("more"))
+        )
+
+    def create(self, session: Session) -> bool:
+        """Keep a new session."""
+
+        def work(connection: sa.Connection) -> bool:
+            try:
+                connection.execute(sa.insert(self._tables.sessions), _new_row(session))
+            except IntegrityError:
+                connection.rollback()
+                return False
+            return True
+
+        return self._database.write(work)
+
+    def save(self, session: Session) -> None:
+        """Keep what is known of a session, new or not."""
+        table = self._tables.sessions
+        row = _row_of_session(session)
+        change = sa.update(table).where(table.c.digest == row["digest"]).values(row)
+
+        def work(connection: sa.Connection) -> None:
+            if connection.execute(change).rowcount:
+                return
+            try:
+                connection.execute(sa.insert(table), _new_row(session))
+            except IntegrityError as error:  # somebody else has just created it
+                raise AgainError from error
+
+        self._database.write(work)
+
+    def find(self, session_id: str) -> Session | None:
+        """Return a session, or None if there is none."""
+        found = self._sessions(self._tables.sessions.c.digest == digest(session_id))
+        return found[0] if found else None
+
+    def find_by_user(self, user_id: str) -> list[Session]:
+        """Return the sessions of a user, the oldest first."""
+        return self._sessions(self._tables.sessions.c.user_digest == digest(user_id))
+
+    def find_expired(self, moment: datetime) -> list[str]:
+        """Return the ids of the sessions that are gone at *moment*."""
+        table = self._tables.sessions
+        query = sa.select(table.c.session_id).where(table.c.expires_at <= _number(moment))
+        return [restored(row[0]) for row in self._database.read(query, {})]
+
+    def delete(self, session_id: str, expired: datetime | None) -> bool:
+        """Delete a session and its log."""
+        tables = self._tables
+
+        def work(connection: sa.Connection) -> bool:
+            found = self._advance(connection, session_id, 0)
+            if found is None:
+                return False
+            ends = found.expires_at
+            if expired is not None and (ends is None or ends > _number(expired)):
+                connection.rollback()
+                return False
+            connection.execute(sa.delete(tables.events).where(tables.events.c.session == found.id))
+            connection.execute(sa.delete(tables.sessions).where(tables.sessions.c.id == found.id))
+            return True
+
+        return self._database.write(work)
+
+    def append(self, session_id: str, events: Sequence[SessionEvent]) -> bool:
+        """Add *events* at the end of a session's log."""
+        rows = [_row_of_event(event) for event in checked_events(session_id, events)]
+        if not rows:
+            return True
+        return self._database.write(partial(self._append, session_id, rows))
+
+    def read(self, session_id: str, filter: EventFilter) -> SessionLog:
+        """Return those events of a session that *filter* means."""
+        mine = {"mine": digest(session_id)}
+        rows = self._database.read(_query(self._tables, self._position, filter, "session"), mine)
+        if not rows:
+            table = self._tables.sessions
+            known = sa.select(table.c.version).where(table.c.digest == mine["mine"])
+            versions = self._database.read(known, {})
+            return SessionLog((), versions[0][0] if versions else 0)
+        return SessionLog(tuple(_found(rows, filter)), rows[0].version)
+
+    def search(self, user_id: str, filter: EventFilter) -> list[SessionEvent]:
+        """Return the events of all of a user's sessions that *filter* means."""
+        mine = {"mine": digest(user_id)}
+        query = _query(self._tables, self._position, filter, "user")
+        return _found(self._database.read(query, mine), filter)
+
+    def compact(
+        self,
+        session_id: str,
+        archived: Sequence[str],
+        summary: Sequence[SessionEvent] | None,
+        expected: int,
+    ) -> bool:
+        """Archive events and put a summary in the place of the one before."""
+        rows = None
+        if summary is not None:
+            rows = [_row_of_event(event) for event in checked_events(session_id, summary)]
+        leaving = sorted({digest(id) for id in archived})
+        return self._database.write(partial(self._compact, session_id, leaving, rows, expected))
+
+    def close(self) -> None:
+        """Close the connections that were opened here."""
+        self._database.close()
+
+    def _sessions(self, condition: "sa.ColumnElement[bool]") -> list[Session]:
+        table = self._tables.sessions
+        query = sa.select(table).where(condition).order_by(table.c.created_at, table.c.id)
+        return [_session_of(row) for row in self._database.read(query, {})]
+
+    def _advance(self, connection: sa.Connection, session_id: str, more: int) -> Any:
+        """Lock a session's row and change its version; return what it then is, or None."""
+        columns = self._tables.sessions.c
+        values = {"which": digest(session_id), "more": more}
+        wanted = (columns.id, columns.version, columns.length, columns.expires_at)
+        if self._returning:
+            return connection.execute(self._step.returning(*wanted), values).one_or_none()
+        if not connection.execute(self._step, values).rowcount:
+            return None
+        return connection.execute(sa.select(*wanted).where(columns.digest == values["which"])).one()
+
+    def _append(
+        self, session_id: str, rows: list[dict[str, Any]], connection: sa.Connection
+    ) -> bool:
+        found = self._advance(connection, session_id, len(rows))
+        if found is None:
+            raise ChatMemoryError(no_session(session_id), conversation_id=session_id)
+        try:
+            self._insert(connection, found, rows)
+        except IntegrityError:  # the log has one of the ids
+            connection.rollback()
+            return False
+        return True
+
+    def _insert(self, connection: sa.Connection, session: Any, rows: list[dict[str, Any]]) -> None:
+        """Insert events at the end of a log, whose length counts them already."""
+        start = session.length - len(rows)
+        placed = [
+            {**row, "session": session.id, "number": number}
+            for number, row in enumerate(rows, start)
+        ]
+        connection.execute(sa.insert(self._tables.events), placed)
+
+    def _compact(
+        self,
+        session_id: str,
+        leaving: list[str],
+        summary: list[dict[str, Any]] | None,
+        expected: int,
+        connection: sa.Connection,
+    ) -> bool:
+        found = self._advance(connection, session_id, len(summary or ()))
+        if found is None or found.version - 1 != expected:
+            connection.rollback()
+            return False
+        events = self._tables.events
+        mine = (events.c.session == found.id) & (events.c.archived == 0)
+        gone = 0
+        for at in range(0, len(leaving), _CHUNK):
+            these = events.c.digest.in_(leaving[at : at + _CHUNK])
+            change = sa.update(events).where(mine & these).values(archived=1)
+            gone += connection.execute(change).rowcount
+        if gone < len(leaving):
+            connection.rollback()
+            return False
+        if summary is not None:
+            before = mine & (events.c.synthetic == 1)
+            connection.execute(sa.delete(events).where(before))
+        if summary:
+            self._insert(connection, found, summary)
+        return True
+
+
+# --- rows -----------------------------------------------------------------------------------
+
+
+def _number(moment: datetime) -> int:
+    return (moment - _EPOCH) // _MICROSECOND
+
+
+def _moment(number: int) -> datetime:
+    return _EPOCH + number * _MICROSECOND
+
+
+def _row_of_session(session: Session) -> dict[str, Any]:
+    return {
+        "digest": digest(session.id),
+        "session_id": storable(session.id),
+        "user_digest": digest(session.user_id),
+        "user_id": storable(session.user_id),
+        "created_at": _number(session.created_at),
+        "expires_at": None if session.expires_at is None else _number(session.expires_at),
+        "metadata": dumps(dict(session.metadata)).decode(),
+    }
+
+
+def _new_row(session: Session) -> dict[str, Any]:
+    return {**_row_of_session(session), "version": 0, "length": 0}
+
+
+def _session_of(row: "sa.Row[Any]") -> Session:
+    return Session(
+        restored(row.session_id),
+        restored(row.user_id),
+        _moment(row.created_at),
+        None if row.expires_at is None else _moment(row.expires_at),
+        loads(row.metadata),
+    )
+
+
+def _row_of_event(event: SessionEvent) -> dict[str, Any]:
+    return {
+        "digest": digest(event.id),
+        "event_id": storable(event.id),
+        "moment": _number(event.timestamp),
+        "role": event.message.role,
+        "branch": None if event.branch is None else storable(event.branch),
+        "synthetic": int(event.synthetic),
+        "archived": int(event.archived),
+        "words": _words(event.message.text.casefold()),
+        "message": message_text(event.message),
+        "metadata": dumps(dict(event.metadata)).decode(),
+    }
+
+
+def _event_of(row: "sa.Row[Any]") -> SessionEvent:
+    return SessionEvent(
+        restored(row.event_id),
+        restored(row.session_id),
+        _moment(row.moment),
+        message_of(row.message),
+        None if row.branch is None else restored(row.branch),
+        loads(row.metadata),
+        bool(row.synthetic),
+        bool(row.archived),
+    )
+
+
+def _words(text: str) -> str:
+    """Return *text* for searching, without what some databases cannot keep."""
+    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+
+
+# --- queries --------------------------------------------------------------------------------
+
+
+def _found(rows: "Sequence[sa.Row[Any]]", filter: EventFilter) -> list[SessionEvent]:
+    """Return the events of *rows*, in order, with what the database could not see to."""
+    if filter.last is not None and not filter.pattern:
+        rows = rows[::-1]
+    events = [_event_of(row) for row in rows]
+    if not filter.pattern:
+        return events
+    return filter.cut([event for event in events if filter.says(event.message.text)])
+
+
+@lru_cache(maxsize=256)
+def _query(
+    tables: SessionTables, position: str, filter: EventFilter, whose: str
+) -> "sa.Select[Any]":
+    """Return what reads the events that *filter* means, of the session or user `mine`."""
+    sessions, events = tables.sessions, tables.events
+    query = (
+        sa.select(sessions.c.session_id, sessions.c.version, events)
+        .join_from(sessions, events, events.c.session == sessions.c.id)
+        .where(*_conditions(tables, position, filter))
+    )
+    if whose == "session":
+        query = query.where(sessions.c.digest == sa.bindparam("mine"))
+        order = [events.c.synthetic.desc(), events.c.number.asc()]
+        backwards = [events.c.synthetic.asc(), events.c.number.desc()]
+    else:
+        query = query.where(sessions.c.user_digest == sa.bindparam("mine"))
+        keys = (events.c.moment, events.c.session, events.c.number)
+        order, backwards = [key.asc() for key in keys], [key.desc() for key in keys]
+    if filter.pattern:  # all of them have to be looked at
+        return query.order_by(*order)
+    if filter.last is not None:
+        return query.order_by(*backwards).limit(filter.last)
+    query = query.order_by(*order)
+    return query if filter.bounds is None else query.slice(*filter.bounds)
+
+
+def _conditions(
+    tables: SessionTables, position: str, filter: EventFilter
+) -> "list[sa.ColumnElement[bool]]":
+    columns = tables.events.c
+    conditions: list[sa.ColumnElement[bool]] = []
+    if filter.since is not None:
+        conditions.append(columns.moment >= _number(filter.since))
+    if filter.until is not None:
+        conditions.append(columns.moment <= _number(filter.until))
+    if filter.roles is not None:
+        conditions.append(columns.role.in_(sorted(filter.roles)))
+    if filter.exclude_synthetic:
+        conditions.append(columns.synthetic == 0)
+    if filter.exclude_archived:
+        conditions.append(columns.archived == 0)
+    if filter.branch is not None:
+        seen = [storable(branch) for branch in visible_branches(filter.branch)]
+        conditions.append(columns.branch.is_(None) | columns.branch.in_(seen))
+    contains = getattr(sa.func, position)
+    conditions += [
+        sa.or_(*(contains(columns.words, _words(term)) > 0 for term in group))
+        for group in filter.terms
+    ]
+    return conditions

@@ -1,0 +1,336 @@
+"""Conversations in the tables of an SQL database; needs SQLAlchemy."""
+
+import hashlib
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.schema import CreateTable
+
+from chatclient.errors import ChatMemoryError
+from chatclient.json import dumps, loads
+from chatclient.memory.repository import NO_CONVERSATION, Conversation
+from chatclient.memory.sql_database import (
+    BIG_KEY,
+    LONG_TEXT,
+    TABLE_OPTIONS,
+    AgainError,
+    Database,
+)
+from chatclient.messages import Message, SystemMessage
+from chatclient.serialization import message_from_dict, message_to_dict
+
+_FIRST_VERSIONS = 2**62
+
+
+def digest(text: str) -> str:
+    """Return what stands for *text* in a key column: of one length, compared alike everywhere."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def storable(text: str) -> str:
+    """Return *text* in a form that every database takes; `restored` makes it of that again.
+
+    Nearly always it is the text itself. PostgreSQL knows no NUL, and no database half a surrogate
+    pair; a text with such is stored as JSON, and so is one that looks like it.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        plain = False
+    else:
+        plain = "\0" not in text and not text.startswith('"')
+    return text if plain else dumps(text).decode()
+
+
+def restored(text: str) -> str:
+    """Return what `storable` was given."""
+    return str(loads(text)) if text.startswith('"') else text
+
+
+def message_text(message: Message) -> str:
+    """Return *message* as JSON."""
+    return dumps(message_to_dict(message)).decode()
+
+
+def message_of(text: str) -> Message:
+    """Return the message that `message_text` wrote.
+
+    Raises:
+        ValueError: It is no such text.
+    """
+    return message_from_dict(loads(text))
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """Where conversations are kept.
+
+    Positions of a conversation's messages count from 0 without a gap. The primary key of messages
+    has the system messages apart, so that the newest others are one short range of it.
+    """
+
+    conversations: sa.Table
+    messages: sa.Table
+    additions: sa.Table
+
+    @classmethod
+    def named(cls, prefix: str) -> "Tables":
+        """Return the tables whose names begin with *prefix*."""
+        metadata = sa.MetaData()
+        conversations = sa.Table(
+            f"{prefix}conversation",
+            metadata,
+            sa.Column("id", BIG_KEY, primary_key=True, autoincrement=True),
+            sa.Column("digest", sa.String(64), nullable=False, unique=True),
+            sa.Column("conversation_id", LONG_TEXT, nullable=False),
+            sa.Column("version", sa.BigInteger, nullable=False),
+            sa.Column("length", sa.Integer, nullable=False),
+            **TABLE_OPTIONS,
+        )
+        messages = sa.Table(
+            f"{prefix}message",
+            metadata,
+            _belonging_to(conversations),
+            sa.Column("is_system", sa.SmallInteger, primary_key=True, autoincrement=False),
+            sa.Column("position", sa.Integer, primary_key=True, autoincrement=False),
+            sa.Column("message", LONG_TEXT, nullable=False),
+            **TABLE_OPTIONS,
+        )
+        additions = sa.Table(
+            f"{prefix}addition",
+            metadata,
+            _belonging_to(conversations),
+            sa.Column("digest", sa.String(64), primary_key=True),
+            **TABLE_OPTIONS,
+        )
+        return cls(conversations, messages, additions)
+
+    def create(self, connection: sa.Connection) -> None:
+        """Create the tables."""
+        for table in (self.conversations, self.messages, self.additions):
+            connection.execute(CreateTable(table, if_not_exists=True))
+
+
+def _belonging_to(conversations: sa.Table) -> "sa.Column[Any]":
+    key = sa.ForeignKey(conversations.c.id, ondelete="CASCADE")
+    return sa.Column("conversation", BIG_KEY, key, primary_key=True, autoincrement=False)
+
+
+class SqlConversations:
+    """The operations of a chat memory repository, each one transaction.
+
+    Every change begins with an update of the conversation's row. That locks the row until the
+    commit (with SQLite, the file), so that changes of one conversation come one after another.
+    """
+
+    def __init__(
+        self, database: "str | sa.URL | sa.Engine", *, table_prefix: str, create_schema: bool
+    ) -> None:
+        self._tables = tables = Tables.named(table_prefix)
+        self._database = Database(
+            database,
+            "chat memory",
+            [tables.create],
+            prefix=table_prefix,
+            create_schema=create_schema,
+        )
+        self._returning = self._database.engine.dialect.update_returning
+        self._everything, self._newest = _queries(tables)
+        table = tables.conversations
+        self._step = (
+            sa.update(table)
+            .where(table.c.digest == sa.bindparam("which"))
+            .values(version=table.c.version + 1, length=table.c.length + sa.bindparam("more"))
+        )
+
+    def load(self, conversation_id: str, last: int | None) -> Conversation:
+        """Return the newest messages of a conversation."""
+        values: dict[str, Any] = {"digest": digest(conversation_id)}
+        query = self._everything
+        if last is not None:
+            query = self._newest
+            values["last"] = max(last, 1)  # one row shows that there is such a conversation
+        rows = self._database.read(query, values)
+        if not rows:
+            return NO_CONVERSATION
+        if last == 0:
+            rows = [row for row in rows if row.is_system]
+        try:
+            messages = tuple(message_of(row.message) for row in rows)
+        except ValueError as error:
+            msg = f"what is stored of conversation {conversation_id!r} cannot be read"
+            raise ChatMemoryError(msg, conversation_id=conversation_id) from error
+        version, length = rows[0].version, rows[0].length
+        return Conversation(messages, version, complete=len(messages) == length)
+
+    def append(self, conversation_id: str, messages: Sequence[Message], key: str | None) -> bool:
+        """Add *messages* at the end of a conversation."""
+        rows = _rows(messages)
+        if not rows:
+            return True
+        return self._database.write(partial(self._append, conversation_id, rows, key))
+
+    def replace(
+        self, conversation_id: str, messages: Sequence[Message], expected: int | None
+    ) -> bool:
+        """Put *messages* in the place of all messages of a conversation."""
+        rows = _rows(messages)
+        return self._database.write(partial(self._replace, conversation_id, rows, expected))
+
+    def delete(self, conversation_id: str) -> None:
+        """Forget a conversation."""
+        self._database.write(partial(self._replace, conversation_id, [], None))
+
+    def ids(self) -> list[str]:
+        """Return the ids of all conversations."""
+        column = self._tables.conversations.c.conversation_id
+        return [restored(row[0]) for row in self._database.read(sa.select(column), {})]
+
+    def close(self) -> None:
+        """Close the connections that were opened here."""
+        self._database.close()
+
+    def _append(
+        self,
+        conversation_id: str,
+        rows: list[dict[str, Any]],
+        key: str | None,
+        connection: sa.Connection,
+    ) -> bool:
+        found = self._advance(connection, conversation_id, len(rows))
+        if found is None:
+            conversation = self._begin(connection, conversation_id, len(rows))
+            length = 0
+        else:
+            conversation, length = found.id, found.length - len(rows)
+        if key is not None and not self._claim(connection, conversation, key):
+            return False
+        self._insert(connection, conversation, rows, length)
+        return True
+
+    def _replace(
+        self,
+        conversation_id: str,
+        rows: list[dict[str, Any]],
+        expected: int | None,
+        connection: sa.Connection,
+    ) -> bool:
+        found = self._advance(connection, conversation_id, 0)
+        if expected is not None and expected != (0 if found is None else found.version - 1):
+            connection.rollback()
+            return False
+        tables = self._tables
+        if found is not None:
+            mine = tables.messages.c.conversation == found.id
+            connection.execute(sa.delete(tables.messages).where(mine))
+        if not rows:
+            if found is not None:
+                self._forget(connection, found.id)
+            return True
+        if found is None:
+            conversation = self._begin(connection, conversation_id, len(rows))
+        else:
+            conversation = found.id
+            row = tables.conversations.c.id == conversation
+            connection.execute(sa.update(tables.conversations).where(row).values(length=len(rows)))
+        self._insert(connection, conversation, rows, 0)
+        return True
+
+    def _advance(self, connection: sa.Connection, conversation_id: str, more: int) -> Any:
+        """Lock a conversation's row and change its version; return what it then is, or None."""
+        table = self._tables.conversations
+        values = {"which": digest(conversation_id), "more": more}
+        wanted = (table.c.id, table.c.version, table.c.length)
+        if self._returning:
+            return connection.execute(self._step.returning(*wanted), values).one_or_none()
+        if not connection.execute(self._step, values).rowcount:
+            return None
+        mine = table.c.digest == values["which"]
+        return connection.execute(sa.select(*wanted).where(mine)).one()
+
+    def _begin(self, connection: sa.Connection, conversation_id: str, length: int) -> int:
+        """Add a conversation's row and return its number."""
+        values = {
+            "digest": digest(conversation_id),
+            "conversation_id": storable(conversation_id),
+            # So that no version comes back when a conversation is deleted and begun anew.
+            "version": random.randrange(1, _FIRST_VERSIONS),  # noqa: S311 - not a secret
+            "length": length,
+        }
+        try:
+            added = connection.execute(sa.insert(self._tables.conversations), values)
+        except IntegrityError as error:  # somebody else has just begun it
+            raise AgainError from error
+        key: Any = added.inserted_primary_key
+        number: int = key[0]
+        return number
+
+    def _claim(self, connection: sa.Connection, conversation: int, key: str) -> bool:
+        """Note the key of an addition; without it being new, everything is rolled back."""
+        values = {"conversation": conversation, "digest": digest(key)}
+        try:
+            connection.execute(sa.insert(self._tables.additions), values)
+        except IntegrityError:
+            connection.rollback()
+            return False
+        return True
+
+    def _insert(
+        self, connection: sa.Connection, conversation: int, rows: list[dict[str, Any]], start: int
+    ) -> None:
+        placed = [
+            {**row, "conversation": conversation, "position": position}
+            for position, row in enumerate(rows, start)
+        ]
+        connection.execute(sa.insert(self._tables.messages), placed)
+
+    def _forget(self, connection: sa.Connection, conversation: int) -> None:
+        tables = self._tables
+        mine = tables.additions.c.conversation == conversation
+        connection.execute(sa.delete(tables.additions).where(mine))
+        row = tables.conversations.c.id == conversation
+        connection.execute(sa.delete(tables.conversations).where(row))
+
+
+def _rows(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    return [
+        {"is_system": int(isinstance(m, SystemMessage)), "message": message_text(m)}
+        for m in messages
+    ]
+
+
+def _queries(tables: Tables) -> "tuple[sa.Executable, sa.Executable]":
+    """Return what reads all of a conversation, and what reads its newest messages.
+
+    Each is one statement, which sees one state of the database.
+    """
+    conversations, messages = tables.conversations, tables.messages
+    joined = messages.join(conversations, messages.c.conversation == conversations.c.id)
+    wanted = (
+        sa.select(
+            conversations.c.version,
+            conversations.c.length,
+            messages.c.is_system,
+            messages.c.position,
+            messages.c.message,
+        )
+        .select_from(joined)
+        .where(conversations.c.digest == sa.bindparam("digest"))
+    )
+    # As a single value, not through the join: only then does PostgreSQL read the index backwards
+    # and stop; else it reads and sorts the whole conversation.
+    this = sa.select(conversations.c.id).where(conversations.c.digest == sa.bindparam("digest"))
+    newest = (
+        wanted.where(messages.c.conversation == this.scalar_subquery(), messages.c.is_system == 0)
+        .order_by(messages.c.position.desc())
+        .limit(sa.bindparam("last"))
+        .subquery()
+    )
+    system = wanted.where(messages.c.is_system == 1).subquery()
+    both = sa.union_all(sa.select(newest), sa.select(system)).order_by("position")
+    return wanted.order_by(messages.c.position), both

@@ -1,0 +1,791 @@
+"""Memory advisors: what the model is shown, and what every ending of a turn leaves behind."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from conftest import Ask
+
+from chatclient import (
+    AssistantMessage,
+    ChatClient,
+    ChatClientRequest,
+    ChatClientResponse,
+    Message,
+    SystemMessage,
+    UserMessage,
+)
+from chatclient.advisors import ToolCallingAdvisor
+from chatclient.advisors.memory import MessageChatMemoryAdvisor, PromptChatMemoryAdvisor
+from chatclient.advisors.turns import TURN_KEY
+from chatclient.chain import MEMORY_ORDER, TOOL_CALLING_ORDER, Advisor, AdvisorChain, Next
+from chatclient.errors import (
+    OverloadedError,
+    TemplateError,
+    ToolExecutionError,
+    ToolLoopError,
+    UsageError,
+)
+from chatclient.memory import (
+    InMemoryChatMemoryRepository,
+    MessageWindowChatMemory,
+    conversation_problems,
+)
+from chatclient.messages import Media, Reasoning, ToolResponse, ToolResponseMessage
+from chatclient.prompt import Prompt
+from chatclient.response import ChatResponse, Generation
+from chatclient.testing import Answer, ScriptedModel, call
+from chatclient.tool import CONVERSATION_ID
+from chatclient.tools import (
+    PendingTurn,
+    ToolApproval,
+    ToolCallingManager,
+    ToolFailurePolicy,
+    ToolLimits,
+    tool,
+    tool_callbacks,
+)
+
+INSIDE = TOOL_CALLING_ORDER + 100
+
+
+@pytest.fixture(params=["outside", "inside"])
+def order(request: pytest.FixtureRequest) -> int:
+    """Give the orders that put memory outside and inside of the tool loop."""
+    outside: int = MessageChatMemoryAdvisor(MessageWindowChatMemory()).order
+    return outside if request.param == "outside" else INSIDE
+
+
+class Talk:
+    """A client with memory, the model behind it, and what the repository holds."""
+
+    def __init__(self, *answers: Answer | Callable[[Prompt], Answer], **settings: Any) -> None:
+        self.model = ScriptedModel(*answers)
+        self.repository = InMemoryChatMemoryRepository()
+        self.memory = MessageWindowChatMemory(self.repository)
+        kind = settings.pop("kind", MessageChatMemoryAdvisor)
+        manager = settings.pop("manager", ToolCallingManager())
+        self.client = (
+            ChatClient.builder(self.model)
+            .default_system("Be brief.")
+            .default_tools(look, tell)
+            .default_advisors(kind(self.memory, **settings))
+            .tool_calling_manager(manager)
+            .build()
+        )
+
+    def say(self, text: str, conversation: str = "c") -> Any:
+        return self.client.prompt(text).conversation(conversation)
+
+    @property
+    def stored(self) -> list[Message]:
+        """What is remembered; always something that every provider accepts."""
+        messages = self.repository.find_by_conversation_id("c")
+        assert conversation_problems(messages, ending="answer") == ()
+        return messages
+
+    @property
+    def shown(self) -> list[list[str]]:
+        """What the model was sent each time, in short."""
+        return [short(prompt.messages) for prompt in self.model.prompts]
+
+
+def short(messages: Sequence[Message]) -> list[str]:
+    """Return messages in short: `u:text`, `a:text`, `a:(calls)`, `t:(answers)`, `s:text`."""
+    lines = []
+    for message in messages:
+        said = message.text
+        if isinstance(message, AssistantMessage) and message.tool_calls:
+            said += "(" + ",".join(each.id for each in message.tool_calls) + ")"
+        if isinstance(message, ToolResponseMessage):
+            said = "(" + ",".join(each.data for each in message.responses) + ")"
+        lines.append(f"{message.role[0]}:{said}")
+    return lines
+
+
+@tool
+def look(what: str = "it") -> str:
+    """Look something up."""
+    if what == "fail":
+        msg = "no such thing"
+        raise ValueError(msg)
+    return f"seen {what}"
+
+
+@tool(return_direct=True)
+def tell(what: str = "it") -> str:
+    """Tell something at once."""
+    return f"told {what}"
+
+
+TURN = ["u:one", "a:(call_look)", "t:(seen it)", "a:first"]
+
+
+# --- what the model is shown ----------------------------------------------------------------
+
+
+def test_the_second_turn_shows_the_first(ask: Ask, order: int) -> None:
+    """System text first, then what was said, then what is asked now."""
+    talk = Talk("hello", "fine", order=order)
+    ask(talk.say("hi"))
+    ask(talk.say("how are you?"))
+
+    assert talk.shown == [
+        ["s:Be brief.", "u:hi"],
+        ["s:Be brief.", "u:hi", "a:hello", "u:how are you?"],
+    ]
+    assert short(talk.stored) == ["u:hi", "a:hello", "u:how are you?", "a:fine"]
+
+
+def test_tool_calls_are_remembered_whole(ask: Ask, order: int) -> None:
+    """What was said between question and answer is stored in its place, and shown later."""
+    talk = Talk([call("look")], "first", "second", order=order)
+    ask(talk.say("one"))
+    ask(talk.say("two"))
+
+    assert talk.shown == [
+        ["s:Be brief.", "u:one"],
+        ["s:Be brief.", *TURN[:3]],
+        ["s:Be brief.", *TURN, "u:two"],
+    ]
+    assert short(talk.stored) == [*TURN, "u:two", "a:second"]
+
+
+def test_every_round_is_shown_the_memory_and_the_turn_so_far(ask: Ask, order: int) -> None:
+    """Several rounds in the second turn: nothing missing, nothing twice."""
+    talk = Talk(
+        "hello",
+        [call("look", id="c1"), call("look", id="c2")],
+        ["hm", call("look", id="c3")],
+        "done",
+        order=order,
+    )
+    ask(talk.say("hi"))
+    ask(talk.say("one"))
+
+    begin = ["s:Be brief.", "u:hi", "a:hello", "u:one"]
+    rounds = ["a:(c1,c2)", "t:(seen it,seen it)", "a:hm(c3)", "t:(seen it)"]
+    assert talk.shown[1:] == [begin, [*begin, *rounds[:2]], [*begin, *rounds]]
+    assert short(talk.stored) == [*begin[1:], *rounds, "a:done"]
+
+
+def test_only_question_and_answer_when_asked(ask: Ask, order: int) -> None:
+    """Tool calls can be left out of what is remembered."""
+    talk = Talk([call("look")], "first", "second", order=order, tool_messages=False)
+    ask(talk.say("one"))
+    ask(talk.say("two"))
+
+    assert talk.shown[-1] == ["s:Be brief.", "u:one", "a:first", "u:two"]
+
+
+def test_everything_new_is_remembered_in_full(ask: Ask, order: int) -> None:
+    """All messages of the request with media and metadata, and reasoning with its signature."""
+    imported = [UserMessage("before", metadata={"n": 1}), AssistantMessage("answered")]
+    answer = AssistantMessage(["yes"], reasoning=[Reasoning("hm", "sig", "anthropic")])
+    talk = Talk(answer, order=order)
+    request = talk.client.prompt().messages(imported)
+    image = Media("image/png", b"png")
+    ask(request.user("look", media=image, metadata={"n": 2}).conversation("c"))
+
+    question = UserMessage("look", [image], {"n": 2})
+    assert talk.stored == [*imported, question, answer]
+
+
+def test_conversations_are_apart(ask: Ask, order: int) -> None:
+    """Nobody sees what was said in another conversation."""
+    talk = Talk("one", "two", order=order)
+    ask(talk.say("hi", "a"))
+    ask(talk.say("hi", "b"))
+
+    assert talk.shown == [["s:Be brief.", "u:hi"]] * 2
+    assert sorted(talk.repository.find_conversation_ids()) == ["a", "b"]
+
+
+def test_a_conversation_without_an_id_is_an_error(ask: Ask, order: int) -> None:
+    """It says what to do, and nothing has been sent."""
+    talk = Talk("one", order=order)
+
+    with pytest.raises(UsageError, match=r"\.conversation\("):
+        ask(talk.client.prompt("hi"))
+    with pytest.raises(UsageError, match="blank"):
+        ask(talk.client.prompt("hi").advisor_params({CONVERSATION_ID: " "}))
+    assert talk.model.prompts == []
+
+
+def test_an_id_may_be_any_value_that_has_a_text(ask: Ask, order: int) -> None:
+    """Numbers and UUIDs are taken by their text."""
+    talk = Talk("one", order=order)
+    ask(talk.client.prompt("hi").advisor_params({CONVERSATION_ID: 17}))
+
+    assert talk.repository.find_conversation_ids() == ["17"]
+
+
+def test_a_conversation_that_the_prompt_holds_already_is_not_repeated(ask: Ask, order: int) -> None:
+    """An application that sends the whole conversation sends it once; only what is new is added."""
+    talk = Talk("hello", "fine", "bye", order=order)
+    ask(talk.say("hi"))
+    whole = [*talk.stored, UserMessage("more")]
+    ask(talk.client.prompt(whole).conversation("c"))
+    before = [UserMessage("long ago"), AssistantMessage("indeed")]
+    ask(talk.client.prompt([*before, *talk.stored, UserMessage("end")]).conversation("c"))
+
+    assert talk.shown[1] == ["s:Be brief.", "u:hi", "a:hello", "u:more"]
+    assert talk.shown[2][1:3] == ["u:long ago", "a:indeed"]
+    assert short(talk.stored) == ["u:hi", "a:hello", "u:more", "a:fine", "u:end", "a:bye"]
+
+
+def test_examples_of_the_client_are_sent_and_not_remembered(ask: Ask, order: int) -> None:
+    """Messages that every conversation begins with stand before the memory, each time once."""
+    talk = Talk("first", [call("look")], "second", order=order)
+    client = (
+        talk.client.mutate().default_messages(UserMessage("2+2"), AssistantMessage("4")).build()
+    )
+    ask(client.prompt("one").conversation("c"))
+    ask(client.prompt("two").conversation("c"))
+
+    begin = ["s:Be brief.", "u:2+2", "a:4", "u:one", "a:first", "u:two"]
+    tools = ["a:(call_look)", "t:(seen it)"]
+    assert talk.shown[1:] == [begin, [*begin, *tools]]
+    assert short(talk.stored) == [*begin[3:], *tools, "a:second"]
+
+
+def test_system_messages_are_not_remembered_but_those_of_the_memory_are_sent(
+    ask: Ask, order: int
+) -> None:
+    """Instructions come with the request; what the application put into memory comes with it."""
+    talk = Talk("one", order=order)
+    talk.memory.add("c", [SystemMessage("The user is called Ada."), *greeting()])
+    ask(talk.client.prompt().messages(SystemMessage("And polite.")).user("hi").conversation("c"))
+
+    systems = ["s:Be brief.", "s:And polite.", "s:The user is called Ada."]
+    assert talk.shown == [[*systems, "u:good day", "a:good day", "u:hi"]]
+    assert short(talk.stored) == [systems[2], "u:good day", "a:good day", "u:hi", "a:one"]
+
+
+def greeting() -> list[Message]:
+    return [UserMessage("good day"), AssistantMessage("good day")]
+
+
+def test_an_advisor_behind_may_change_what_is_sent(ask: Ask, order: int) -> None:
+    """The user's own words are remembered, and the answer as it left the advisors inside."""
+
+    async def augment(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        prompt = request.prompt.augment_user_message(lambda text: f"{text} (context: x)")
+        return await call_next(request.mutate(prompt=prompt))
+
+    talk = Talk("hello", "fine", order=order)
+    client = talk.client.mutate().default_advisors(augment).build()
+    ask(client.prompt("hi").conversation("c"))
+    ask(client.prompt("well?").conversation("c"))
+
+    assert talk.shown[1][1:] == ["u:hi", "a:hello", "u:well? (context: x)"]
+    assert short(talk.stored) == ["u:hi", "a:hello", "u:well?", "a:fine"]
+
+
+def test_an_advisor_that_asks_again_inside_the_loop(ask: Ask, order: int) -> None:
+    """Attempts that an advisor rejects are no part of the conversation."""
+
+    async def insist(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        response = await call_next(request)
+        if response.chat_response.text != "bad":
+            return response
+        again = request.prompt.append(AssistantMessage("bad"), UserMessage("better!"))
+        return await call_next(request.mutate(prompt=again))
+
+    talk = Talk([call("look")], "bad", "good", order=order)
+    client = talk.client.mutate().default_advisors(insist).build()
+    ask(client.prompt("one").conversation("c"))
+
+    assert talk.shown[-1] == ["s:Be brief.", *TURN[:3], "a:bad", "u:better!"]
+    assert short(talk.stored) == [*TURN[:3], "a:good"]
+
+
+def test_an_advisor_that_repeats_the_whole_turn(ask: Ask, order: int) -> None:
+    """An outer advisor that hands a response's context on makes two turns, neither with echoes."""
+
+    async def twice(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        response = await call_next(request)
+        return await call_next(
+            request.mutate(
+                prompt=request.prompt.with_messages([UserMessage("two")]), context=response.context
+            )
+        )
+
+    talk = Talk([call("look")], "first", "second", order=order)
+    outer: Any = twice
+    outer.order = -(2**31) + 1
+    client = talk.client.mutate().default_advisors(outer).build()
+    response = ask(client.prompt("one").conversation("c")).response
+
+    assert short(talk.stored) == [*TURN, "u:two", "a:second"]
+    assert not [key for key in response.context if key.startswith("chat_memory_turn")]
+
+
+def test_two_memories_in_one_chain(ask: Ask, order: int) -> None:
+    """Each remembers what was said, and neither what the other one shows."""
+    talk = Talk("hello", [call("look")], "fine", order=order)
+    second = InMemoryChatMemoryRepository()
+    advisor = MessageChatMemoryAdvisor(MessageWindowChatMemory(second, max_messages=2), order=order)
+    client = talk.client.mutate().default_advisors(advisor).build()
+    ask(client.prompt("hi").conversation("c"))
+    ask(client.prompt("one").conversation("c"))
+
+    assert talk.stored == second.find_by_conversation_id("c")
+    assert short(talk.stored) == ["u:hi", "a:hello", "u:one", *TURN[1:3], "a:fine"]
+
+
+# --- what every ending leaves behind --------------------------------------------------------
+
+
+def remembered_after(talk: Talk, ask: Ask, error: type[BaseException]) -> list[str]:
+    """Return what is remembered once a turn has failed, having seen that the next one works."""
+    ask(talk.say("hi"))
+    with pytest.raises(error):
+        ask(talk.say("one"))
+    left = short(talk.stored)
+    ask(talk.say("again"))
+    assert talk.shown[-1] == ["s:Be brief.", *left, "u:again"]
+    return left
+
+
+def test_a_failing_model_leaves_nothing(ask: Ask, order: int) -> None:
+    """Neither the question nor half an answer; the next turn is a clean one."""
+    talk = Talk("hello", OverloadedError("busy"), "fine", order=order)
+
+    assert remembered_after(talk, ask, OverloadedError) == ["u:hi", "a:hello"]
+
+
+def test_a_model_that_fails_after_tools_have_run_leaves_nothing(ask: Ask, order: int) -> None:
+    """No call without its answer, no answer without its call."""
+    talk = Talk("hello", [call("look")], OverloadedError("busy"), "fine", order=order)
+
+    assert remembered_after(talk, ask, OverloadedError) == ["u:hi", "a:hello"]
+
+
+def test_a_tool_error_that_is_raised_leaves_nothing(ask: Ask, order: int) -> None:
+    """The policy that raises ends the turn like any error."""
+    manager = ToolCallingManager(exception_processor=ToolFailurePolicy(always_raise=True))
+    talk = Talk("hello", [call("look", '{"what": "fail"}')], "fine", order=order, manager=manager)
+
+    assert remembered_after(talk, ask, ToolExecutionError) == ["u:hi", "a:hello"]
+
+
+def test_a_limit_that_is_raised_leaves_nothing(ask: Ask, order: int) -> None:
+    """The error carries the history; the memory stays as it was."""
+    limits = ToolLimits(max_rounds=1, on_exceeded="raise")
+    manager = ToolCallingManager(limits=limits)
+    talk = Talk("hello", [call("look")], "fine", order=order, manager=manager)
+
+    assert remembered_after(talk, ask, ToolLoopError) == ["u:hi", "a:hello"]
+
+
+def test_a_limit_that_ends_the_turn_leaves_it_whole(ask: Ask, order: int) -> None:
+    """Calls, their answers and the words about the limit."""
+    manager = ToolCallingManager(limits=ToolLimits(max_rounds=1, on_exceeded="partial"))
+    talk = Talk([call("look")], "fine", order=order, manager=manager)
+    text = ask(talk.say("one")).text
+    ask(talk.say("again"))
+
+    assert text
+    assert talk.shown[-1] == ["s:Be brief.", *TURN[:3], f"a:{text}", "u:again"]
+
+
+def test_a_last_answer_at_a_limit_leaves_the_turn_whole(ask: Ask, order: int) -> None:
+    """The model is asked once more, with everything before it, and its answer is remembered."""
+    manager = ToolCallingManager(limits=ToolLimits(max_rounds=1, on_exceeded="final_answer"))
+    talk = Talk("hello", [call("look")], "first", order=order, manager=manager)
+    ask(talk.say("hi"))
+    ask(talk.say("one"))
+
+    assert talk.shown[-1] == ["s:Be brief.", "u:hi", "a:hello", *TURN[:3]]
+    assert short(talk.stored) == ["u:hi", "a:hello", *TURN]
+
+
+def test_a_direct_result_is_remembered_as_the_answer(ask: Ask, order: int) -> None:
+    """What the tool told the user, the assistant has said."""
+    talk = Talk([call("tell")], "fine", order=order)
+    ask(talk.say("one"))
+    ask(talk.say("again"))
+
+    said = ["u:one", "a:(call_tell)", "t:(told it)", "a:told it"]
+    assert talk.shown[-1] == ["s:Be brief.", *said, "u:again"]
+
+
+def test_several_direct_results_are_one_answer(ask: Ask, order: int) -> None:
+    """All of them, with a blank line between."""
+    talk = Talk([call("tell", id="c1"), call("tell", '{"what": "more"}', id="c2")], order=order)
+    ask(talk.say("one"))
+
+    assert short(talk.stored)[-1] == "a:told it\n\ntold more"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        AssistantMessage(""),
+        AssistantMessage("  \n"),
+        ChatResponse(),
+        AssistantMessage([Reasoning("")]),
+    ],
+    ids=["empty", "blank", "none", "reasoning only"],
+)
+def test_no_answer_leaves_nothing(ask: Ask, order: int, answer: Answer) -> None:
+    """A question that was not answered would stand beside the next one."""
+    talk = Talk(answer, "fine", order=order)
+    ask(talk.say("one"))
+    assert talk.stored == []
+
+    ask(talk.say("two"))
+    assert talk.shown[-1] == ["s:Be brief.", "u:two"]
+
+
+def test_an_answer_that_was_withheld_leaves_nothing(ask: Ask, order: int) -> None:
+    """Neither what a filter or guard refused nor the refusal is shown to the model again."""
+    refusal = Generation(AssistantMessage("I cannot help with that."), "content_filter")
+    talk = Talk(ChatResponse((refusal,)), "fine", order=order)
+
+    assert ask(talk.say("one")).text == "I cannot help with that."
+    assert talk.stored == []
+
+
+def test_calls_that_nobody_runs_leave_nothing_until_they_are_answered(ask: Ask, order: int) -> None:
+    """A loop of the application's own: the turn is remembered when it comes to its answer."""
+    talk = Talk([call("look")], "first", "second", order=order)
+    request = talk.say("one").tool_calling(False)
+    response = ask(request).response.chat_response
+    assert talk.stored == []
+
+    answers = ToolResponseMessage([ToolResponse("call_look", "look", "seen it")])
+    assert response.output is not None
+    history = [UserMessage("one"), response.output, answers]
+    ask(talk.client.prompt(history).conversation("c").tool_calling(False))
+    assert short(talk.stored) == TURN
+    ask(talk.say("two").tool_calling(False))
+    assert talk.shown[-1] == ["s:Be brief.", *TURN, "u:two"]
+
+
+def test_a_request_that_says_nothing_leaves_nothing(ask: Ask, order: int) -> None:
+    """Instructions alone are no turn: the assistant would have spoken without being asked."""
+    talk = Talk("hello", order=order)
+
+    assert ask(talk.client.prompt().conversation("c")).text == "hello"
+    assert talk.stored == []
+
+
+def test_a_turn_with_the_same_key_is_remembered_once(ask: Ask, order: int) -> None:
+    """A job that is delivered twice answers twice and is one turn of the conversation."""
+    talk = Talk("hello", "hello again", order=order)
+    for _ in range(2):
+        ask(talk.say("hi").advisor_params({TURN_KEY: "job 1"}))
+
+    assert short(talk.stored) == ["u:hi", "a:hello"]
+
+
+# --- leaving early --------------------------------------------------------------------------
+
+
+def test_leaving_a_stream_early_leaves_nothing(order: int) -> None:
+    """The loop over the text is left after the first piece of the second round."""
+    talk = Talk(["thinking", call("look")], "a long answer", "fine", order=order)
+    pieces = talk.say("one").stream().content()
+    for piece in pieces:
+        if piece == "a lo":
+            break
+    pieces.close()
+    assert talk.stored == []
+
+    talk.say("two").call().content()
+    assert talk.shown[-1] == ["s:Be brief.", "u:two"]
+
+
+def test_leaving_an_asynchronous_stream_early_leaves_nothing(order: int) -> None:
+    """The same on a loop, where the request runs ahead of its consumer: it is whole or absent."""
+    talk = Talk(["thinking", call("look")], "x" * 4000, order=order)
+
+    async def leave() -> None:
+        async with talk.say("one").astream().content() as pieces:
+            async for piece in pieces:
+                if "x" in piece:
+                    break
+
+    asyncio.run(leave())
+    assert talk.stored == []
+
+
+def test_an_interrupt_leaves_nothing(order: int) -> None:
+    """Ctrl-C while a tool runs."""
+
+    @tool
+    def stop() -> str:
+        """Press Ctrl-C."""
+        raise KeyboardInterrupt
+
+    talk = Talk([call("stop")], "fine", order=order)
+    with pytest.raises(KeyboardInterrupt):
+        talk.say("one").tools(stop).call().content()
+    assert talk.stored == []
+
+
+async def test_a_cancelled_task_leaves_nothing(order: int) -> None:
+    """Cancellation while a tool waits."""
+    started = asyncio.Event()
+
+    @tool
+    async def wait() -> str:
+        """Wait."""
+        started.set()
+        await asyncio.sleep(60)
+        return "never"
+
+    talk = Talk([call("wait")], order=order)
+
+    async def turn() -> None:
+        await talk.say("one").tools(wait).acall().content()
+
+    task = asyncio.create_task(turn())
+    await started.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await talk.repository.afind_by_conversation_id("c") == []
+
+
+async def test_two_turns_at_once_are_both_remembered(order: int) -> None:
+    """Each as a whole, in the order in which they came to their answers."""
+    talk = Talk(lambda prompt: f"re {prompt.messages[-1].text}", order=order)
+    turns = [talk.say(f"q{number}").acall().content() for number in range(20)]
+    await asyncio.gather(*turns)
+
+    stored = short(talk.stored)
+    assert sorted(stored[::2]) == sorted(f"u:q{number}" for number in range(20))
+    assert [line.replace("u:", "a:re ") for line in stored[::2]] == stored[1::2]
+
+
+# --- turns that wait ------------------------------------------------------------------------
+
+
+@tool
+def pay(amount: int = 1) -> str:
+    """Pay."""
+    return f"paid {amount}"
+
+
+def approving(*answers: Answer, order: int) -> Talk:
+    manager = ToolCallingManager(
+        interceptors=[ToolApproval(needed=lambda invocation: invocation.tool_call.name == "pay")]
+    )
+    talk = Talk(*answers, order=order, manager=manager)
+    talk.client = talk.client.mutate().default_tools(pay).build()
+    return talk
+
+
+@pytest.mark.parametrize("decision", ["approve", "deny"])
+def test_a_turn_that_waits_is_remembered_when_it_ends(ask: Ask, order: int, decision: Any) -> None:
+    """Nothing while it waits, although other turns go on; all of it once it has ended."""
+    talk = approving(
+        "hello",
+        [call("look")],
+        [call("pay"), call("look", id="l2")],
+        "meanwhile",
+        "paid",
+        "bye",
+        order=order,
+    )
+    ask(talk.say("hi"))
+    response = ask(talk.say("one")).response
+    waiting: PendingTurn = response.context["pending_turn"]
+    assert short(talk.stored) == ["u:hi", "a:hello"]
+    ask(talk.say("between"))
+    between = ["u:hi", "a:hello", "u:between", "a:meanwhile"]
+    assert short(talk.stored) == between
+
+    ask(talk.client.resume(waiting.to_json(), decision))
+    result = "paid 1" if decision == "approve" else "The user did not allow this call."
+    turn = [
+        "u:one",
+        "a:(call_look)",
+        "t:(seen it)",
+        "a:(call_pay,l2)",
+        f"t:({result},seen it)",
+        "a:paid",
+    ]
+    assert talk.shown[-1][-5:] == turn[:-1]
+    assert short(talk.stored) == [*between, *turn]
+    ask(talk.say("two"))
+    assert talk.shown[-1] == ["s:Be brief.", *between, *turn, "u:two"]
+
+
+def test_a_turn_that_waits_twice_is_remembered_once(ask: Ask, order: int) -> None:
+    """Resumed, suspended again, resumed again, and that twice by mistake: one turn."""
+    talk = approving([call("pay", id="p1")], [call("pay", id="p2")], "paid", "paid", order=order)
+    first: PendingTurn = ask(talk.say("one")).response.context["pending_turn"]
+    second = ask(talk.client.resume(first, "approve")).response.context["pending_turn"]
+    assert talk.stored == []
+    for _ in range(2):
+        ask(talk.client.resume(second.to_json(), "approve"))
+
+    turn = ["u:one", "a:(p1)", "t:(paid 1)", "a:(p2)", "t:(paid 1)", "a:paid"]
+    assert short(talk.stored) == turn
+
+
+@pytest.mark.parametrize("there", [INSIDE, MEMORY_ORDER], ids=["to the inside", "to the outside"])
+def test_a_turn_may_go_on_where_memory_stands_elsewhere(ask: Ask, there: int) -> None:
+    """What was said before is neither shown nor remembered twice."""
+    here = MEMORY_ORDER if there == INSIDE else INSIDE
+    talk = approving("hello", [call("pay")], [call("look")], "paid", order=here)
+    ask(talk.say("hi"))
+    waiting = ask(talk.say("one")).response.context["pending_turn"]
+    advisor = MessageChatMemoryAdvisor(talk.memory, order=there)
+    client = (
+        ChatClient.builder(talk.model).default_tools(look, pay).default_advisors(advisor).build()
+    )
+    ask(client.resume(waiting, "approve"))
+
+    turn = ["u:one", "a:(call_pay)", "t:(paid 1)", "a:(call_look)", "t:(seen it)"]
+    assert talk.shown[-1][-5:] == turn
+    assert talk.shown[-1].count("u:hi") == (1 if there == INSIDE else 0)
+    assert short(talk.stored) == ["u:hi", "a:hello", *turn, "a:paid"]
+
+
+def test_a_turn_that_waited_before_there_was_memory(ask: Ask, order: int) -> None:
+    """Its last turn is what is remembered, as far as can be told."""
+    talk = approving([call("pay")], "paid", order=order)
+    pending = PendingTurn(
+        (SystemMessage("x"), *greeting(), UserMessage("one")),
+        AssistantMessage([call("pay")]),
+        (),
+        (call("pay"),),
+        conversation_id="c",
+    )
+    talk.model._answers.pop(0)
+    ask(talk.client.resume(pending, "approve"))
+
+    assert short(talk.stored) == ["u:one", "a:(call_pay)", "t:(paid 1)", "a:paid"]
+
+
+# --- where the loop is not the library's ----------------------------------------------------
+
+
+def test_inside_a_loop_that_sends_the_history_itself(ask: Ask) -> None:
+    """With the history on, nothing is shown twice."""
+    talk = Talk("hello", [call("look")], "first", order=INSIDE)
+    loop = ToolCallingAdvisor(conversation_history=True)
+    client = talk.client.mutate().default_advisors(loop).build()
+    ask(client.prompt("hi").conversation("c"))
+    ask(client.prompt("one").conversation("c"))
+
+    assert talk.shown[-1] == ["s:Be brief.", "u:hi", "a:hello", *TURN[:3]]
+    assert short(talk.stored) == ["u:hi", "a:hello", *TURN]
+
+
+@pytest.mark.parametrize("history", [True, False])
+async def test_inside_a_chain_made_by_hand(history: bool) -> None:
+    """Without its other half the advisor remembers the turn when it sees its answer."""
+    talk = Talk("hello", [call("look")], "first", order=INSIDE)
+    advisors: list[Advisor] = [
+        ToolCallingAdvisor(conversation_history=history),
+        MessageChatMemoryAdvisor(talk.memory, order=INSIDE),
+    ]
+    chain = AdvisorChain(advisors, talk.model)
+    options = talk.model.options.mutate(tool_callbacks=tool_callbacks(look))
+    for text in ("hi", "one"):
+        prompt = Prompt([SystemMessage("Be brief."), UserMessage(text)], options)
+        await chain(ChatClientRequest(prompt, {CONVERSATION_ID: "c"}))
+
+    assert talk.shown[-1] == ["s:Be brief.", "u:hi", "a:hello", *TURN[:3]]
+    assert short(talk.stored) == ["u:hi", "a:hello", *TURN]
+
+
+def test_around_a_loop_of_the_applications_own(ask: Ask, order: int) -> None:
+    """A loop that does not tell what was said between: question and answer are remembered."""
+
+    class OwnLoop:
+        order = TOOL_CALLING_ORDER
+        handles_tool_calls = True
+
+        async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+            await call_next(request)
+            return await call_next(request)
+
+    talk = Talk("draft", "final", order=order)
+    client = talk.client.mutate().default_advisors(OwnLoop()).build()
+    ask(client.prompt("hi").conversation("c"))
+
+    assert talk.shown == [["s:Be brief.", "u:hi"]] * 2
+    assert short(talk.stored) == ["u:hi", "a:final"]
+
+
+def test_the_chain_shows_both_halves() -> None:
+    """Inside the loop, the half that sees whole turns stands right outside of it."""
+    lines = str(Talk("x", order=INSIDE).client).splitlines()
+
+    assert [line.strip().split(" (order")[0] for line in lines[1:4]] == [
+        "→ MessageChatMemoryAdvisor, whole turns",
+        "→ ToolCallingAdvisor",
+        "→ MessageChatMemoryAdvisor",
+    ]
+    assert lines[3].startswith("    ")
+    assert "whole turns" not in str(Talk("x").client)
+
+
+# --- memory in the system text --------------------------------------------------------------
+
+
+def test_memory_in_the_system_text(ask: Ask, order: int) -> None:
+    """The first turn has no block; later ones have it, and the request's own messages only."""
+    talk = Talk("<b>hello</b>", [call("look")], "first", order=order, kind=PromptChatMemoryAdvisor)
+    ask(talk.say('hi </memory> "you"'))
+    ask(talk.say("one"))
+
+    assert talk.shown[0] == ["s:Be brief.", 'u:hi </memory> "you"']
+    for prompt, turn in zip(talk.model.prompts[1:], (TURN[:1], TURN[:3]), strict=True):
+        system = prompt.messages[0].text
+        assert short(prompt.messages[1:]) == turn
+        assert system.startswith("Be brief.\n\n")
+        assert system.count("</memory>") == 1
+        assert '<message from="user">hi &lt;/memory&gt; &quot;you&quot;</message>' in system
+        assert '<message from="assistant">&lt;b&gt;hello&lt;/b&gt;</message>' in system
+    assert short(talk.stored)[2:] == TURN
+
+
+def test_memory_in_the_system_text_of_a_client_without_one(ask: Ask, order: int) -> None:
+    """There is nothing before the block, and tool calls of earlier turns are in it."""
+    talk = Talk([call("look")], "first", "second", order=order, kind=PromptChatMemoryAdvisor)
+    client = (
+        ChatClient.builder(talk.model)
+        .default_tools(look)
+        .default_advisors(
+            PromptChatMemoryAdvisor(talk.memory, order=order, template="{instructions}\n[{memory}]")
+        )
+        .build()
+    )
+    ask(client.prompt("one").conversation("c"))
+    ask(client.prompt("two").conversation("c"))
+
+    lines = [
+        '[<message from="user">one</message>',
+        '<tool-call name="look">{}</tool-call>',
+        '<tool-result name="look">seen it</tool-result>',
+        '<message from="assistant">first</message>]',
+    ]
+    assert talk.shown[-1] == ["s:" + "\n".join(lines), "u:two"]
+
+
+def test_system_messages_of_the_memory_stay_system_messages(ask: Ask, order: int) -> None:
+    """What the application put there is no data of the conversation."""
+    talk = Talk("one", order=order, kind=PromptChatMemoryAdvisor)
+    talk.memory.add("c", SystemMessage("The user is called Ada."))
+    ask(talk.say("hi"))
+
+    assert talk.shown == [["s:Be brief.", "s:The user is called Ada.", "u:hi"]]
+
+
+def test_a_template_without_a_place_for_the_memory_is_refused() -> None:
+    """When the advisor is made, not when it is used."""
+    memory = MessageWindowChatMemory()
+
+    with pytest.raises(TemplateError, match="memory"):
+        PromptChatMemoryAdvisor(memory, template="{instructions}")
+    with pytest.raises(TemplateError, match="other"):
+        PromptChatMemoryAdvisor(memory, template="{memory} {other}")

@@ -1,0 +1,120 @@
+"""The repository in memory, and what all repositories share."""
+
+import linecache
+import sys
+from collections.abc import Callable
+from functools import partial
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from chatclient.memory import ChatMemoryRepository, InMemoryChatMemoryRepository
+from chatclient.memory import in_memory as module
+from chatclient.memory.repository import newest
+from chatclient.runtime import BLOCKING, drive
+from chatclient.testing.memory import EVERY_KIND, ChatMemoryRepositoryContract, turn
+
+
+class TestInMemory(ChatMemoryRepositoryContract):
+    """The contract, kept in the memory of this process."""
+
+    @pytest.fixture
+    def repository(self) -> ChatMemoryRepository:
+        return InMemoryChatMemoryRepository()
+
+
+def test_the_newest_messages_of_a_list() -> None:
+    """All of them, or the last so many with every system message."""
+    assert newest(list(EVERY_KIND), None) == EVERY_KIND
+    assert newest(EVERY_KIND, 2) == (EVERY_KIND[0], *EVERY_KIND[-2:])
+    assert newest(EVERY_KIND, 0) == EVERY_KIND[:1]
+
+
+async def test_a_repository_is_closed_with_its_block() -> None:
+    """Blocking and asynchronously; what opens nothing has nothing to close."""
+    closed: list[str] = []
+
+    class Closing(InMemoryChatMemoryRepository):
+        def close(self) -> None:
+            closed.append("closed")
+            super().close()
+
+    with Closing() as repository:
+        assert closed == []
+    assert closed == ["closed"]
+    async with Closing() as repository:
+        await repository.asave_all("c", turn(1))
+    assert closed == ["closed"] * 2
+
+
+def test_only_the_newest_keys_are_remembered() -> None:
+    """A conversation without end does not grow by its keys."""
+    repository = InMemoryChatMemoryRepository()
+    for number in range(150):
+        drive(repository.append("c", turn(number), BLOCKING, key=f"k{number}"))
+
+    assert drive(repository.append("c", turn(0), BLOCKING, key="k50")) is False
+    assert drive(repository.append("c", turn(0), BLOCKING, key="k49")) is True
+
+
+@pytest.mark.parametrize("operation", ["append", "replace", "delete"])
+def test_an_interrupt_at_any_line_leaves_the_state_before_or_after(operation: str) -> None:
+    """Ctrl-C may come between any two lines; the next operation finds nothing half done."""
+
+    def change(repository: InMemoryChatMemoryRepository) -> None:
+        if operation == "append":
+            drive(repository.append("c", EVERY_KIND, BLOCKING, key="k"))
+        elif operation == "replace":
+            drive(repository.replace("c", EVERY_KIND, BLOCKING))
+        else:
+            drive(repository.delete("c", BLOCKING))
+
+    whole = InMemoryChatMemoryRepository()
+    whole.save_all("c", turn(1))
+    change(whole)
+    after = whole.find_by_conversation_id("c")
+    seen = set()
+    line, interrupted = 0, True
+    while interrupted:
+        line += 1
+        repository = InMemoryChatMemoryRepository()
+        repository.save_all("c", turn(1))
+        interrupted = interrupt_at(line, partial(change, repository))
+        found = repository.find_by_conversation_id("c")
+        seen.add(len(found))
+        assert found in (list(turn(1)), after)
+        tail = drive(repository.load("c", BLOCKING, last=1)).messages
+        assert tail == newest(found, 1)
+        drive(repository.append("c", turn(2), BLOCKING))
+        assert repository.find_by_conversation_id("c") == [*found, *turn(2)]
+
+    assert line > 1
+    assert len(seen) == 2
+
+
+def interrupt_at(line: int, function: Callable[[], None]) -> bool:
+    """Return whether *function* was interrupted when it began its *line*th line in the module."""
+    left = line
+
+    def trace(frame: FrameType, event: str, _argument: object) -> Any:
+        nonlocal left
+        if frame.f_code.co_filename != module.__file__:
+            return None
+        # Python lets no signal in between leaving a `with` block and what that does.
+        text = linecache.getline(module.__file__, frame.f_lineno)
+        if event == "line" and not text.lstrip().startswith("with"):
+            left -= 1
+            if left == 0:
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        function()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False

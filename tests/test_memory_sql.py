@@ -1,0 +1,338 @@
+"""Conversations in SQLite, PostgreSQL and MariaDB."""
+
+import asyncio
+import sqlite3
+import sys
+import traceback
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from databases import SQL_KINDS, sql_place
+
+from chatclient.errors import ChatMemoryError, ChatMemoryUnavailableError, UsageError
+from chatclient.memory import ChatMemoryRepository
+from chatclient.memory.sql import SqlChatMemoryRepository
+from chatclient.memory.sql_database import Database
+from chatclient.runtime import BLOCKING, drive
+from chatclient.testing.memory import ChatMemoryRepositoryContract, turn
+
+
+class TestSql(ChatMemoryRepositoryContract):
+    """The contract, kept by real databases."""
+
+    @pytest.fixture(params=SQL_KINDS)
+    def repository(
+        self, request: pytest.FixtureRequest, tmp_path: Path
+    ) -> Iterator[ChatMemoryRepository]:
+        with (
+            sql_place(request.param, tmp_path) as (url, prefix),
+            SqlChatMemoryRepository(url, table_prefix=prefix) as repository,
+        ):
+            yield repository
+
+
+# --- databases and engines ------------------------------------------------------------------
+
+
+def add(repository: ChatMemoryRepository, *numbers: int, name: str = "c") -> None:
+    for number in numbers:
+        drive(repository.append(name, turn(number), BLOCKING))
+
+
+@pytest.fixture(params=SQL_KINDS)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, str]]:
+    with sql_place(request.param, tmp_path) as (url, prefix):
+        yield url, prefix
+
+
+def test_conversations_outlive_the_repository(place: tuple[str, str]) -> None:
+    """Another one, in another process as well, finds them."""
+    url, prefix = place
+    for number in range(2):
+        with SqlChatMemoryRepository(url, table_prefix=prefix) as repository:
+            add(repository, number)
+
+    with SqlChatMemoryRepository(url, table_prefix=prefix) as repository:
+        assert repository.find_by_conversation_id("c") == [*turn(0), *turn(1)]
+
+
+def test_an_engine_stays_its_owners(place: tuple[str, str]) -> None:
+    """It is used as it is, and not closed."""
+    url, prefix = place
+    engine = sa.create_engine(url)
+    with SqlChatMemoryRepository(engine, table_prefix=prefix) as repository:
+        add(repository, 1)
+        pool = engine.pool
+    assert engine.pool is pool
+    with engine.connect() as connection:
+        names = sa.inspect(connection).get_table_names()
+
+    assert {f"{prefix}conversation", f"{prefix}message", f"{prefix}addition"} <= set(names)
+    engine.dispose()
+
+
+def test_what_was_opened_is_closed(place: tuple[str, str]) -> None:
+    """And opened again when it is needed again."""
+    url, prefix = place
+    repository = SqlChatMemoryRepository(url, table_prefix=prefix)
+    add(repository, 1)
+    before = repository._conversations._database.engine.pool
+    repository.close()
+
+    assert repository._conversations._database.engine.pool is not before
+    assert repository.find_by_conversation_id("c") == list(turn(1))
+    repository.close()
+
+
+def test_a_conversation_that_appears_meanwhile(
+    place: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever loses the race to begin it adds to it."""
+    url, prefix = place
+    with (
+        SqlChatMemoryRepository(url, table_prefix=prefix) as first,
+        SqlChatMemoryRepository(url, table_prefix=prefix) as second,
+    ):
+        add(first, 0, name="other")
+        store: Any = second._conversations
+        advance = store._advance
+
+        def late(connection: Any, conversation_id: str, more: int) -> Any:
+            monkeypatch.undo()
+            found = advance(connection, conversation_id, more)
+            connection.rollback()
+            add(first, 1)
+            return found
+
+        monkeypatch.setattr(store, "_advance", late)
+        add(second, 2)
+
+        assert first.find_by_conversation_id("c") == [*turn(1), *turn(2)]
+
+
+def test_a_connection_that_was_cut_is_replaced(place: tuple[str, str]) -> None:
+    """A server that was restarted costs no turn."""
+    url, prefix = place
+    if url.startswith("sqlite"):
+        pytest.skip("nobody cuts a connection to a file")
+    admin = sa.create_engine(url, isolation_level="AUTOCOMMIT")
+    number, kill = {
+        "postgresql": ("SELECT pg_backend_pid()", "SELECT pg_terminate_backend({})"),
+        "mariadb": ("SELECT connection_id()", "KILL {}"),
+    }[sa.make_url(url).get_backend_name()]
+    with SqlChatMemoryRepository(url, table_prefix=prefix) as repository:
+        add(repository, 0)
+        with repository._conversations._database.engine.connect() as connection:
+            own = connection.exec_driver_sql(number).scalar_one()
+        with admin.connect() as connection:
+            connection.exec_driver_sql(kill.format(own))
+        add(repository, 1)
+
+        assert repository.find_by_conversation_id("c") == [*turn(0), *turn(1)]
+    admin.dispose()
+
+
+# --- the schema -----------------------------------------------------------------------------
+
+
+def test_a_schema_of_a_newer_release_is_left_alone(place: tuple[str, str]) -> None:
+    """It may hold what this release does not know."""
+    url, prefix = place
+    with SqlChatMemoryRepository(url, table_prefix=prefix) as repository:
+        add(repository, 1)
+    set_version(url, prefix, 99)
+
+    with (
+        SqlChatMemoryRepository(url, table_prefix=prefix) as repository,
+        pytest.raises(ChatMemoryError, match="use the newer release"),
+    ):
+        repository.find_by_conversation_id("c")
+
+
+def test_a_missing_schema_may_be_an_error(place: tuple[str, str]) -> None:
+    """Where the application may create no tables."""
+    url, prefix = place
+    with (
+        SqlChatMemoryRepository(url, table_prefix=prefix, create_schema=False) as repository,
+        pytest.raises(UsageError, match="create_schema=True"),
+    ):
+        repository.find_by_conversation_id("c")
+    with SqlChatMemoryRepository(url, table_prefix=prefix) as repository:
+        add(repository, 1)
+    with SqlChatMemoryRepository(url, table_prefix=prefix, create_schema=False) as repository:
+        assert repository.find_by_conversation_id("c") == list(turn(1))
+
+
+def test_an_older_schema_is_brought_up_to_date(place: tuple[str, str]) -> None:
+    """By the steps that it lacks, in their order, once."""
+    url, prefix = place
+    table = sa.Table(f"{prefix}thing", sa.MetaData(), sa.Column("a", sa.Integer))
+    took: list[int] = []
+
+    def first(connection: sa.Connection) -> None:
+        took.append(1)
+        table.create(connection)
+
+    def second(connection: sa.Connection) -> None:
+        took.append(2)
+        connection.execute(sa.insert(table).values(a=2))
+
+    for steps in ([first], [first, second], [first, second]):
+        database = Database(url, "things", steps, prefix=prefix)
+        rows = database.read(sa.select(table.c.a), {})
+        database.close()
+
+    assert took == [1, 2]
+    assert [row.a for row in rows] == [2]
+
+
+def set_version(url: str, prefix: str, version: int) -> None:
+    engine = sa.create_engine(url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql(f"UPDATE {prefix}schema SET version = {version}")
+    engine.dispose()
+
+
+# --- errors ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "url", ["postgresql://ann:hush@127.0.0.1:9/db", "mysql://ann:hush@127.0.0.1:9/db"]
+)
+def test_a_database_that_is_down(url: str) -> None:
+    """The error says which, keeps its cause, and no secret."""
+    repository = SqlChatMemoryRepository(url)
+    with pytest.raises(ChatMemoryUnavailableError, match=r"at 127\.0\.0\.1:9") as caught:
+        add(repository, 1)
+
+    shown = "".join(traceback.format_exception(caught.value))
+    assert caught.value.__cause__ is not None
+    assert "hush" not in shown
+    assert "question 1" not in shown
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["hush", "mysql://ann:hu@sh:port/db", "nosuch://ann:hush@host/db", "sqlite+aiosqlite:///hush"],
+)
+def test_urls_that_cannot_be_used(url: str) -> None:
+    """What they hold may be secret."""
+    with pytest.raises(UsageError) as caught:
+        SqlChatMemoryRepository(url)
+
+    assert "hush" not in "".join(traceback.format_exception(caught.value)[-1:])
+
+
+def test_a_target_that_is_no_database() -> None:
+    """Neither URL nor engine."""
+    target: Any = 7
+    with pytest.raises(UsageError, match="not the URL of a database"):
+        SqlChatMemoryRepository(target)
+
+
+@pytest.mark.parametrize(
+    ("module", "url", "extra"),
+    [
+        ("psycopg", "postgres://host/db", "postgres"),
+        ("pymysql", "mariadb://host/db", "mysql"),
+        ("chatclient.memory.sql_conversations", "sqlite://", "sql"),
+    ],
+)
+def test_an_extra_that_is_not_installed(
+    module: str, url: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error names it."""
+    monkeypatch.setitem(sys.modules, module, None)
+
+    with pytest.raises(UsageError, match=rf"chatclient\[{extra}\]"):
+        SqlChatMemoryRepository(url)
+
+
+def test_a_database_that_refuses(tmp_path: Path) -> None:
+    """What it says is the cause; what was to be stored is not shown."""
+    url = f"sqlite:///{tmp_path / 'memory.db'}"
+    with SqlChatMemoryRepository(url) as repository:
+        add(repository, 1)
+        engine = repository._conversations._database.engine
+        with engine.begin() as connection:
+            connection.exec_driver_sql(
+                "CREATE TRIGGER no BEFORE INSERT ON chatclient_message "
+                "BEGIN SELECT RAISE(ABORT, 'never'); END"
+            )
+        with pytest.raises(ChatMemoryError, match="refused") as caught:
+            add(repository, 2)
+
+        assert str(caught.value.__cause__) == "never"
+        assert "question 2" not in "".join(traceback.format_exception(caught.value))
+        assert repository.find_by_conversation_id("c") == list(turn(1))
+
+
+def test_a_database_that_stays_locked(tmp_path: Path) -> None:
+    """Waiting has an end."""
+    url = f"sqlite:///{tmp_path / 'memory.db'}"
+    with SqlChatMemoryRepository(url) as repository:
+        add(repository, 1)
+    engine = sa.create_engine(url, connect_args={"timeout": 0.05})
+    holder = sqlite3.connect(tmp_path / "memory.db", isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    with SqlChatMemoryRepository(engine) as repository:
+        with pytest.raises(ChatMemoryUnavailableError):
+            add(repository, 2)
+        assert repository.find_by_conversation_id("c") == list(turn(1))
+    holder.close()
+    engine.dispose()
+
+
+def test_what_cannot_be_read_says_so(tmp_path: Path) -> None:
+    """Somebody has changed the table by hand."""
+    with SqlChatMemoryRepository(f"sqlite:///{tmp_path / 'memory.db'}") as repository:
+        add(repository, 1)
+        with repository._conversations._database.engine.begin() as connection:
+            connection.exec_driver_sql("UPDATE chatclient_message SET message = '{'")
+        with pytest.raises(ChatMemoryError, match="cannot be read") as caught:
+            repository.find_by_conversation_id("c")
+
+    assert caught.value.conversation_id == "c"
+
+
+# --- SQLite in memory -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:"])
+def test_a_database_in_memory_is_one_for_all_threads(url: str) -> None:
+    """Whoever asks, it is the same database."""
+    with SqlChatMemoryRepository(url) as repository:
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda number: add(repository, number), range(8)))
+
+        assert len(asyncio.run(repository.afind_by_conversation_id("c"))) == 16
+
+
+def test_a_window_costs_the_same_however_long_the_conversation(tmp_path: Path) -> None:
+    """The database looks at the rows of the window, not at those before it."""
+    with SqlChatMemoryRepository(f"sqlite:///{tmp_path / 'memory.db'}") as repository:
+        engine = repository._conversations._database.engine
+        steps: list[int] = []
+        for number in (5, 500):
+            drive(repository.replace("c", [m for n in range(number) for m in turn(n)], BLOCKING))
+            with engine.connect() as connection:
+                driver: Any = connection.connection.driver_connection
+                count = [0]
+
+                def tick(count: list[int] = count) -> int:
+                    count[0] += 1
+                    return 0
+
+                driver.set_progress_handler(tick, 1)
+            drive(repository.load("c", BLOCKING, last=6))
+            with engine.connect() as connection:
+                driver = connection.connection.driver_connection
+                driver.set_progress_handler(None, 0)
+            steps.append(count[0])
+
+        assert steps[0] > 0
+        assert steps[1] <= steps[0] * 1.2

@@ -1,0 +1,281 @@
+"""Sessions given to the model by an advisor, and searched by it with tools."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from conftest import Ask
+
+from chatclient import ChatClient, UserMessage
+from chatclient.advisors.session_memory import EVENT_FILTER, USER_ID, SessionMemoryAdvisor
+from chatclient.advisors.turns import TURN_KEY
+from chatclient.chain import TOOL_CALLING_ORDER
+from chatclient.errors import (
+    ChatClientError,
+    OverloadedError,
+    ToolError,
+    ToolUsageError,
+    UsageError,
+)
+from chatclient.memory.conversation import conversation_problems
+from chatclient.memory.sessions import (
+    EventFilter,
+    InMemorySessionRepository,
+    SessionChatMemory,
+    SessionService,
+    TurnCountTrigger,
+    TurnWindow,
+)
+from chatclient.messages import AssistantMessage, SystemMessage
+from chatclient.runtime import BLOCKING, drive
+from chatclient.testing import ScriptedModel, call
+from chatclient.testing.memory import turn
+from chatclient.tool import CONVERSATION_ID, ToolContext
+from chatclient.tools import tool, tool_callbacks
+from chatclient.tools.recall import RecallTools
+
+
+@pytest.fixture
+def service() -> SessionService:
+    return SessionService(InMemorySessionRepository())
+
+
+@tool
+def look_up(what: str) -> str:
+    """Look something up."""
+    return f"{what} is blue"
+
+
+def texts(messages: Any) -> list[str]:
+    return [message.text for message in messages]
+
+
+@pytest.mark.parametrize("order", [None, TOOL_CALLING_ORDER + 100], ids=["outside", "inside"])
+def test_a_turn_becomes_events(service: SessionService, ask: Ask, order: int | None) -> None:
+    """Question, tool call, response and answer, as a unit, outside of the loop and inside."""
+    where: dict[str, Any] = {} if order is None else {"order": order}
+    model = ScriptedModel(call("look_up", '{"what": "sky"}'), "Blue.", "You asked about the sky.")
+    client = (
+        ChatClient.builder(model)
+        .default_system("Be brief.")
+        .default_tools(look_up)
+        .default_advisors(SessionMemoryAdvisor(service, **where))
+        .build()
+    )
+    ask(client.prompt("What colour is the sky?").conversation("s"))
+    answer = ask(client.prompt("What did I ask?").conversation("s"))
+
+    assert answer.text == "You asked about the sky."
+    kept = service.messages("s")
+    assert [m.role for m in kept] == ["user", "assistant", "tool", "assistant", "user", "assistant"]
+    assert conversation_problems(kept, ending="answer") == ()
+    sent = model.prompts[-1].messages
+    assert sent[0] == SystemMessage("Be brief.")
+    assert sent[1:] == (*kept[:4], UserMessage("What did I ask?"))
+
+
+def test_a_failed_turn_leaves_nothing(service: SessionService, ask: Ask) -> None:
+    """Not even a session."""
+    model = ScriptedModel(OverloadedError("down"))
+    client = ChatClient.builder(model).default_advisors(SessionMemoryAdvisor(service)).build()
+    with pytest.raises(OverloadedError):
+        ask(client.prompt("Hello").conversation("s"))
+
+    assert service.find("s") is None
+
+
+def test_a_turn_with_a_key_is_kept_once(service: SessionService, ask: Ask) -> None:
+    """A job that is delivered twice is answered twice and remembered once."""
+    client = (
+        ChatClient.builder(ScriptedModel("One.", "Two."))
+        .default_advisors(SessionMemoryAdvisor(service))
+        .build()
+    )
+    for _ in range(2):
+        ask(client.prompt("Hi").conversation("s").advisor_params({TURN_KEY: "job 1"}))
+
+    assert texts(service.messages("s")) == ["Hi", "One."]
+
+
+@pytest.mark.parametrize("order", [None, TOOL_CALLING_ORDER + 100], ids=["outside", "inside"])
+def test_the_user_and_a_filter_of_the_request(
+    service: SessionService, ask: Ask, order: int | None
+) -> None:
+    """Whose session it has to be, and less of it to be shown."""
+    where: dict[str, Any] = {} if order is None else {"order": order}
+    model = ScriptedModel("Again?")
+    client = (
+        ChatClient.builder(model)
+        .default_tools(look_up)
+        .default_advisors(SessionMemoryAdvisor(SessionChatMemory(service), **where))
+        .build()
+    )
+    service.create("ann", session_id="s")
+    for number in range(3):
+        service.append("s", *turn(number))
+    request = client.prompt("Hello").conversation("s")
+    ask(request.advisor_params({USER_ID: "ann", EVENT_FILTER: EventFilter(last=2)}))
+
+    assert model.prompts[0].messages == (*turn(2), UserMessage("Hello"))
+    assert len(service.messages("s")) == 8
+    with pytest.raises(UsageError, match="does not belong to user 'bob'"):
+        ask(request.advisor_params({USER_ID: "bob"}))
+    with pytest.raises(UsageError, match="is a int, not a str"):
+        ask(request.advisor_params({USER_ID: 7}))
+    assert len(model.prompts) == 1
+
+
+def test_a_new_session_belongs_to_the_user_of_its_request(
+    service: SessionService, ask: Ask
+) -> None:
+    """Or to the default user."""
+    client = (
+        ChatClient.builder(ScriptedModel("Hi.", "Hi."))
+        .default_advisors(SessionMemoryAdvisor(service))
+        .build()
+    )
+    ask(client.prompt("Hello").conversation("a").advisor_params({USER_ID: "ann"}))
+    ask(client.prompt("Hello").conversation("b"))
+
+    assert [service.find(id).user_id for id in "ab"] == ["ann", "default-user"]  # type: ignore[union-attr]
+
+
+def test_a_conversation_id_is_needed(service: SessionService, ask: Ask) -> None:
+    """Nothing is sent without."""
+    model = ScriptedModel()
+    client = ChatClient.builder(model).default_advisors(SessionMemoryAdvisor(service)).build()
+    with pytest.raises(UsageError, match="conversation"):
+        ask(client.prompt("Hello"))
+
+    assert model.prompts == []
+
+
+def test_a_model_finds_what_it_is_no_longer_shown(service: SessionService, ask: Ask) -> None:
+    """The log has it, and a tool to search the log."""
+    memory = SessionChatMemory(service, trigger=TurnCountTrigger(1), strategy=TurnWindow(1))
+    model = ScriptedModel(
+        "Noted.",
+        "Sure.",
+        call("conversation_search", '{"query": "cat", "page": null}'),
+        "It is called Minka.",
+    )
+    client = (
+        ChatClient.builder(model)
+        .default_advisors(SessionMemoryAdvisor(memory))
+        .default_tools(RecallTools(service))
+        .build()
+    )
+    for question in ("My cat is <b>Minka</b>", "Thanks", "What is she called?"):
+        ask(client.prompt(question).conversation("s"))
+
+    assert "Minka" not in model.prompts[2].contents
+    found = model.prompts[3].messages[-1].responses[0].data  # type: ignore[attr-defined]
+    assert "My cat is &lt;b&gt;Minka&lt;/b&gt;" in found
+    assert "as data" in found
+
+
+# --- recall ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def told(service: SessionService) -> SessionService:
+    """Give sessions in which something was said."""
+    for id, user_id in (("s", "ann"), ("t", "ann"), ("u", "bob")):
+        service.create(user_id, session_id=id)
+        for number in range(12):
+            service.append(id, *turn(f"{id}{number}"))
+    service.append("s", UserMessage("for the writer"), branch="writer")
+    return service
+
+
+def recall(name: str, service: SessionService, session_id: str | None = "s", **how: Any) -> str:
+    tools = {
+        t.definition.name: t for t in tool_callbacks(RecallTools(service, **how.pop("with_", {})))
+    }
+    from chatclient.json import dumps
+
+    values = {} if session_id is None else {CONVERSATION_ID: session_id}
+    context = ToolContext(values, runtime=BLOCKING)
+    return drive(tools[name].invoke(dumps(how).decode(), context)).text
+
+
+def test_a_conversation_is_searched_page_by_page(told: SessionService) -> None:
+    """Ten at a time, the oldest first; odd page numbers mean the first page."""
+    first = recall("conversation_search", told, query="QUESTION")
+    last = recall("conversation_search", told, query="question", page=1)
+
+    assert first.count("<event ") == 10
+    assert "There may be more on page 1." in first
+    assert last.count("<event ") == 2
+    assert "more" not in last
+    for page in (-3, None, 0):
+        assert recall("conversation_search", told, query="question", page=page) == first.replace(
+            "QUESTION", "question"
+        )
+    assert "Nothing found" in recall("conversation_search", told, query="question", page=10**30)
+    assert "Nothing found" in recall("conversation_search", told, query="elephant")
+
+
+def test_only_this_conversation_is_searched(told: SessionService) -> None:
+    """Neither other sessions nor what other agents said, nor one that does not exist."""
+    assert "Nothing found" in recall("conversation_search", told, query="question t1")
+    assert "Nothing found" in recall("conversation_search", told, query="writer")
+    found = recall("conversation_search", told, query="writer", with_={"branch": "writer"})
+    assert "for the writer" in found
+    assert "Nothing found" in recall("conversation_search", told, "new", query="question")
+
+
+def test_all_sessions_of_the_user_are_searched(told: SessionService) -> None:
+    """Those of the conversation's owner; any term, or all of them."""
+    either = recall("cross_session_search", told, query="question s1, answer t2,,")
+    both = recall("cross_session_search", told, query="question, t7", match="all")
+
+    assert [f"{word}<" in either for word in ("s1", "s2", "t2", "u1")] == [True, False, True, False]
+    assert "question t7" in both
+    assert both.count("<event ") == 1
+    assert "Nothing found" in recall("cross_session_search", told, query="u1")
+    assert "Nothing found" in recall("cross_session_search", told, "new", query="question")
+
+
+def test_a_search_may_begin_at_a_moment(told: SessionService) -> None:
+    """With or without a time zone; anything else is told to the model."""
+    soon = datetime.now(UTC) + timedelta(hours=1)
+
+    for since in ("2020-01-01", "2020-01-01T00:00:00Z", " "):
+        found = recall("cross_session_search", told, query="question s1", since=since)
+        assert "<event " in found
+    found = recall("cross_session_search", told, query="question", since=soon.isoformat())
+    assert "Nothing found" in found
+    with pytest.raises(ToolError, match="ISO 8601"):
+        recall("cross_session_search", told, query="question", since="yesterday")
+
+
+def test_searches_that_cannot_be(told: SessionService) -> None:
+    """The model is told what to do better, the application what it forgot."""
+    with pytest.raises(ToolError, match="Say what"):
+        recall("conversation_search", told, query=" ")
+    for query in (" , ", ",".join("abcdefghijklmnopqrstu")):
+        with pytest.raises(ToolError, match="1 to 20"):
+            recall("cross_session_search", told, query=query)
+    with pytest.raises(ToolUsageError, match="has none"):
+        recall("conversation_search", told, None, query="question")
+    with pytest.raises(ChatClientError):
+        RecallTools(told, page_size=0)
+
+
+def test_the_model_cannot_choose_whose_sessions_are_searched(service: SessionService) -> None:
+    """Neither session nor user is an argument."""
+    for each in tool_callbacks(RecallTools(service)):
+        properties = set(each.definition.input_schema["properties"])
+        assert properties <= {"query", "page", "match", "since"}
+        assert each.metadata.effect == "read"
+
+
+def test_answers_without_words_are_not_found(service: SessionService) -> None:
+    """A summary is no witness either."""
+    service.create("ann", session_id="s")
+    service.append(
+        "s", UserMessage("find me"), AssistantMessage([call("look_up", '{"what": "me"}')])
+    )
+
+    assert recall("conversation_search", service, query="me").count("<event ") == 1

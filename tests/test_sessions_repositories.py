@@ -1,0 +1,440 @@
+"""What every repository of sessions has to do: in memory, SQLite, PostgreSQL, MariaDB."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any, TypeVar
+from uuid import uuid4
+
+import pytest
+from databases import SQL_KINDS, sql_place
+
+from chatclient.errors import ChatMemoryError, UsageError
+from chatclient.memory.sessions import (
+    EventFilter,
+    InMemorySessionRepository,
+    Session,
+    SessionEvent,
+    SessionLog,
+    SessionRepository,
+    SqlSessionRepository,
+)
+from chatclient.messages import Message, SystemMessage, UserMessage
+from chatclient.runtime import BLOCKING, ON_LOOP, Runtime, drive
+from chatclient.testing.memory import AWKWARD_IDS, EVERY_KIND, turn
+
+T = TypeVar("T")
+START = datetime(2026, 1, 1, 12, 30, 15, 123456, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class Store:
+    """A repository, called the blocking way or each time on a new event loop."""
+
+    repository: SessionRepository
+    blocking: bool
+
+    def do(self, start: Callable[[Runtime], Coroutine[Any, Any, T]]) -> T:
+        return drive(start(BLOCKING)) if self.blocking else asyncio.run(start(ON_LOOP))
+
+    def create(self, session: Session) -> bool:
+        return self.do(lambda runtime: self.repository.create(session, runtime))
+
+    def find(self, session_id: str) -> Session | None:
+        return self.do(lambda runtime: self.repository.find(session_id, runtime))
+
+    def find_by_user(self, user_id: str) -> list[Session]:
+        return self.do(lambda runtime: self.repository.find_by_user(user_id, runtime))
+
+    def delete(self, session_id: str, expired: datetime | None = None) -> bool:
+        return self.do(lambda runtime: self.repository.delete(session_id, runtime, expired=expired))
+
+    def append(self, session_id: str, *events: SessionEvent) -> bool:
+        return self.do(lambda runtime: self.repository.append(session_id, events, runtime))
+
+    def read(self, session_id: str, **filter: Any) -> SessionLog:
+        wanted = EventFilter(**filter)
+        return self.do(lambda runtime: self.repository.read(session_id, runtime, wanted))
+
+    def ids(self, session_id: str, **filter: Any) -> list[str]:
+        return [event.id for event in self.read(session_id, **filter).events]
+
+    def compact(self, session_id: str, *archived: str, **rest: Any) -> bool:
+        rest = {"summary": None, "expected": self.read(session_id).version, **rest}
+        return self.do(
+            lambda runtime: self.repository.compact(session_id, archived, runtime=runtime, **rest)
+        )
+
+
+@pytest.fixture(params=["memory", *SQL_KINDS])
+def repository(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SessionRepository]:
+    if request.param == "memory":
+        with InMemorySessionRepository() as repository:
+            yield repository
+        return
+    with (
+        sql_place(request.param, tmp_path) as (url, prefix),
+        SqlSessionRepository(url, table_prefix=prefix) as repository,
+    ):
+        yield repository
+
+
+@pytest.fixture(params=["blocking", "on a loop"])
+def store(request: pytest.FixtureRequest, repository: SessionRepository) -> Store:
+    return Store(repository, request.param == "blocking")
+
+
+@pytest.fixture
+def name() -> str:
+    return f"session {uuid4()}"
+
+
+def a_session(id: str, user_id: str = "ann", **rest: Any) -> Session:
+    return Session(id, user_id, START, **rest)
+
+
+def an_event(session_id: str, id: str, said: str | Message = "hello", **rest: Any) -> SessionEvent:
+    message = UserMessage(said) if isinstance(said, str) else said
+    return SessionEvent.of(session_id, message, id=id, **{"timestamp": START, **rest})
+
+
+def test_sessions_come_back_equal(store: Store, name: str) -> None:
+    """Ids of any kind, moments to the microsecond, metadata."""
+    sessions = [
+        a_session(
+            f"{id}{name}{id}",
+            f"user {id} \0 of {name}",
+            expires_at=START.astimezone(timezone(timedelta(hours=5))) + timedelta(days=400),
+            metadata={"tags": ["é", 1, None]},
+        )
+        for id in (*AWKWARD_IDS, "\0", "\ud800", '"quoted"')
+    ]
+    for session in sessions:
+        assert store.create(session) is True
+
+    for session in sessions:
+        assert store.find(session.id) == session
+        assert store.find_by_user(session.user_id) == [session]
+
+
+def test_a_session_is_created_once(store: Store, name: str) -> None:
+    """The second to create it is told, and changes nothing."""
+    first = a_session(name)
+
+    assert store.create(first) is True
+    assert store.create(a_session(name, "bob")) is False
+    assert store.find(name) == first
+
+
+def test_saving_leaves_the_log_alone(store: Store, name: str) -> None:
+    """What is known of a session changes; its events and their version do not."""
+    changed = a_session(name, "bob", metadata={"a": 1})
+    store.do(lambda runtime: store.repository.save(a_session(name), runtime))
+    store.append(name, an_event(name, "1"))
+    before = store.read(name)
+    store.do(lambda runtime: store.repository.save(changed, runtime))
+
+    assert store.find(name) == changed
+    assert store.read(name) == before
+
+
+def test_sessions_of_a_user_come_oldest_first(store: Store, name: str) -> None:
+    """Those of other users are not among them."""
+    sessions = [
+        replace(a_session(f"{name}{at}", name), created_at=START + timedelta(days=-at))
+        for at in range(3)
+    ]
+    for session in (*sessions, a_session(f"{name}x", name.upper())):
+        store.create(session)
+
+    found = store.find_by_user(name)
+    assert found == sessions[::-1]
+
+
+def test_what_does_not_exist(store: Store, name: str) -> None:
+    """Nothing is found, deleted or compacted; appending is an error."""
+    assert store.find(name) is None
+    assert store.read(name) == SessionLog()
+    assert store.delete(name) is False
+    assert store.compact(name, expected=0) is False
+    with pytest.raises(ChatMemoryError, match="create it first"):
+        store.append(name, an_event(name, "1"))
+
+
+def test_every_kind_of_message_comes_back_equal(store: Store, name: str) -> None:
+    """With all there is about an event, in the order of the log."""
+    store.create(a_session(name))
+    events = tuple(
+        an_event(
+            name,
+            f"{at} \0",
+            message,
+            branch=None if at % 2 else "lead.writer",
+            metadata={"at": at},
+            timestamp=START + timedelta(microseconds=at),
+        )
+        for at, message in enumerate(EVERY_KIND)
+    )
+    for event in events[:2]:
+        assert store.append(name, event)
+    assert store.append(name, *events[2:])
+
+    assert store.read(name).events == events
+
+
+def test_versions_count_changes(store: Store, name: str) -> None:
+    """0 while nothing has been appended, and another one with each change."""
+    store.create(a_session(name))
+    versions = [store.read(name).version]
+    for id in "abc":
+        store.append(name, an_event(name, id))
+        versions.append(store.read(name, last=1).version)
+    store.compact(name, "a")
+    versions += [store.read(name).version, store.read(name, keyword="nothing").version]
+
+    assert versions[0] == 0
+    assert len(set(versions)) == 5
+    assert versions[-1] == versions[-2]
+
+
+def test_an_event_is_appended_once(store: Store, name: str) -> None:
+    """With it the whole unit is taken as a repetition; in other sessions the id is free."""
+    for id in (name, f"{name}2"):
+        store.create(a_session(id))
+        assert store.append(id, an_event(id, "1", "first")) is True
+    version = store.read(name).version
+
+    assert store.append(name, an_event(name, "1", "again")) is False
+    assert store.append(name, an_event(name, "0"), an_event(name, "1")) is False
+    assert store.append(name) is True
+    assert [e.message.text for e in store.read(name).events] == ["first"]
+    assert store.read(name).version == version
+
+
+def test_an_archived_event_is_known_too(store: Store, name: str) -> None:
+    """An id is used once, whatever becomes of the event."""
+    store.create(a_session(name))
+    store.append(name, an_event(name, "1"), an_event(name, "2"))
+    store.compact(name, "1")
+
+    assert store.append(name, an_event(name, "1")) is False
+
+
+def test_a_unit_that_cannot_be(store: Store, name: str) -> None:
+    """Strays and twins are mistakes of the caller's."""
+    store.create(a_session(name))
+
+    with pytest.raises(UsageError, match="do not belong"):
+        store.append(name, an_event("other", "1"))
+    with pytest.raises(UsageError, match="same id"):
+        store.append(name, an_event(name, "1"), an_event(name, "1"))
+    assert store.read(name) == SessionLog()
+
+
+def test_compaction_archives_and_puts_summaries_first(store: Store, name: str) -> None:
+    """A new summary takes the place of the old one; what was archived stays so."""
+    store.create(a_session(name))
+    store.append(name, *(an_event(name, id) for id in "abcdef"))
+    for archived, mark in (("ab", "s"), ("cd", "t")):
+        summary = [an_event(name, f"{mark}{at}", synthetic=True) for at in range(2)]
+        assert store.compact(name, *archived, summary=summary) is True
+    store.append(name, an_event(name, "g"))
+
+    assert store.ids(name, exclude_archived=True) == ["t0", "t1", "e", "f", "g"]
+    assert store.ids(name) == ["t0", "t1", *"abcdefg"]
+    assert [e.archived for e in store.read(name).events] == [False] * 2 + [True] * 4 + [False] * 3
+    assert store.compact(name, "e") is True
+    assert store.ids(name, exclude_archived=True) == ["t0", "t1", "f", "g"]
+    assert store.compact(name, "f", summary=[]) is True
+    assert store.ids(name, exclude_archived=True) == ["g"]
+
+
+def test_a_stale_compaction_does_nothing(store: Store, name: str) -> None:
+    """Neither when the log has changed, nor when it has not all of the events."""
+    store.create(a_session(name))
+    store.append(name, an_event(name, "a"), an_event(name, "b"))
+    version = store.read(name).version
+    summary = [an_event(name, "s", synthetic=True)]
+    store.append(name, an_event(name, "c"))
+    before = store.read(name)
+
+    assert store.compact(name, "a", summary=summary, expected=version) is False
+    assert store.compact(name, "a", "nothing", summary=summary) is False
+    assert store.read(name) == before
+    assert store.compact(name, "a") is True
+    assert store.compact(name, "a") is False
+
+
+def test_deleting_takes_the_log_along(store: Store, name: str) -> None:
+    """A session of the same id begins anew."""
+    store.create(a_session(name))
+    store.append(name, an_event(name, "1"))
+
+    assert store.delete(name) is True
+    assert store.read(name) == SessionLog()
+    store.create(a_session(name))
+    assert store.read(name) == SessionLog()
+    assert store.append(name, an_event(name, "1")) is True
+
+
+def test_only_what_has_expired_is_deleted(store: Store, name: str) -> None:
+    """One that lasts for ever, and one that somebody has renewed, stay."""
+    gone, lasting, later = f"{name}1", f"{name}2", f"{name}3"
+    store.create(a_session(gone, expires_at=START))
+    store.create(a_session(lasting))
+    store.create(a_session(later, expires_at=START + timedelta(microseconds=1)))
+    expired = store.do(lambda runtime: store.repository.find_expired(START, runtime))
+    deleted = [store.delete(id, START) for id in (gone, lasting, later)]
+
+    assert [id for id in expired if name in id] == [gone]
+    assert deleted == [True, False, False]
+
+
+LOG: list[tuple[str, Message, dict[str, Any]]] = [
+    ("1", SystemMessage("Rules about CATS"), {}),
+    ("2", UserMessage("Tell me of cats"), {"at": 2}),
+    ("3", UserMessage("Tell the writer"), {"branch": "lead"}),
+    ("4", UserMessage("A dog's STRASSE \U0001f415"), {"branch": "lead.writer"}),
+    ("5", UserMessage("Cats and dogs, 100% _fun_"), {"branch": "leader"}),
+    ("6", turn("6")[1], {"at": 6}),
+    ("7", EVERY_KIND[3], {"at": 7}),
+    ("8", UserMessage("Straße"), {"at": 8}),
+]
+
+CASES: list[tuple[dict[str, Any], str]] = [
+    ({}, "s12345678"),
+    ({"exclude_archived": True}, "s45678"),
+    ({"exclude_synthetic": True}, "12345678"),
+    ({"exclude_synthetic": True, "exclude_archived": True}, "45678"),
+    ({"roles": frozenset({"system", "tool"})}, "17"),
+    ({"since": START + timedelta(minutes=6)}, "678"),
+    ({"until": START + timedelta(minutes=2), "exclude_synthetic": True}, "12345"),
+    ({"since": START + timedelta(minutes=2), "until": START + timedelta(minutes=7)}, "267"),
+    ({"last": 3}, "678"),
+    ({"last": 100}, "s12345678"),
+    ({"last": 1, "branch": "lead"}, "8"),
+    ({"keyword": "cats"}, "125"),
+    ({"keyword": " STRASSE "}, "48"),
+    ({"keyword": "100%"}, "5"),
+    ({"keyword": "_fun"}, "5"),
+    ({"keyword": "\U0001f415"}, "4"),
+    ({"keywords": ("dog", "tell")}, "2345"),
+    ({"keywords": ("dog", "cats"), "match": "all"}, "5"),
+    ({"keyword": "cats", "keywords": ("dog", "tell")}, "25"),
+    ({"pattern": r"[Cc]ats?\b"}, "25"),
+    ({"pattern": r"^Tell", "last": 1}, "3"),
+    ({"pattern": r".", "page": 1, "page_size": 3}, "345"),
+    ({"page": 0, "page_size": 4}, "s123"),
+    ({"page": 2, "page_size": 4}, "8"),
+    ({"page": 3, "page_size": 4}, ""),
+    ({"keyword": "cats", "page": 1, "page_size": 2}, "5"),
+    ({"branch": ""}, "s12678"),
+    ({"branch": "lead"}, "s123678"),
+    ({"branch": "lead.writer"}, "s1234678"),
+    ({"branch": "lead.writer.pen"}, "s1234678"),
+    ({"branch": "other"}, "s12678"),
+]
+
+
+@pytest.fixture
+def logged(store: Store, name: str) -> Store:
+    store.create(a_session(name, name))
+    store.append(
+        name,
+        *(
+            an_event(
+                name,
+                id,
+                message,
+                timestamp=START + timedelta(minutes=rest.get("at", 0)),
+                branch=rest.get("branch"),
+            )
+            for id, message, rest in LOG
+        ),
+    )
+    store.compact(name, "1", "2", "3", summary=[an_event(name, "s", "…", synthetic=True)])
+    return store
+
+
+def test_filters(logged: Store, name: str) -> None:
+    """Each repository finds the same."""
+    found = ["".join(logged.ids(name, **filter)) for filter, _ in CASES]
+
+    assert found == [expected for _, expected in CASES]
+
+
+def test_search_goes_over_all_sessions_of_a_user(store: Store, name: str) -> None:
+    """In the order of time, one page after another; other users' sessions are left alone."""
+    for at in range(3):
+        id = f"{name}{at}"
+        store.create(a_session(id, f"other {name}" if at == 2 else name))
+        store.append(
+            id,
+            *(
+                an_event(id, f"{at}{n}", f"word {n}", timestamp=START + timedelta(hours=2 * n + at))
+                for n in range(4)
+            ),
+        )
+    store.compact(f"{name}0", "00")
+
+    def search(**filter: Any) -> list[str]:
+        wanted = EventFilter(**filter)
+        found = store.do(lambda runtime: store.repository.search(name, runtime, wanted))
+        return [event.id for event in found]
+
+    assert search(keyword="word") == ["00", "10", "01", "11", "02", "12", "03", "13"]
+    assert search(keyword="word", page=1, page_size=3) == ["11", "02", "12"]
+    assert search(last=3) == ["12", "03", "13"]
+    assert search(pattern="[03]$", exclude_archived=True) == ["10", "03", "13"]
+    assert search(keyword="word", page=10**6, page_size=100) == []
+
+
+def test_threads_lose_nothing(repository: SessionRepository, name: str) -> None:
+    """Units of several threads come whole and in order; one of several equal ones is added."""
+    drive(repository.create(a_session(name), BLOCKING))
+
+    def work(worker: int) -> int:
+        added = 0
+        for number in range(8):
+            own = [an_event(name, f"{worker}.{number}.{at}") for at in range(3)]
+            drive(repository.append(name, own, BLOCKING))
+            added += drive(repository.append(name, [an_event(name, f"{number}")], BLOCKING))
+        return added
+
+    with ThreadPoolExecutor(6) as pool:
+        added = list(pool.map(work, range(6)))
+
+    ids = [event.id for event in drive(repository.read(name, BLOCKING)).events]
+    units = [id for id in ids if "." in id]
+    assert sum(added) == 8
+    assert len(units) == len(set(units)) == 6 * 8 * 3
+    for at in range(0, len(units), 3):
+        assert [id.rsplit(".", 1) for id in units[at : at + 3]] == [
+            [units[at].rsplit(".", 1)[0], str(part)] for part in range(3)
+        ]
+    for worker in range(6):
+        own = [id for id in units if id.startswith(f"{worker}.")]
+        assert own == sorted(own)
+
+
+def test_of_several_compactions_at_once_one_is_applied(
+    repository: SessionRepository, name: str
+) -> None:
+    """All have seen the same version, which the first of them changes."""
+    drive(repository.create(a_session(name), BLOCKING))
+    drive(repository.append(name, [an_event(name, id) for id in "abc"], BLOCKING))
+    version = drive(repository.read(name, BLOCKING)).version
+
+    def compact(worker: int) -> bool:
+        summary = [an_event(name, f"s{worker}", synthetic=True)]
+        return drive(repository.compact(name, ["a"], summary, version, BLOCKING))
+
+    with ThreadPoolExecutor(6) as pool:
+        done = list(pool.map(compact, range(6)))
+
+    assert done.count(True) == 1
+    ids = [event.id for event in drive(repository.read(name, BLOCKING)).events]
+    assert ids == [f"s{done.index(True)}", *"abc"]
