@@ -1,0 +1,91 @@
+"""Tool search with a real model: the local one, two hundred tools, and only the search in sight."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from conftest import Ask
+
+from chatclient import ChatClient, ChatModel
+from chatclient.advisors.tool_search import ToolSearchToolCallingAdvisor
+from chatclient.chain import ChatClientRequest, ChatClientResponse, Next
+from chatclient.providers.local import LocalChatModel
+from chatclient.providers.weights import QWEN_CODER_1_5B, WeightsError, join_weights
+from chatclient.tools import DataToolCallback, ToolCallback, ToolDefinition, tool
+
+pytestmark = pytest.mark.live
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[ChatModel]:
+    """Give the local model; its weights are fetched by `make test`."""
+    pytest.importorskip("xllamacpp", reason="the extra `local` is not installed")
+    try:
+        join_weights(QWEN_CODER_1_5B)
+    except WeightsError as error:
+        pytest.skip(f"no weights: {error}")
+    with LocalChatModel() as model:
+        yield model
+
+
+@tool
+def get_current_weather(city: str) -> dict[str, str | int]:
+    """Get the current weather in a city.
+
+    Args:
+        city: The city's name.
+    """
+    return {"city": city, "temperature_celsius": 19 if city == "Paris" else 30}
+
+
+VERBS = ["create", "delete", "list", "update", "archive", "export", "share", "rename"]
+THINGS = ["invoice", "customer", "ticket", "playlist", "photo album", "recipe", "shipment"]
+THINGS += ["contract", "employee", "survey", "backup", "mailing list", "firewall rule"]
+THINGS += ["bank account", "blog post", "warehouse", "lesson", "server", "meeting room"]
+THINGS += ["parking permit", "insurance claim", "lab sample", "hotel booking", "train ticket"]
+THINGS += ["newsletter"]
+
+
+def other(verb: str, thing: str) -> ToolCallback:
+    schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+    name = f"{verb}_{thing}".replace(" ", "_")
+    definition = ToolDefinition(name, f"{verb.capitalize()}s a {thing}.", schema)
+    return DataToolCallback(definition, lambda call, context: "done")
+
+
+OTHERS = [other(verb, thing) for verb in VERBS for thing in THINGS]
+
+
+class Seen:
+    """Notes the tools that the model is told about in each round."""
+
+    order = 10
+
+    def __init__(self) -> None:
+        self.rounds: list[list[str]] = []
+
+    async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        callbacks = request.prompt.options.tool_callbacks or ()
+        self.rounds.append([callback.definition.name for callback in callbacks])
+        return await call_next(request)
+
+
+def test_the_model_finds_one_tool_among_two_hundred(ask: Ask, model: ChatModel) -> None:
+    """It searches, calls what it found, and need not search again in the next turn."""
+    seen = Seen()
+    tools: list[Any] = [*OTHERS[:99], get_current_weather, *OTHERS[99:199]]
+    assert len(tools) == 200
+    advisor = ToolSearchToolCallingAdvisor()
+    client = ChatClient.builder(model).default_tools(*tools).default_advisors(advisor, seen).build()
+
+    first = ask(client.prompt("What is the weather in Paris?").conversation("c"))
+    assert seen.rounds[0] == ["toolSearchTool"]
+    assert first.executions[0].tool_call.name == "toolSearchTool"
+    assert "get_current_weather" in [e.tool_call.name for e in first.executions]
+    assert "19" in first.text
+
+    seen.rounds.clear()
+    second = ask(client.prompt("What is the weather in Rome?").conversation("c"))
+    assert "get_current_weather" in seen.rounds[0]
+    assert second.executions[0].tool_call.name == "get_current_weather"
+    assert "30" in second.text

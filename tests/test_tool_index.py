@@ -1,0 +1,433 @@
+"""What every index of tools promises, whichever way it searches."""
+
+import asyncio
+import copy
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from bag_of_words import BagOfWords
+
+from chatclient.errors import OverloadedError, UsageError
+from chatclient.tool import ToolDefinition
+from chatclient.tools.search import (
+    DEFAULT_MAX_RESULTS,
+    HybridToolIndex,
+    KeywordToolIndex,
+    RegexToolIndex,
+    ToolIndex,
+    ToolReference,
+    ToolSearchRequest,
+    ToolSearchResponse,
+    VectorToolIndex,
+)
+from chatclient.vector_store import InMemoryVectorStore, SqliteVectorStore
+
+
+def vector(model: BagOfWords | None = None) -> VectorToolIndex:
+    return VectorToolIndex(InMemoryVectorStore(model or BagOfWords()))
+
+
+KINDS: dict[str, Callable[[], ToolIndex]] = {
+    "keyword": KeywordToolIndex,
+    "regex": RegexToolIndex,
+    "vector": vector,
+    "sqlite": lambda: VectorToolIndex(SqliteVectorStore(":memory:", BagOfWords())),
+    "hybrid": lambda: HybridToolIndex(KeywordToolIndex(), vector()),
+}
+
+
+@pytest.fixture(params=list(KINDS))
+def index(request: pytest.FixtureRequest) -> ToolIndex:
+    made: ToolIndex = KINDS[request.param]()
+    return made
+
+
+def tool(name: str, summary: str = "", **more: Any) -> ToolReference:
+    return ToolReference(name, summary, **more)
+
+
+TOOLS = (
+    tool("get_weather", "Tells the weather in a city.", categories=frozenset({"Travel"})),
+    tool("send_letter", "Sends a letter to somebody.", categories=frozenset({"office", "post"})),
+    tool("book_flight", "Books a seat on a plane.", categories=frozenset({"travel"})),
+    tool("fire_employee", "Ends an employment.", roles=frozenset({"boss", "owner"})),
+)
+
+
+def find(index: ToolIndex, query: str, session: str = "s", **more: Any) -> tuple[str, ...]:
+    return index.search(ToolSearchRequest(session, query, **more)).tool_names
+
+
+def test_a_search_finds_the_tool_that_fits(index: ToolIndex) -> None:
+    """The best tool comes first, with its score, and the answer says how it was found."""
+    index.index_tools("s", TOOLS)
+
+    response = index.search(ToolSearchRequest("s", "weather in the city"))
+
+    best = response.tool_references[0]
+    assert best == TOOLS[0]
+    assert best.relevance_score is not None
+    assert best.relevance_score > 0
+    assert response.total_matches >= len(response.tool_references) >= 1
+    assert response.search_type in ("keyword", "regex", "vector", "hybrid")
+    assert response.query == "weather in the city"
+    assert response.seconds > 0
+
+
+def test_scores_fall(index: ToolIndex) -> None:
+    """Results are in the order of their scores."""
+    index.index_tools("s", TOOLS)
+    response = index.search(ToolSearchRequest("s", "weather and letter, a city and a plane seat"))
+    scores = [r.relevance_score or 0.0 for r in response.tool_references]
+
+    assert len(scores) > 1
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_on_a_loop_everything_is_the_same(index: ToolIndex) -> None:
+    """The asynchronous twins index, search and clear."""
+
+    async def use() -> tuple[tuple[str, ...], tuple[str, ...]]:
+        await index.aindex_tools("s", TOOLS)
+        request = ToolSearchRequest("s", "letter")
+        before = await index.asearch(request)
+        await index.aclear_index("s")
+        return before.tool_names, (await index.asearch(request)).tool_names
+
+    assert asyncio.run(use()) == (("send_letter",), ())
+
+
+def test_a_session_finds_its_own_tools_only(index: ToolIndex) -> None:
+    """Nobody finds what another session has, whether it shares tools with it or not."""
+    index.index_tools("one", TOOLS[:2])
+    index.index_tools("two", (*TOOLS[:2], tool("weather_map", "Draws the weather of a city.")))
+    index.index_tools("three", (tool("weather_map", "Draws the weather of a city."),))
+
+    assert find(index, "weather city", "one") == ("get_weather",)
+    assert set(find(index, "weather city", "two")) == {"get_weather", "weather_map"}
+    assert find(index, "weather city", "three") == ("weather_map",)
+    assert find(index, "weather city", "nobody") == ()
+
+
+def test_clearing_one_session_leaves_the_others(index: ToolIndex) -> None:
+    """A session that is cleared finds nothing; one with the very same tools still does."""
+    index.index_tools("one", TOOLS)
+    index.index_tools("two", TOOLS)
+    index.clear_index("one")
+    index.clear_index("nobody")
+
+    assert find(index, "letter", "one") == ()
+    assert find(index, "letter", "two") == ("send_letter",)
+    index.index_tools("one", TOOLS)
+    assert find(index, "letter", "one") == ("send_letter",)
+
+
+def test_new_tools_take_the_place_of_the_old_ones(index: ToolIndex) -> None:
+    """Indexing again replaces: what is gone is not found, what is new or changed is."""
+    index.index_tools("s", TOOLS)
+    changed = tool("send_letter", "Sends a parcel to somebody.")
+    index.index_tools("s", (TOOLS[0], changed, tool("water_plants", "Waters all flowers.")))
+
+    assert find(index, "plane") == ()
+    assert find(index, "flowers") == ("water_plants",)
+    assert find(index, "parcel") == ("send_letter",)
+    index.index_tools("s", ())
+    assert find(index, "flowers") == ()
+
+
+def test_of_two_tools_with_one_name_the_first_counts(index: ToolIndex) -> None:
+    """A name is found once."""
+    index.index_tools("s", (TOOLS[0], tool("get_weather", "Something about flowers.")))
+
+    assert find(index, "flowers") == ()
+    assert find(index, "weather") == ("get_weather",)
+
+
+def test_results_are_limited(index: ToolIndex) -> None:
+    """At most as many as wanted; nothing wanted, zero and less stand for the index's number."""
+    index.index_tools("s", tuple(tool(f"weather_{n}", "Tells the weather.") for n in range(15)))
+
+    assert len(find(index, "weather", max_results=3)) == 3
+    for wanted in (None, 0, -2):
+        assert len(find(index, "weather", max_results=wanted)) == DEFAULT_MAX_RESULTS
+    assert len(find(index, "weather", max_results=99)) == 15
+    assert index.search(ToolSearchRequest("s", "weather", 3)).total_matches == 15
+
+
+@pytest.mark.parametrize("kind", ["keyword", "regex", "vector", "hybrid"])
+def test_the_number_of_results_can_be_set(kind: str) -> None:
+    """An index has a number of its own for searches that do not say."""
+    store = InMemoryVectorStore(BagOfWords())
+    index = {
+        "keyword": KeywordToolIndex(max_results=2),
+        "regex": RegexToolIndex(max_results=2),
+        "vector": VectorToolIndex(store, max_results=2),
+        "hybrid": HybridToolIndex(KeywordToolIndex(), max_results=2),
+    }[kind]
+    index.index_tools("s", tuple(tool(f"weather_{n}", "Tells the weather.") for n in range(5)))
+
+    assert len(find(index, "weather")) == 2
+
+
+def test_a_category_narrows_the_search(index: ToolIndex) -> None:
+    """Only tools of the categories are found; case and blanks do not matter, none means all."""
+    index.index_tools("s", TOOLS)
+    query = "weather letter plane"
+
+    assert set(find(index, query, category_filter=" TRAVEL ")) == {"get_weather", "book_flight"}
+    assert find(index, query, category_filter=["post", "nothing"]) == ("send_letter",)
+    assert find(index, query, category_filter="nothing") == ()
+    assert set(find(index, query, category_filter=" ")) == {r.tool_name for r in TOOLS[:3]}
+
+
+def test_a_tool_with_roles_needs_one(index: ToolIndex) -> None:
+    """Only a searcher that comes with one of a tool's roles finds it."""
+    index.index_tools("s", TOOLS)
+
+    assert find(index, "employment") == ()
+    assert find(index, "employment", roles=["clerk"]) == ()
+    assert find(index, "employment", roles={"boss"}) == ("fire_employee",)
+    assert find(index, "letter", roles={"boss"}) == ("send_letter",)
+
+
+def test_what_is_excluded_makes_room(index: ToolIndex) -> None:
+    """Excluded names do not count against the limit."""
+    index.index_tools("s", tuple(tool(f"weather_{n}", "Tells the weather.") for n in range(5)))
+
+    assert len(find(index, "weather", max_results=2, exclude={"weather_0", "weather_1"})) == 2
+    assert find(index, "weather", exclude=[f"weather_{n}" for n in range(4)]) == ("weather_4",)
+
+
+@pytest.mark.parametrize("query", ["", "   ", "?!", "(a+)+$", "\\", "[", "*", "\udcff", "x" * 5000])
+def test_no_query_is_an_error(index: ToolIndex, query: str) -> None:
+    """Whatever a model writes, the search answers."""
+    index.index_tools("s", TOOLS)
+
+    assert len(find(index, query)) <= len(TOOLS)
+
+
+def test_odd_schemas_do_no_harm(index: ToolIndex) -> None:
+    """A schema is searched as far as it is one."""
+    odd: list[Any] = [
+        {"properties": {"a": True, "b": {"description": 3, "enum": "x", "items": [1]}}},
+        {"properties": ["a"]},
+        {"type": "object", "properties": {"c": {"properties": {"deep": {"type": "string"}}}}},
+        {"$defs": {"D": {"properties": {"e": {"description": "e"}}}, "F": 1}},
+    ]
+    index.index_tools(
+        "s", [tool(f"odd_{n}", "Something odd.", parameters=schema) for n, schema in enumerate(odd)]
+    )
+
+    assert len(find(index, "odd")) == 4
+
+
+def test_threads_may_share_an_index(index: ToolIndex) -> None:
+    """Sessions come, search and go in many threads at once."""
+    many = tuple(tool(f"tool_{n}", f"Does thing {n} for letter {n % 7}.") for n in range(300))
+    errors: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            for round_ in range(3):
+                own = tool(f"own_{number}", f"Something special of thread {number}.")
+                index.index_tools(f"s{number}", (*many[round_ * 20 :], own))
+                assert f"own_{number}" in find(index, f"special thread {number}", f"s{number}")
+                assert f"own_{number}" not in find(index, "special thread", f"s{number - 1}")
+                index.clear_index(f"s{number}")
+        except BaseException as error:  # noqa: BLE001 - asserted below
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert errors == []
+
+
+def test_tasks_may_share_an_index(index: ToolIndex) -> None:
+    """Many sessions with the same tools start at once on a loop."""
+    many = tuple(tool(f"tool_{n}", f"Does thing {n} for letter {n % 7}.") for n in range(300))
+
+    async def session(number: int) -> ToolSearchResponse:
+        await index.aindex_tools(f"s{number}", many)
+        return await index.asearch(ToolSearchRequest(f"s{number}", "letter", 3))
+
+    async def all_sessions() -> list[ToolSearchResponse]:
+        return list(await asyncio.gather(*(session(number) for number in range(8))))
+
+    found = {response.tool_names for response in asyncio.run(all_sessions())}
+
+    assert len(found) == 1
+    assert len(found.pop()) == 3
+
+
+def test_a_reference_is_made_of_a_definition() -> None:
+    """A reference holds what the model would be told."""
+    definition = ToolDefinition("add", "Adds numbers.", {"type": "object"})
+    reference = ToolReference.of(definition, categories=["math"], roles=["user"])
+
+    assert reference == ToolReference(
+        "add", "Adds numbers.", {"type": "object"}, frozenset({"math"}), frozenset({"user"})
+    )
+    assert hash(reference) == hash(ToolReference("add", "Adds numbers."))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        tool("b", "x"),
+        tool("a", "y"),
+        tool("a", "x", parameters={"type": "object"}),
+        tool("a", "x", categories=frozenset({"c"})),
+        tool("a", "x", roles=frozenset({"c"})),
+    ],
+)
+def test_a_fingerprint_tells_contents_apart(other: ToolReference) -> None:
+    """Equal references have one fingerprint, different ones have not; the score does not count."""
+    assert tool("a", "x").fingerprint == tool("a", "x").scored(0.5).fingerprint
+    assert tool("a", "x").fingerprint != other.fingerprint
+
+
+def test_meaning_is_found_without_a_common_word() -> None:
+    """The vector index finds what is said with other words."""
+    index = vector()
+    index.index_tools("s", TOOLS)
+
+    assert find(index, "climate")[0] == "get_weather"
+    assert find(KeywordToolIndex(), "climate") == ()
+
+
+def test_each_wish_is_searched_by_itself() -> None:
+    """The vector index serves all wishes of a request."""
+    index = vector()
+    index.index_tools("s", TOOLS)
+
+    assert set(find(index, "send a letter. also book a seat on a plane", max_results=2)) == {
+        "send_letter",
+        "book_flight",
+    }
+
+
+def test_a_tool_is_embedded_once() -> None:
+    """Sessions with the same tools share vectors; a new tool costs one more."""
+    model = BagOfWords()
+    index = vector(model)
+    index.index_tools("one", TOOLS)
+    index.index_tools("two", tuple(copy.copy(r) for r in TOOLS))
+    assert len(model.texts) == len(TOOLS)
+    index.index_tools("two", (*TOOLS, tool("one_more", "It is new.")))
+    index.index_tools("one", TOOLS[1:])
+
+    assert model.texts[len(TOOLS) :] == ["one more: It is new."]
+
+
+def test_documents_go_when_nobody_has_their_tools() -> None:
+    """The store holds no more than sessions need, and some catalogs used last."""
+    store = InMemoryVectorStore(BagOfWords())
+    index = VectorToolIndex(store)
+    for number in range(30):
+        index.index_tools("s", [tool(f"tool_{number}_{n}", f"Text {number}.") for n in range(20)])
+
+    assert 20 <= len(store) <= 9 * 20
+    index.clear_all()
+    assert len(store) == 0
+    index.index_tools("s", TOOLS)
+    asyncio.run(index.aclear_all())
+    assert len(store) == 0
+    assert find(index, "text") == ()
+
+
+def test_a_failed_embedding_is_tried_again() -> None:
+    """An error reaches the caller; the next attempt indexes what is lacking."""
+    index = vector(BagOfWords(failures=1))
+    with pytest.raises(OverloadedError):
+        index.index_tools("s", TOOLS)
+
+    assert find(index, "letter") == ("send_letter",)
+
+
+def test_words_still_find_while_a_service_is_down() -> None:
+    """A hybrid index leaves out the part that fails, and is whole again afterwards."""
+    model = BagOfWords(failures=2)
+    index = HybridToolIndex(KeywordToolIndex(), vector(model))
+    index.index_tools("s", TOOLS)
+
+    assert find(index, "letter") == ("send_letter",)
+    assert find(index, "climate")[0] == "get_weather"
+
+
+def test_a_hybrid_index_fails_when_all_its_parts_do() -> None:
+    """When nobody can search, the error of the first reaches the caller."""
+    index = HybridToolIndex(vector(BagOfWords(failures=9)))
+
+    with pytest.raises(OverloadedError):
+        index.index_tools("s", TOOLS)
+    with pytest.raises(OverloadedError):
+        find(index, "letter")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [HybridToolIndex, lambda: HybridToolIndex(KeywordToolIndex(), weights=[1.0, 2.0])],
+)
+def test_a_hybrid_index_needs_a_weight_for_each_part(make: Callable[[], ToolIndex]) -> None:
+    """No index, or not one weight for each, is a mistake."""
+    with pytest.raises(UsageError, match="weight"):
+        make()
+
+
+def test_weights_decide_between_the_parts() -> None:
+    """A part that counts more decides the order."""
+    tools = (tool("climate_report", "x"), tool("get_weather", "weather weather"))
+
+    def first(weights: list[float]) -> str:
+        index = HybridToolIndex(KeywordToolIndex(), vector(), weights=weights)
+        index.index_tools("s", tools)
+        return find(index, "climate")[0]
+
+    assert first([5.0, 0.1]) == "climate_report"
+    assert first([0.1, 5.0]) == "get_weather"
+
+
+def test_a_pattern_is_taken_literally() -> None:
+    """A regular expression from a model is no expression, so that none can run for hours."""
+    index = RegexToolIndex()
+    index.index_tools("s", (tool("a", "x" * 60 + "!"), tool("b", "(x+)+$ is written here")))
+
+    assert find(index, "(x+x+)+y") == ()
+    assert find(index, "(x+)+$") == ("b",)
+    assert find(index, "we*er") == ()
+    index.index_tools("s", TOOLS)
+    assert find(index, "we*er") == ("get_weather",)
+    assert find(index, "we*t*r*x*y") == ()
+    assert set(find(index, "weather|letter")) == {"get_weather", "send_letter"}
+
+
+def test_a_pattern_finds_parts_of_words() -> None:
+    """The name counts more than the description, and a query without words finds everything."""
+    index = RegexToolIndex()
+    index.index_tools("s", (tool("a", "flower flow"), tool("wateRFLOWers", "x"), *TOOLS[:1]))
+
+    assert find(index, "please show me the flow")[0] == "wateRFLOWers"
+    assert set(find(index, "flow")) == {"wateRFLOWers", "a"}
+    assert len(find(index, "")) == 3
+    assert find(index, "the") == ("get_weather",)
+    assert find(index, " ".join(f"word{n:04}" for n in range(99)) + " flow") == ()
+
+
+def test_large_catalogs_are_searched_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What takes long does not hold the loop up, and finds the same."""
+    monkeypatch.setattr("chatclient.tools.search.keyword._SEARCHED_AT_ONCE", 2)
+    monkeypatch.setattr("chatclient.tools.search.keyword._AT_ONCE", 2)
+    monkeypatch.setattr("chatclient.tools.search.regex._AT_ONCE", 2)
+
+    async def first(index: ToolIndex) -> tuple[str, ...]:
+        await index.aindex_tools("s", TOOLS)
+        return (await index.asearch(ToolSearchRequest("s", "letter"))).tool_names
+
+    assert asyncio.run(first(KeywordToolIndex())) == ("send_letter",)
+    assert asyncio.run(first(RegexToolIndex())) == ("send_letter",)

@@ -1,0 +1,222 @@
+"""How the keyword index understands names, words and wishes."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chatclient.tools.search import KeywordToolIndex, ToolReference, ToolSearchRequest
+from chatclient.tools.search.stemming import stem
+from chatclient.tools.search.text import Words, hinted, parameter_texts
+
+DATA = Path(__file__).parent.parent.parent / "shared" / "data" / "toolsearch"
+
+
+def parameters(**descriptions: str) -> dict[str, Any]:
+    properties = {name: {"type": "string", "description": d} for name, d in descriptions.items()}
+    return {"type": "object", "properties": properties}
+
+
+FILLING = tuple(
+    ToolReference(f"{verb}_{thing}", f"{verb.title()}s a {thing} of somebody.")
+    for verb in ("paint", "wash", "carry", "hide")
+    for thing in ("fence", "door", "bucket", "stone", "ladder", "rope")
+)
+
+
+def first(query: str, *tools: ToolReference, filling: bool = True) -> str:
+    index = KeywordToolIndex()
+    index.index_tools("s", (*tools, *(FILLING if filling else ())))
+    return (index.search(ToolSearchRequest("s", query, 5)).tool_names or ("",))[0]
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("calculation", "calcul"), ("calculator", "calcul"), ("cities", "citi"), ("ties", "tie"),
+        ("running", "run"), ("hoping", "hope"), ("hopped", "hop"), ("agreed", "agre"),
+        ("feed", "feed"), ("sing", "sing"), ("glasses", "glass"), ("gas", "gas"),
+        ("bus", "bus"), ("conditional", "condit"), ("rationally", "ration"),
+        ("hopefulness", "hope"),
+        ("geology", "geolog"), ("analogous", "analog"), ("sensitivity", "sensit"),
+        ("relative", "relat"), ("native", "nativ"), ("adoption", "adopt"), ("region", "region"),
+        ("controlled", "control"), ("fall", "fall"), ("happy", "happi"), ("say", "say"),
+        ("yearly", "year"), ("beyond", "beyond"), ("employer", "employ"), ("generate", "generat"),
+        ("generalization", "general"), ("apology", "apolog"), ("quickly", "quick"),
+        ("conflated", "conflat"), ("sized", "size"), ("by", "by"), ("größe", "größe"),
+        ("repeatedly", "repeat"), ("communism", "communism"), ("rate", "rate"), ("logi", "logi"),
+    ],
+)  # fmt: skip
+def test_words_are_reduced_to_their_stems(word: str, expected: str) -> None:
+    """Forms of one word come out alike (values as of Porter's second algorithm)."""
+    assert stem(word) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "terms"),
+    [
+        ("getHTTPCode2", ["http", "code", "2"]),
+        ("list_open-orders.v3", ["list", "open", "order", "v", "3"]),
+        ("the user's Änderung", ["user", "änderung"]),
+        ("天气 forecast", ["天气", "forecast"]),
+        ("", []),
+    ],
+)
+def test_identifiers_are_split(text: str, terms: list[str]) -> None:
+    """Camel case, underscores, dots and digits separate words; stop words go."""
+    assert Words().terms(text) == terms
+
+
+def test_what_is_remembered_of_words_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long-lived index does not grow with each new word."""
+    monkeypatch.setattr("chatclient.tools.search.text._REMEMBERED", 3)
+    words = Words()
+    words.terms("one two three four five")
+
+    assert len(words._known) <= 3
+    assert words.terms("Lists two orders") == ["list", "two", "order"]
+
+
+@pytest.mark.parametrize(
+    "name", ["getInvoice", "get_invoice", "billing.invoice.get", "GET-INVOICE"]
+)
+def test_any_way_to_write_a_name_is_found(name: str) -> None:
+    """The words of a name count, however they are joined."""
+    assert first("show me invoices", ToolReference(name)) == name
+
+
+def test_parameters_are_searched() -> None:
+    """What a tool takes says what it is for, and so do allowed values, at any depth."""
+    take = ToolReference("a", "Does it.", parameters(latitude="Where", radius="In kilometres"))
+    deep: dict[str, Any] = {"properties": {"list": {"items": {"enum": ["celsius", 3]}}}}
+
+    assert first("within a radius", take) == "a"
+    assert first("how many kilometres", take) == "a"
+    assert first("in celsius", ToolReference("b", "Does it.", deep)) == "b"
+    assert parameter_texts({"properties": {"x": {"$ref": "#/$defs/D"}}, "$defs": {
+        "D": {"properties": {"inner": {"description": "about"}}}
+    }}) == (["x", "inner"], ["about"], [])  # fmt: skip
+
+
+def test_the_name_counts_more_than_the_description() -> None:
+    """Of two tools with a word, that with the word in its name comes first."""
+    named = ToolReference("zebra_lookup", "Does something quite different from others.")
+    told = ToolReference("animal_lookup", "Tells something about a zebra and others.")
+
+    assert first("zebra", told, named) == "zebra_lookup"
+
+
+def test_a_covered_name_wins() -> None:
+    """Of two equal matches, the tool whose name is all in the query comes first."""
+    exact = ToolReference("z_convert_currency")
+    longer = ToolReference("a_convert_currency_table_legacy_export")
+
+    assert first("convert currency", longer, exact) == "z_convert_currency"
+
+
+def test_rare_words_count_more() -> None:
+    """A word that few tools have decides."""
+    assert first("paint a walrus", ToolReference("walrus_show", "x")) == "walrus_show"
+
+
+def test_several_wishes_are_all_served() -> None:
+    """Each clause brings its tool to the front, though another clause has more words."""
+    index = KeywordToolIndex()
+    many = [
+        ToolReference(f"weather_{n}", f"Weather forecast for the city, kind {n}.") for n in range(9)
+    ]
+    index.index_tools("s", (*many, ToolReference("mail_send", "Sends a mail."), *FILLING))
+    query = "What is the weather forecast for the city of Rome? And then send a mail to Bob."
+
+    assert "mail_send" in index.search(ToolSearchRequest("s", query, 3)).tool_names
+
+
+def test_words_for_the_same_are_understood() -> None:
+    """A tool is found by a word of the same concept, after those that have the word itself."""
+    film = ToolReference("find_film", "Finds films.")
+
+    assert first("a good movie", film) == "find_film"
+    assert first("a good movie", film, ToolReference("z_movie", "Movies.")) == "z_movie"
+
+
+@pytest.mark.parametrize(
+    ("query", "terms"),
+    [
+        ("on 2024-05-01", {"date"}), ("on March 3", {"date"}), ("tomorrow", {"date"}),
+        ("at 10:30", {"time"}), ("5 pm", {"time"}), ("to bob@example.org", {"email"}),
+        ("of https://example.org", {"url"}), ("for $20", {"amount", "price"}),
+        ("of 10.0.0.1", {"ip"}), ("at 48.1, 11.5", {"latitud", "longitud"}),
+        ("in data.csv", {"file"}), ("by 20 %", {"percentag"}), ("in Boston, MA", {"citi", "locat"}),
+        ("nothing of the kind", set()),
+    ],
+)  # fmt: skip
+def test_values_tell_what_they_are_for(query: str, terms: set[str]) -> None:
+    """The kinds of values in a request hint at the parameters that take them."""
+    assert hinted(query) == terms
+
+
+def test_a_value_decides_between_equal_tools() -> None:
+    """A date in the request favours the tool that takes one."""
+    plain = ToolReference("a_booking", "Books it.", parameters(person="Who"))
+    dated = ToolReference("b_booking", "Books it.", parameters(date="When"))
+
+    assert first("booking 2024-05-01", plain, dated) == "b_booking"
+
+
+def test_equal_tools_keep_one_order() -> None:
+    """Ties are broken by name, so that results never change between runs."""
+    tools = [ToolReference(f"copy_{n:02}", "Makes a photocopy.") for n in range(30)]
+    shuffled = tools.copy()
+    random.Random(1).shuffle(shuffled)
+    index = KeywordToolIndex()
+    index.index_tools("s", shuffled)
+
+    found = index.search(ToolSearchRequest("s", "photocopy", 5)).tool_names
+    assert found == tuple(f"copy_{n:02}" for n in range(5))
+
+
+def test_large_catalogs_are_searched_by_their_telling_words() -> None:
+    """Frequent words nominate no more once rare ones have found enough; the best stay the same."""
+    index = KeywordToolIndex()
+    tools = [ToolReference(f"item_{n}", f"Handles an item of group {n % 3}.") for n in range(2000)]
+    index.index_tools("s", (*tools, ToolReference("zebra_item", "About a zebra, an item.")))
+
+    response = index.search(ToolSearchRequest("s", "the zebra item of group 1, 500 or 7", 3))
+    assert set(response.tool_names) == {"zebra_item", "item_500", "item_7"}
+
+
+def test_long_requests_are_read_to_their_end() -> None:
+    """Clauses beyond the most that are told apart are taken as one."""
+    query = ". ".join(f"Thing number {n}" for n in range(40)) + ". And wash a walrus"
+
+    assert first(query, ToolReference("walrus_wash", "Washes it.")) == "walrus_wash"
+    assert len(Words().clauses(query)) == 12
+
+
+@pytest.mark.skipif(not DATA.exists(), reason="the evaluation data is not here")
+def test_real_requests_find_their_tools() -> None:
+    """On real tools and requests the index does what the documentation says, and no worse."""
+    tools = [json.loads(line) for line in (DATA / "catalog.jsonl").read_text().splitlines()]
+    queries = [json.loads(line) for line in (DATA / "queries.jsonl").read_text().splitlines()]
+    index = KeywordToolIndex()
+    for source in {tool["source"] for tool in tools} - {"toucan-mcp"}:
+        own = [
+            ToolReference(t["id"], t["description"], t["parameters"])
+            for t in tools
+            if t["source"] == source
+        ]
+        index.index_tools(source, own)
+    shares = []
+    for query in queries[::6]:
+        session = query["source"].removesuffix("-agent")
+        found = index.search(ToolSearchRequest(session, query["query"], 5)).tool_names
+        alike = query.get("alts", {})
+        hits = [
+            gold in found or not set(found).isdisjoint(alike.get(gold, ()))
+            for gold in query["gold"]
+        ]
+        shares.append(sum(hits) / len(hits))
+
+    assert sum(shares) / len(shares) > 0.79

@@ -1,0 +1,284 @@
+"""Which session has which tools, with everything that several sessions have in common held once.
+
+The tools of a session are its catalog. A catalog is known by its content, so that ten thousand
+sessions over the same tools share one. It consists of segments, which never change and carry what
+an index has built of their tools. A catalog that differs little from a known one is made of the
+other's segments, without the tools that are gone, and of one more segment for the new ones: a
+change costs what has changed, and sessions that have a few tools of their own share the rest.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Generic, TypeVar
+
+from chatclient.tools.search.index import ToolReference, ToolSearchRequest
+
+P = TypeVar("P")
+
+_KEPT = 8  # catalogs that stay when no session has them: sessions of one request come again
+_MOST_PARTS = 5  # segments of a catalog; a search visits each
+_SMALL_CHANGE = 16  # tools that may always come and go without everything being built anew
+_FILTERS = 16  # results of filters that a catalog remembers
+
+
+@dataclass(eq=False)
+class Segment(Generic[P]):
+    """Tools that are indexed together.
+
+    Attributes:
+        references: The tools; a tool's number is its place.
+        payload: What an index has built of them, or None as long as it has not.
+        building: Held while it is built.
+        users: How many catalogs have it.
+    """
+
+    references: tuple[ToolReference, ...]
+    payload: P | None = None
+    building: threading.Lock = field(default_factory=threading.Lock)
+    users: int = 0
+
+    def built(self, build: Callable[[Sequence[ToolReference]], P]) -> P:
+        """Return the payload; the first thread builds it, the others wait for that."""
+        with self.building:
+            if self.payload is None:
+                self.payload = build(self.references)
+            return self.payload
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part(Generic[P]):
+    """A segment as part of a catalog.
+
+    Attributes:
+        segment: The segment.
+        offset: The number of its first tool in the catalog.
+        removed: The numbers (within the segment) of tools that the catalog has not.
+    """
+
+    segment: Segment[P]
+    offset: int = 0
+    removed: frozenset[int] = frozenset()
+
+    def live(self) -> Iterator[tuple[int, ToolReference]]:
+        """Yield the tools that count, with their numbers within the segment."""
+        for number, reference in enumerate(self.segment.references):
+            if number not in self.removed:
+                yield number, reference
+
+    def __len__(self) -> int:
+        return len(self.segment.references) - len(self.removed)
+
+
+class Catalog(Generic[P]):
+    """The tools of one or many sessions; its content never changes.
+
+    Attributes:
+        key: What tells one content from another.
+        parts: Where its tools are.
+        size: How many there are.
+        sessions: How many sessions have it.
+    """
+
+    def __init__(self, key: bytes, parts: Iterable[Part[P]]) -> None:
+        self.key = key
+        self.parts: tuple[Part[P], ...] = tuple(parts)
+        self.size = sum(map(len, self.parts))
+        self.sessions = 0
+        self._restricted = any(r.roles for part in self.parts for _, r in part.live())
+        self._admitted: OrderedDict[tuple[frozenset[str], frozenset[str]], frozenset[int]]
+        self._admitted = OrderedDict()
+
+    def reference(self, number: int) -> ToolReference:
+        """Return the tool with this number in the catalog."""
+        for part in self.parts:
+            within = number - part.offset
+            if within < len(part.segment.references):
+                return part.segment.references[within]
+        raise IndexError(number)
+
+    def admitted(self, request: ToolSearchRequest) -> frozenset[int] | None:
+        """Return the numbers of the tools that a request may find by category and role.
+
+        None stands for all. What a request excludes by name is not taken out here.
+        """
+        categories = request.wanted_categories
+        roles = frozenset(request.roles) if self._restricted else frozenset()
+        if not categories and not self._restricted:
+            return None
+        known = self._admitted.get((categories, roles))
+        if known is None:
+            bare = ToolSearchRequest("", "", category_filter=categories, roles=roles)
+            known = frozenset(
+                part.offset + number
+                for part in self.parts
+                for number, reference in part.live()
+                if bare.admits(reference)
+            )
+            # Two threads may do this at once: both find the same, and a dict survives it.
+            self._admitted[categories, roles] = known
+            while len(self._admitted) > _FILTERS:
+                self._admitted.popitem(last=False)
+        return known
+
+
+@dataclass(frozen=True, slots=True)
+class Change(Generic[P]):
+    """What came of giving tools to a session, or of taking them away.
+
+    Attributes:
+        catalog: What the session has now; None when it has nothing.
+        dropped: Segments that no catalog has any more.
+    """
+
+    catalog: Catalog[P] | None
+    dropped: tuple[Segment[P], ...] = ()
+
+
+class Catalogs(Generic[P]):
+    """The catalogs of all sessions; safe to use from many threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sessions: dict[str, Catalog[P]] = {}
+        self._catalogs: dict[bytes, Catalog[P]] = {}
+        # Catalogs in the order of their last use, each with the tuple that it was last made of.
+        self._recent: OrderedDict[bytes, tuple[ToolReference, ...]] = OrderedDict()
+
+    def of(self, session_id: str) -> Catalog[P] | None:
+        """Return what a session has."""
+        return self._sessions.get(session_id)
+
+    def assign(self, session_id: str, references: Sequence[ToolReference]) -> Change[P]:
+        """Give *references* to a session in place of what it had."""
+        with self._lock:
+            before = self._sessions.get(session_id)
+            same = self._made_of(references, before)
+        given = tuple(references)
+        unique = () if same else _by_name(given)
+        key = same.key if same else _key(unique)
+        with self._lock:
+            before = self._sessions.get(session_id)
+            catalog = self._catalogs.get(key)
+            if catalog is None:
+                catalog = self._add(Catalog(key, self._parts(unique, before)))
+            self._recent[key] = given
+            self._recent.move_to_end(key)
+            if catalog is before:
+                return Change(catalog)
+            catalog.sessions += 1
+            self._sessions[session_id] = catalog
+            return Change(catalog, self._release(before))
+
+    def remove(self, session_id: str) -> Change[P]:
+        """Take everything from a session."""
+        with self._lock:
+            return Change(None, self._release(self._sessions.pop(session_id, None)))
+
+    def clear(self) -> tuple[Segment[P], ...]:
+        """Take everything from everybody, and return all segments."""
+        with self._lock:
+            segments = {
+                id(part.segment): part.segment
+                for catalog in self._catalogs.values()
+                for part in catalog.parts
+            }
+            self._sessions.clear()
+            self._catalogs.clear()
+            self._recent.clear()
+            return tuple(segments.values())
+
+    def _made_of(
+        self, references: Sequence[ToolReference], before: Catalog[P] | None
+    ) -> Catalog[P] | None:
+        """Return the catalog that was made of this very tuple."""
+        if before is not None and self._recent.get(before.key) is references:
+            return before
+        key = next((key for key, given in self._recent.items() if given is references), None)
+        return None if key is None else self._catalogs[key]
+
+    def _add(self, catalog: Catalog[P]) -> Catalog[P]:
+        self._catalogs[catalog.key] = catalog
+        for part in catalog.parts:
+            part.segment.users += 1
+        return catalog
+
+    def _release(self, catalog: Catalog[P] | None) -> tuple[Segment[P], ...]:
+        """Note that one session less has *catalog*; forget what nobody had for long."""
+        if catalog is not None:
+            catalog.sessions -= 1
+        dropped: list[Segment[P]] = []
+        for key in list(self._recent)[: max(0, len(self._recent) - _KEPT)]:
+            del self._recent[key]
+            if not self._catalogs[key].sessions:
+                dropped += self._drop(self._catalogs[key])
+        if catalog is not None and not catalog.sessions and catalog.key not in self._recent:
+            dropped += self._drop(catalog)
+        return tuple(dropped)
+
+    def _drop(self, catalog: Catalog[P]) -> Iterator[Segment[P]]:
+        del self._catalogs[catalog.key]
+        for part in catalog.parts:
+            part.segment.users -= 1
+            if not part.segment.users:
+                yield part.segment
+
+    def _parts(
+        self, references: Sequence[ToolReference], before: Catalog[P] | None
+    ) -> list[Part[P]]:
+        """Return the parts of a new catalog, those of the most similar known one if possible."""
+        wanted = {reference.fingerprint: reference for reference in references}
+        known = [self._catalogs[key] for key in self._recent]
+        best: list[Part[P]] | None = None
+        least = max(_SMALL_CHANGE, len(references) // 4)
+        for base in [*([before] if before is not None else ()), *reversed(known)]:
+            if abs(base.size - len(references)) > least:
+                continue
+            present = {r.fingerprint for part in base.parts for _, r in part.live()}
+            change = len(present ^ wanted.keys())
+            if change < least:
+                least = change
+                best = _derived(base, wanted)
+        return best if best is not None else _laid_out([(Segment(tuple(references)), frozenset())])
+
+
+def _derived(base: Catalog[P], wanted: dict[bytes, ToolReference]) -> list[Part[P]] | None:
+    """Return *base* with what it lacks and without the rest; None if little would be left."""
+    lacking = dict(wanted)
+    parts: list[Part[P]] = []
+    for part in base.parts:
+        gone = {number for number, r in part.live() if lacking.pop(r.fingerprint, None) is None}
+        parts.append(Part(part.segment, 0, part.removed | gone))
+    if len(parts[0]) < len(wanted) // 2:
+        return None
+    if len(parts) >= _MOST_PARTS:
+        lacking.update((r.fingerprint, r) for part in parts[1:] for _, r in part.live())
+        del parts[1:]
+    pieces = [(part.segment, part.removed) for part in parts if len(part)]
+    if lacking:
+        pieces.append((Segment(tuple(lacking.values())), frozenset()))
+    return _laid_out(pieces)
+
+
+def _laid_out(pieces: Iterable[tuple[Segment[P], frozenset[int]]]) -> list[Part[P]]:
+    """Return parts that number their tools one after another."""
+    parts: list[Part[P]] = []
+    offset = 0
+    for segment, removed in pieces:
+        parts.append(Part(segment, offset, removed))
+        offset += len(segment.references)
+    return parts
+
+
+def _by_name(references: Sequence[ToolReference]) -> tuple[ToolReference, ...]:
+    """Return the tools in the order of their names; of two with one name, the first."""
+    unique: dict[str, ToolReference] = {}
+    for reference in references:
+        unique.setdefault(reference.tool_name, reference)
+    return tuple(unique[name] for name in sorted(unique))
+
+
+def _key(references: Iterable[ToolReference]) -> bytes:
+    return blake2b(b"".join(r.fingerprint for r in references), digest_size=16).digest()

@@ -1,0 +1,126 @@
+"""The stem of an English word, after Porter's second algorithm (snowballstem.org/algorithms)."""
+
+import re
+from functools import lru_cache
+
+_VOWELS = "aeiouy"
+_VOWEL = re.compile("[aeiouy]")
+_SHORT_END = re.compile(r"(^[aeiouy][^aeiouy]|[^aeiouy][aeiouy][^aeiouywxY])$")
+_EARLY_REGIONS = ("gener", "commun", "arsen")
+_DOUBLES = ("bb", "dd", "ff", "gg", "mm", "nn", "pp", "rr", "tt")
+
+# Longer endings stand before those that they end in.
+_SECOND = {
+    "ization": "ize", "ational": "ate", "fulness": "ful", "ousness": "ous", "iveness": "ive",
+    "tional": "tion", "biliti": "ble", "lessli": "less", "entli": "ent", "ation": "ate",
+    "alism": "al", "aliti": "al", "ousli": "ous", "iviti": "ive", "fulli": "ful", "enci": "ence",
+    "anci": "ance", "abli": "able", "izer": "ize", "ator": "ate", "alli": "al", "bli": "ble",
+}  # fmt: skip
+_THIRD = {
+    "ational": "ate", "tional": "tion", "alize": "al", "icate": "ic", "iciti": "ic", "ical": "ic",
+    "ful": "", "ness": "",
+}  # fmt: skip
+_FOURTH = (
+    "ement", "ance", "ence", "able", "ible", "ment", "ant", "ent", "ism", "ate", "iti", "ous",
+    "ive", "ize", "al", "er", "ic",
+)  # fmt: skip
+
+
+@lru_cache(4096)
+def stem(word: str) -> str:
+    """Return the stem of *word*, which is in lower case; what is not ASCII stays as it is."""
+    if len(word) < 3 or not word.isascii():  # noqa: PLR2004
+        return word
+    word = re.sub("(?:^|(?<=[aeiouy]))y", "Y", word)  # here a consonant
+    first = _region(word)
+    second = _after_consonant(word, first)
+    word = _past_and_present(_plural(word), first)
+    if len(word) > 2 and word[-1] in "yY" and word[-2] not in _VOWELS:  # noqa: PLR2004
+        word = word[:-1] + "i"
+    word = _derivation(word, first)
+    word = _replaced(word, _THIRD, first)
+    if word.endswith("ative") and len(word) - 5 >= second:
+        word = word[:-5]
+    word = _residue(word, second)
+    return _final_letter(word, first, second).lower()
+
+
+def _region(word: str) -> int:
+    for start in _EARLY_REGIONS:
+        if word.startswith(start):
+            return len(start)
+    return _after_consonant(word, 0)
+
+
+def _after_consonant(word: str, start: int) -> int:
+    """Return where the part after the first consonant that follows a vowel begins."""
+    for i in range(start + 1, len(word)):
+        if word[i] not in _VOWELS and word[i - 1] in _VOWELS:
+            return i + 1
+    return len(word)
+
+
+def _plural(word: str) -> str:
+    if word.endswith("sses"):
+        return word[:-2]
+    if word.endswith(("ied", "ies")):
+        return word[:-2] if len(word) > 4 else word[:-1]  # noqa: PLR2004
+    if word.endswith("s") and not word.endswith(("us", "ss")) and _VOWEL.search(word[:-2]):
+        return word[:-1]
+    return word
+
+
+def _past_and_present(word: str, region: int) -> str:
+    for ending in ("eedly", "eed"):
+        if word.endswith(ending):
+            cut = len(word) - len(ending)
+            return word[:cut] + "ee" if cut >= region else word
+    for ending in ("ingly", "edly", "ing", "ed"):
+        if word.endswith(ending):
+            base = word[: -len(ending)]
+            return _mended(base, region) if _VOWEL.search(base) else word
+    return word
+
+
+def _mended(base: str, region: int) -> str:
+    """Return *base* as it was before an `ed` or `ing` came to it."""
+    if base.endswith(("at", "bl", "iz")):
+        return base + "e"
+    if base.endswith(_DOUBLES):
+        return base[:-1]
+    return base + "e" if region >= len(base) and _SHORT_END.search(base) else base
+
+
+def _derivation(word: str, region: int) -> str:
+    if word.endswith("logi"):
+        return word[:-1] if len(word) - 3 >= region else word
+    changed = _replaced(word, _SECOND, region)
+    if changed == word and word.endswith("li") and not word.endswith(tuple(_SECOND)):
+        return word[:-2] if len(word) - 2 >= region and word[-3] in "cdeghkmnrt" else word
+    return changed
+
+
+def _replaced(word: str, endings: dict[str, str], region: int) -> str:
+    for ending, instead in endings.items():
+        if word.endswith(ending):
+            cut = len(word) - len(ending)
+            return word[:cut] + instead if cut >= region else word
+    return word
+
+
+def _residue(word: str, region: int) -> str:
+    for ending in _FOURTH:
+        if word.endswith(ending):
+            cut = len(word) - len(ending)
+            return word[:cut] if cut >= region else word
+    if word.endswith(("sion", "tion")) and len(word) - 3 >= region:
+        return word[:-3]
+    return word
+
+
+def _final_letter(word: str, first: int, second: int) -> str:
+    before = len(word) - 1
+    if word.endswith("e"):
+        drop = before >= second or (before >= first and not _SHORT_END.search(word[:-1]))
+        return word[:-1] if drop else word
+    return word[:-1] if word.endswith("ll") and before >= second else word
