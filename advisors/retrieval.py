@@ -1,0 +1,192 @@
+"""Answers from documents: what is found for the user's question goes into the prompt."""
+
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from chatclient.chain import (
+    MEMORY_ORDER,
+    SOURCES,
+    TOOL_CALLING_ORDER,
+    ChatClientRequest,
+    ChatClientResponse,
+    Next,
+)
+from chatclient.errors import UsageError
+from chatclient.logs import get_logger
+from chatclient.messages import Message, SystemMessage, UserMessage
+from chatclient.rag import (
+    ConcatenationJoiner,
+    ContextualQueryAugmenter,
+    DocumentJoiner,
+    DocumentPostProcessor,
+    DocumentRetriever,
+    Query,
+    QueryAugmenter,
+    QueryExpander,
+    QueryTransformer,
+    RetrievalError,
+)
+from chatclient.runtime import Runtime
+from chatclient.values import merged
+from chatclient.vector_store import Document
+
+RETRIEVAL_ORDER = (MEMORY_ORDER + TOOL_CALLING_ORDER) // 2
+"""Where retrieval stands by default: between memory, which remembers what the user said and not
+what retrieval made of it, and the tool loop, so that it is done once for all rounds."""
+
+DOCUMENT_CONTEXT = "rag_document_context"
+"""The key of the documents found, a tuple: in the context of requests further in and of the
+response, and in the values of the response's metadata."""
+
+log = get_logger(__name__)
+
+Find = Callable[[Query, Runtime], Awaitable[Sequence[Document]]]
+"""Finds all documents for a query, the way an advisor does it."""
+
+
+class RetrievalAugmentationAdvisor:
+    """Looks for documents that help with the user's question, and asks the question with them.
+
+    The question passes the transformers one after another and is expanded to several, each
+    retriever is asked each of them, what they found is joined and passes the post-processors, and
+    the augmenter makes of it what the model is asked. A request whose last user message has no
+    text goes on as it is.
+
+    A retriever that fails is left out, and a warning logged; only when all fail, so does the
+    request. Inside the tool loop (with a higher order) documents are looked for once all the same.
+
+    Args:
+        *retrievers: Where documents come from.
+        query_transformers: Make the question one that finds more, one after another.
+        query_expander: Makes several questions of it.
+        joiner: Makes one list of all that was found; default: by score.
+        post_processors: Sort, drop or shorten what was found, one after another; they are given
+            the user's own question.
+        augmenter: Makes what the model is asked of the user's own question and the documents.
+        order: Where the advisor stands in the chain.
+        concurrency: How many retrievals run at once on an event loop.
+        blocking_concurrency: The same for blocking calls. With 1 they run one after another on
+            the caller's thread, so that thread-locals work; with more, in a pool of threads.
+        timeout: Seconds one retrieval may take on an event loop, or None.
+
+    Raises:
+        UsageError: There is no retriever.
+    """
+
+    def __init__(
+        self,
+        *retrievers: DocumentRetriever,
+        query_transformers: Iterable[QueryTransformer] = (),
+        query_expander: QueryExpander | None = None,
+        joiner: DocumentJoiner | None = None,
+        post_processors: Iterable[DocumentPostProcessor] = (),
+        augmenter: QueryAugmenter | None = None,
+        order: int = RETRIEVAL_ORDER,
+        concurrency: int = 8,
+        blocking_concurrency: int = 1,
+        timeout: float | None = None,
+    ) -> None:
+        if not retrievers:
+            msg = "retrieval needs at least one retriever to get documents from"
+            raise UsageError(msg)
+        self.order = order
+        self._retrievers = retrievers
+        self._transformers = tuple(query_transformers)
+        self._expand = query_expander
+        self._join = joiner or ConcatenationJoiner()
+        self._post_processors = tuple(post_processors)
+        self._concurrency = {False: concurrency, True: blocking_concurrency}
+        self._timeout = timeout
+        augmenter = augmenter or ContextualQueryAugmenter()
+        self._augmentation = Augmentation(self.find, augmenter, DOCUMENT_CONTEXT)
+
+    async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        """Return the response to the question, asked with documents.
+
+        Raises:
+            RetrievalError: All retrievers failed.
+        """
+        return await self._augmentation(request, call_next)
+
+    async def find(self, query: Query, runtime: Runtime) -> Sequence[Document]:
+        """Return the documents for *query*, best first.
+
+        Raises:
+            RetrievalError: All retrievers failed.
+        """
+        wanted = query
+        for transform in self._transformers:
+            wanted = await transform(wanted, runtime)
+        queries = [wanted] if self._expand is None else await self._expand(wanted, runtime)
+        documents: Sequence[Document] = self._join(await self._retrieved(queries, runtime))
+        for process in self._post_processors:
+            documents = await process(query, documents, runtime)
+        return documents
+
+    async def _retrieved(
+        self, queries: Sequence[Query], runtime: Runtime
+    ) -> list[Sequence[Document]]:
+        """Return what each retriever that works found for each query."""
+        jobs = [self._job(r, query) for query in queries for r in self._retrievers]
+        results = await runtime.gather(jobs, limit=self._concurrency[runtime.blocking])
+        errors = [result for result in results if isinstance(result, Exception)]
+        if errors and len(errors) == len(results):
+            msg = f"no documents could be retrieved; the first of {len(errors)} errors: {errors[0]}"
+            raise RetrievalError(msg) from errors[0]
+        return [result for result in results if not isinstance(result, Exception)]
+
+    def _job(
+        self, retriever: DocumentRetriever, query: Query
+    ) -> Callable[[Runtime], Coroutine[Any, Any, Sequence[Document] | Exception]]:
+        async def retrieve(runtime: Runtime) -> Sequence[Document] | Exception:
+            try:
+                return await runtime.within(self._timeout, retriever(query, runtime))
+            except Exception as error:  # noqa: BLE001 - the others may do without it
+                log.warning("retriever left out", retriever=repr(retriever), error=repr(error))
+                return error
+
+        return retrieve
+
+
+class Augmentation:
+    """Asks the user's question with documents, once for all rounds of a tool loop.
+
+    Args:
+        find: Finds the documents.
+        augment: Makes what the model is asked.
+        key: The key of the documents in contexts and metadata.
+    """
+
+    def __init__(self, find: Find, augment: QueryAugmenter, key: str) -> None:
+        self._find = find
+        self._augment = augment
+        self._key = key
+        self._slot = f"{key}_{id(self):x}"
+
+    async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        """Return the response to the augmented request, with the documents."""
+        asked = request.prompt.user_message
+        if asked is None or not asked.text.strip():
+            return await call_next(request)
+        done: tuple[str, str, tuple[Document, ...]] | None = request.context.get(self._slot)
+        if done is None or done[0] != asked.text:
+            query = Query(asked.text, _before(request.prompt.messages, asked), request.context)
+            documents = tuple(await self._find(query, request.runtime))
+            done = (asked.text, self._augment(query, documents), documents)
+        _, text, documents = done
+        sources = (*request.context.get(SOURCES, ()), *documents)
+        context = {self._slot: done, self._key: documents, SOURCES: sources}
+        prompt = request.prompt.augment_user_message(text)
+        response = await call_next(request.mutate(prompt=prompt, context=context))
+        answer = response.chat_response
+        metadata = answer.metadata
+        values = merged(metadata.values, {self._key: documents})
+        answer = replace(answer, metadata=replace(metadata, values=values))
+        return response.mutate(chat_response=answer, context=context)
+
+
+def _before(messages: Sequence[Message], asked: UserMessage) -> tuple[Message, ...]:
+    """Return what was said before the question, but for system messages."""
+    at = next(i for i in reversed(range(len(messages))) if messages[i] is asked)
+    return tuple(m for m in messages[:at] if not isinstance(m, SystemMessage))

@@ -1,0 +1,42 @@
+"""Retrieval: from what the user asks to the documents that help, and into the prompt."""
+
+from chatclient.rag.augmentation import ContextualQueryAugmenter, framed
+from chatclient.rag.documents import ConcatenationJoiner, DocumentLimit, ReciprocalRankJoiner
+from chatclient.rag.query import (
+    DocumentJoiner,
+    DocumentPostProcessor,
+    DocumentRetriever,
+    Query,
+    QueryAugmenter,
+    QueryExpander,
+    QueryTransformer,
+    RetrievalError,
+)
+from chatclient.rag.stores import VectorStoreDocumentRetriever
+from chatclient.rag.transformers import (
+    CompressionQueryTransformer,
+    MultiQueryExpander,
+    RewriteQueryTransformer,
+    TranslationQueryTransformer,
+)
+
+__all__ = [
+    "CompressionQueryTransformer",
+    "ConcatenationJoiner",
+    "ContextualQueryAugmenter",
+    "DocumentJoiner",
+    "DocumentLimit",
+    "DocumentPostProcessor",
+    "DocumentRetriever",
+    "MultiQueryExpander",
+    "Query",
+    "QueryAugmenter",
+    "QueryExpander",
+    "QueryTransformer",
+    "ReciprocalRankJoiner",
+    "RetrievalError",
+    "RewriteQueryTransformer",
+    "TranslationQueryTransformer",
+    "VectorStoreDocumentRetriever",
+    "framed",
+]

@@ -1,0 +1,208 @@
+"""Filters on the metadata of documents, written as plain data.
+
+A filter is a mapping. Each key names a piece of metadata, its value says what that must be:
+
+* `{"tenant": "acme"}`: equal to it;
+* `{"year": {"gte": 2020, "lt": 2025}}`: all of these comparisons hold. There are `eq`, `ne`, `gt`,
+  `gte`, `lt`, `lte`, `in` and `not_in` (one of, none of a list), `contains` (a list that has the
+  value) and `exists` (True or False).
+
+All keys must hold. `$and` and `$or` take lists of filters, `$not` one. Metadata that is missing, or
+of another type than a comparison's value, holds for `ne`, `not_in` and `exists: False` only.
+"""
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from chatclient.errors import UsageError
+
+Filter = Mapping[str, Any]
+"""Which documents are meant, by their metadata; see `chatclient.vector_store.filters`."""
+
+Predicate = Callable[[Mapping[str, Any]], bool]
+
+_MISSING = object()
+_ORDERINGS: Mapping[str, Callable[[Any, Any], bool]] = {
+    "gt": operator.gt,
+    "gte": operator.ge,
+    "lt": operator.lt,
+    "lte": operator.le,
+}
+_SQL_ORDERINGS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
+
+
+def predicate(where: Filter | None) -> Predicate:
+    """Return a function that says whether metadata fits *where*; None fits all.
+
+    Raises:
+        UsageError: It is no filter.
+    """
+    tests = [_test(key, value) for key, value in (where or {}).items()]
+    return lambda metadata: all(test(metadata) for test in tests)
+
+
+def _test(key: str, value: Any) -> Predicate:
+    match key:
+        case "$and":
+            all_of = [predicate(each) for each in _filters(key, value)]
+            return lambda metadata: all(fits(metadata) for fits in all_of)
+        case "$or":
+            any_of = [predicate(each) for each in _filters(key, value)]
+            return lambda metadata: any(fits(metadata) for fits in any_of)
+        case "$not":
+            no = predicate(_filters(key, [value])[0])
+            return lambda metadata: not no(metadata)
+    checks = [_check(name, wanted) for name, wanted in comparisons(key, value)]
+    return lambda metadata: all(check(metadata.get(key, _MISSING)) for check in checks)
+
+
+def _filters(key: str, value: Any) -> Sequence[Filter]:
+    if not isinstance(value, list | tuple) or not all(isinstance(v, Mapping) for v in value):
+        msg = f"{key!r} in a filter takes {'a filter' if key == '$not' else 'a list of filters'}"
+        raise UsageError(msg)
+    return value
+
+
+def comparisons(key: str, value: Any) -> list[tuple[str, Any]]:
+    """Return what a filter asks of one piece of metadata, as names and values of comparisons."""
+    if key.startswith("$"):
+        msg = f"{key!r} is no part of a filter; there are '$and', '$or' and '$not'"
+        raise UsageError(msg)
+    if '"' in key or "\\" in key:
+        msg = f"a filter cannot name {key!r}: there are quotes or backslashes in it"
+        raise UsageError(msg)
+    asked = list(value.items()) if isinstance(value, Mapping) else [("eq", value)]
+    for name, wanted in asked:
+        if name not in _COMPARISONS:
+            msg = f"no comparison is called {name!r}; there are {', '.join(sorted(_COMPARISONS))}"
+            raise UsageError(msg)
+        if name in ("in", "not_in") and not isinstance(wanted, list | tuple | set | frozenset):
+            msg = f"{name!r} in a filter takes a list, not a {type(wanted).__name__}"
+            raise UsageError(msg)
+        for each in wanted if name in ("in", "not_in") else [wanted]:
+            if not isinstance(each, str | int | float | None):
+                msg = f"a filter compares texts, numbers, truth values and None, not {each!r}"
+                raise UsageError(msg)
+    return asked
+
+
+_COMPARISONS = {"eq", "ne", "in", "not_in", "contains", "exists", *_ORDERINGS}
+
+
+def _check(name: str, wanted: Any) -> Callable[[Any], bool]:
+    match name:
+        case "eq":
+            return lambda found: _same(found, wanted)
+        case "ne":
+            return lambda found: not _same(found, wanted)
+        case "in":
+            return lambda found: any(_same(found, each) for each in wanted)
+        case "not_in":
+            return lambda found: not any(_same(found, each) for each in wanted)
+        case "contains":
+            return lambda found: (
+                isinstance(found, list | tuple) and any(_same(each, wanted) for each in found)
+            )
+        case "exists":
+            return lambda found: (found is not _MISSING and found is not None) is bool(wanted)
+    compare = _ORDERINGS[name]
+    return lambda found: _comparable(found, wanted) and compare(found, wanted)
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, bool):
+        return "bool"
+    return "number" if isinstance(value, int | float) else type(value).__name__
+
+
+def _same(found: Any, wanted: Any) -> bool:
+    return _kind(found) == _kind(wanted) and bool(found == wanted)
+
+
+def _comparable(found: Any, wanted: Any) -> bool:
+    return _kind(found) == _kind(wanted) and _kind(wanted) in ("number", "str")
+
+
+def sql(where: Filter | None, column: str) -> tuple[str, list[Any]]:
+    """Return *where* as a condition of SQLite on a column of JSON, with its parameters.
+
+    Only names of comparisons get into the text; keys and values are parameters.
+
+    Raises:
+        UsageError: It is no filter.
+    """
+    conditions: list[str] = []
+    parameters: list[Any] = []
+    for key, value in (where or {}).items():
+        condition, more = _condition(key, value, column)
+        conditions.append(condition)
+        parameters += more
+    return " AND ".join(conditions) or "1", parameters
+
+
+def _condition(key: str, value: Any, column: str) -> tuple[str, list[Any]]:
+    if key in ("$and", "$or"):
+        found = [sql(each, column) for each in _filters(key, value)]
+        joined = f" {key[1:].upper()} ".join(f"({text})" for text, _ in found)
+        empty = "1" if key == "$and" else "0"
+        return f"({joined or empty})", [p for _, parameters in found for p in parameters]
+    if key == "$not":
+        text, parameters = sql(_filters(key, [value])[0], column)
+        return f"NOT ({text})", parameters
+    conditions: list[str] = []
+    all_parameters: list[Any] = []
+    for name, wanted in comparisons(key, value):
+        condition, more = _comparison(name, wanted, column, _path(key))
+        conditions.append(f"({condition})")
+        all_parameters += more
+    return " AND ".join(conditions) or "1", all_parameters
+
+
+def _path(key: str) -> str:
+    return f'$."{key}"'
+
+
+def _comparison(name: str, wanted: Any, column: str, path: str) -> tuple[str, list[Any]]:
+    """Return one comparison; whatever is missing makes it 0, never NULL."""
+    value = f"json_extract({column}, ?)"
+    match name:
+        case "eq":
+            return _equal(wanted, column, path)
+        case "ne":
+            text, parameters = _equal(wanted, column, path)
+            return f"NOT ({text})", parameters
+        case "in" | "not_in":
+            found = [_equal(each, column, path) for each in wanted]
+            text = " OR ".join(f"({text})" for text, _ in found) or "0"
+            parameters = [p for _, more in found for p in more]
+            return (text if name == "in" else f"NOT ({text})"), parameters
+        case "contains":
+            text, parameters = _equal_to("each.value", "each.type", wanted)
+            listed = f"json_each({column}, ?) AS each"
+            array = f"coalesce(json_type({column}, ?) = 'array', 0)"
+            some = f"EXISTS (SELECT 1 FROM {listed} WHERE {text})"  # noqa: S608 - parameters
+            return f"{array} AND {some}", [path, path, *parameters]
+        case "exists":
+            there = f"coalesce(json_type({column}, ?) != 'null', 0)"
+            return (there if wanted else f"NOT {there}"), [path]
+    kinds = "('integer', 'real')" if _kind(wanted) == "number" else "('text')"
+    if _kind(wanted) not in ("number", "str"):
+        return "0", []
+    ordered = f"{value} {_SQL_ORDERINGS[name]} ?"
+    return f"coalesce(json_type({column}, ?) IN {kinds} AND {ordered}, 0)", [path, path, wanted]
+
+
+def _equal(wanted: Any, column: str, path: str) -> tuple[str, list[Any]]:
+    text, parameters = _equal_to(f"json_extract({column}, ?)", f"json_type({column}, ?)", wanted)
+    # Type and value are taken from the same place: the path goes before each.
+    return text, [path] if wanted is None or isinstance(wanted, bool) else [path, path, *parameters]
+
+
+def _equal_to(value: str, kind: str, wanted: Any) -> tuple[str, list[Any]]:
+    if wanted is None or isinstance(wanted, bool):
+        name = {None: "null", True: "true", False: "false"}[wanted]
+        return f"coalesce({kind} = '{name}', 0)", []
+    if isinstance(wanted, int | float):
+        return f"coalesce({kind} IN ('integer', 'real') AND {value} = ?, 0)", [wanted]
+    return f"coalesce({kind} = 'text' AND {value} = ?, 0)", [wanted]

@@ -1,0 +1,209 @@
+"""The contract of a store of documents that finds those that are about the same as a text."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+from uuid import uuid4
+
+from chatclient.embedding import EmbeddingModel, Vector
+from chatclient.errors import UsageError
+from chatclient.operations import Retrieval
+from chatclient.runtime import BLOCKING, ON_LOOP, Runtime, drive
+from chatclient.values import EMPTY, frozen
+from chatclient.vector_store.filters import Filter, predicate
+
+DEFAULT_TOP_K = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A text, with what is known about it.
+
+    Attributes:
+        text: What it says; this is embedded.
+        metadata: What to filter by: texts, numbers, truth values, None, and lists of these.
+        id: What it is called; one is made up where there is none. Adding a document again
+            replaces it.
+        score: How near it is to what was searched for, 1.0 for the same; None outside of a search.
+    """
+
+    text: str
+    metadata: Mapping[str, Any] = EMPTY
+    id: str = field(default_factory=lambda: uuid4().hex)
+    score: float | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "metadata", frozen(self.metadata))
+
+    def scored(self, score: float) -> Self:
+        """Return this document as the result of a search."""
+        return replace(self, score=score)
+
+
+@dataclass(frozen=True, slots=True)
+class SimilaritySearch:
+    """What is searched for.
+
+    Attributes:
+        query: A text; documents that are about the same are found.
+        top_k: At most how many.
+        threshold: The least score of a result, between -1.0 and 1.0; None takes all.
+        where: Which documents count; see `chatclient.vector_store.filters`.
+
+    Raises:
+        UsageError: *top_k* is less than one, or *where* is no filter.
+    """
+
+    query: str
+    top_k: int = DEFAULT_TOP_K
+    threshold: float | None = None
+    where: Filter | None = None
+
+    def __post_init__(self) -> None:
+        if self.top_k < 1:
+            msg = f"top_k is {self.top_k}; ask for at least one document"
+            raise UsageError(msg)
+        predicate(self.where)
+
+
+class VectorStore(ABC):
+    """Holds documents with their vectors, and finds the nearest ones by cosine similarity.
+
+    An implementor writes `store`, `erase` and `nearest`, which serve blocking and asynchronous
+    callers alike and do all waiting through the runtime they are given. Advisors and tools, which
+    have a runtime, call `put`, `find_all` and `remove`; applications the others.
+
+    Args:
+        embedding_model: Makes the vectors, of documents and of queries.
+    """
+
+    def __init__(self, embedding_model: EmbeddingModel) -> None:
+        self.embedding_model = embedding_model
+
+    @abstractmethod
+    async def store(
+        self, documents: Sequence[Document], vectors: Sequence[Vector], runtime: Runtime
+    ) -> None:
+        """Keep *documents* with their vectors, in place of those with the same ids."""
+
+    @abstractmethod
+    async def erase(
+        self, ids: Collection[str] | None, where: Filter | None, runtime: Runtime
+    ) -> int:
+        """Forget the documents with these ids (None: whatever ids) that fit *where*."""
+
+    @abstractmethod
+    async def nearest(
+        self, vector: Vector, search: SimilaritySearch, runtime: Runtime
+    ) -> list[Document]:
+        """Return the documents nearest to *vector* as *search* asks, best first."""
+
+    async def put(self, documents: Iterable[Document], runtime: Runtime) -> list[str]:
+        """Embed and keep *documents*; see `add`."""
+        kept = list({document.id: document for document in documents}.values())
+        if kept:
+            texts = [document.text for document in kept]
+            vectors = await self.embedding_model.embed_all(texts, runtime)
+            await self.store(kept, vectors, runtime)
+        return [document.id for document in kept]
+
+    async def find_all(
+        self, searches: Sequence[SimilaritySearch], runtime: Runtime
+    ) -> list[list[Document]]:
+        """Return what each search finds; their queries are embedded together."""
+        if not searches:
+            return []
+        queries = [search.query for search in searches]
+        vectors = await self.embedding_model.embed_all(queries, runtime)
+        found: list[list[Document]] = []
+        for vector, search in zip(vectors, searches, strict=True):
+            with runtime.observe(Retrieval(search.query, type(self).__name__)) as observed:
+                observed.result = await self.nearest(vector, search, runtime)
+            found.append(observed.result)
+        return found
+
+    async def remove(
+        self, ids: Collection[str] | None, where: Filter | None, runtime: Runtime
+    ) -> int:
+        """Forget documents; see `delete`."""
+        if ids is None and where is None:
+            msg = "delete takes ids, or `where` a filter; `where={}` stands for all documents"
+            raise UsageError(msg)
+        predicate(where)
+        names = None if ids is None else {ids} if isinstance(ids, str) else set(ids)
+        return await self.erase(names, where, runtime)
+
+    def add(self, documents: Iterable[Document]) -> list[str]:
+        """Embed and keep *documents*, and return their ids. The same id replaces a document.
+
+        Raises:
+            ProviderError: The embedding model's side failed; nothing was kept.
+        """
+        return drive(self.put(documents, BLOCKING))
+
+    async def aadd(self, documents: Iterable[Document]) -> list[str]:
+        """Embed and keep *documents*, and return their ids; see `add`."""
+        return await self.put(documents, ON_LOOP)
+
+    def similarity_search(
+        self,
+        query: str,
+        *,
+        top_k: int = DEFAULT_TOP_K,
+        threshold: float | None = None,
+        where: Filter | None = None,
+    ) -> list[Document]:
+        """Return the documents that are nearest to *query*, best first; see `SimilaritySearch`.
+
+        Raises:
+            UsageError: *top_k* is less than one, or *where* is no filter.
+            ProviderError: The embedding model's side failed.
+        """
+        search = SimilaritySearch(query, top_k, threshold, where)
+        return drive(self.find_all([search], BLOCKING))[0]
+
+    async def asimilarity_search(
+        self,
+        query: str,
+        *,
+        top_k: int = DEFAULT_TOP_K,
+        threshold: float | None = None,
+        where: Filter | None = None,
+    ) -> list[Document]:
+        """Return the documents that are nearest to *query*; see `similarity_search`."""
+        search = SimilaritySearch(query, top_k, threshold, where)
+        return (await self.find_all([search], ON_LOOP))[0]
+
+    def delete(self, ids: Collection[str] | None = None, *, where: Filter | None = None) -> int:
+        """Forget the documents with these ids that fit *where*; return how many there were.
+
+        Raises:
+            UsageError: There are neither ids nor a filter (`where={}` stands for all documents).
+        """
+        return drive(self.remove(ids, where, BLOCKING))
+
+    async def adelete(
+        self, ids: Collection[str] | None = None, *, where: Filter | None = None
+    ) -> int:
+        """Forget documents; see `delete`."""
+        return await self.remove(ids, where, ON_LOOP)
+
+    def close(self) -> None:  # noqa: B027 - a store that opens nothing has nothing to close
+        """Give back what the store has opened; the embedding model belongs to the caller."""
+
+    async def aclose(self) -> None:
+        """Give back what the store has opened."""
+        self.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self.aclose()

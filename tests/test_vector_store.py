@@ -1,0 +1,369 @@
+"""Vector stores: what is added is found by what it is about, filtered by data; on every store."""
+
+import asyncio
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bag_of_words import BagOfWords
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from chatclient.errors import OverloadedError, UsageError
+from chatclient.vector_store import (
+    Document,
+    InMemoryVectorStore,
+    SqliteVectorStore,
+    VectorStore,
+)
+
+pytest.importorskip("numpy")
+
+Make = Callable[[BagOfWords], VectorStore]
+
+
+@pytest.fixture(params=["memory", "sqlite", "sqlite file"])
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
+    """Make stores of one kind; all are closed after the test."""
+    made: list[VectorStore] = []
+
+    def store(model: BagOfWords) -> VectorStore:
+        match request.param:
+            case "memory":
+                made.append(InMemoryVectorStore(model))
+            case "sqlite":
+                made.append(SqliteVectorStore(":memory:", model))
+            case _:
+                made.append(SqliteVectorStore(tmp_path / f"{len(made)}.db", model))
+        return made[-1]
+
+    yield store
+    for each in made:
+        each.close()
+
+
+ANIMALS = (
+    Document("the cat sleeps on the sofa", {"kind": "cat", "age": 3, "tags": ["home"]}, "cat"),
+    Document("a dog runs in the park", {"kind": "dog", "age": 7, "wild": False}, "dog"),
+    Document("a wolf howls in the forest", {"kind": "wolf", "age": 5.5, "wild": True}, "wolf"),
+    Document("a rose in the garden", {"age": "old", "kind": None, "a.key": 1}, "rose"),
+)
+
+
+def ids(documents: list[Document]) -> list[str]:
+    return [document.id for document in documents]
+
+
+def test_the_nearest_document_comes_first(make: Make) -> None:
+    """A search finds what is about the same, with how near it is."""
+    store = make(BagOfWords())
+    store.add(ANIMALS)
+
+    found = store.similarity_search("cats on the sofa", top_k=2)
+
+    assert found[0] == ANIMALS[0]
+    assert found[0].score is not None
+    assert found[1].score is not None
+    assert 1.0 > found[0].score > found[1].score
+    assert store.similarity_search("a dog runs in the park")[0].score == pytest.approx(1.0)
+
+
+def test_on_a_loop_everything_is_the_same(make: Make) -> None:
+    """The asynchronous twins add, find and delete."""
+
+    async def use(store: VectorStore) -> tuple[list[str], list[str], int, list[str]]:
+        async with store:
+            added = await store.aadd(ANIMALS)
+            found = await store.asimilarity_search("wolf", top_k=1)
+            deleted = await store.adelete(["wolf"])
+            return added, ids(found), deleted, ids(await store.asimilarity_search("wolf", top_k=9))
+
+    added, found, deleted, left = asyncio.run(use(make(BagOfWords())))
+
+    assert added == ["cat", "dog", "wolf", "rose"]
+    assert found == ["wolf"]
+    assert deleted == 1
+    assert sorted(left) == ["cat", "dog", "rose"]
+
+
+def test_a_threshold_leaves_out_what_is_far(make: Make) -> None:
+    """Documents below the threshold are not found."""
+    store = make(BagOfWords())
+    store.add(ANIMALS)
+
+    assert ids(store.similarity_search("sofa", threshold=0.2)) == ["cat"]
+    assert store.similarity_search("zebra", threshold=0.2) == []
+
+
+def test_an_empty_store_finds_nothing(make: Make) -> None:
+    """There need not be a document, and none fits a filter that fits none."""
+    store = make(BagOfWords())
+
+    assert store.similarity_search("anything") == []
+    assert store.add([]) == []
+    store.add(ANIMALS)
+    assert store.similarity_search("anything", where={"kind": "fish"}) == []
+    assert store.delete(where={}) == 4
+    assert store.similarity_search("anything") == []
+
+
+def test_the_same_id_replaces_a_document(make: Make) -> None:
+    """Adding a document again changes its text, its metadata and its vector."""
+    store = make(BagOfWords())
+    store.add(ANIMALS)
+    store.add([Document("a tiger in the snow", {"kind": "tiger"}, "cat"), Document("x", id="new")])
+
+    found = store.similarity_search("a tiger in the snow", top_k=9)
+
+    assert found[0] == Document("a tiger in the snow", {"kind": "tiger"}, "cat")
+    assert sorted(ids(found)) == ["cat", "dog", "new", "rose", "wolf"]
+
+
+def test_of_one_id_given_twice_the_last_counts(make: Make) -> None:
+    """A batch may have an id twice."""
+    store = make(BagOfWords())
+
+    assert store.add([Document("one", id="a"), Document("two", id="a")]) == ["a"]
+    assert [d.text for d in store.similarity_search("one")] == ["two"]
+
+
+CASES: list[tuple[dict[str, Any], list[str]]] = [
+    ({}, ["cat", "dog", "rose", "wolf"]),
+    ({"kind": "dog"}, ["dog"]),
+    ({"kind": {"eq": "dog"}}, ["dog"]),
+    ({"kind": {"ne": "dog"}}, ["cat", "rose", "wolf"]),
+    ({"kind": None}, ["rose"]),
+    ({"wild": True}, ["wolf"]),
+    ({"wild": False}, ["dog"]),
+    ({"wild": {"ne": True}}, ["cat", "dog", "rose"]),
+    ({"age": {"gt": 3, "lte": 7}}, ["dog", "wolf"]),
+    ({"age": {"gte": 3, "lt": 5.5}}, ["cat"]),
+    ({"age": {"gt": "a"}}, ["rose"]),
+    ({"age": {"gt": True}}, []),
+    ({"age": 3.0}, ["cat"]),
+    ({"wild": 1}, []),
+    ({"kind": {"in": ["cat", "wolf", None]}}, ["cat", "rose", "wolf"]),
+    ({"kind": {"in": []}}, []),
+    ({"kind": {"not_in": ["cat", "wolf"]}}, ["dog", "rose"]),
+    ({"tags": {"contains": "home"}}, ["cat"]),
+    ({"tags": {"contains": "away"}}, []),
+    ({"kind": {"contains": "cat"}}, []),
+    ({"wild": {"exists": True}}, ["dog", "wolf"]),
+    ({"wild": {"exists": False}}, ["cat", "rose"]),
+    ({"kind": {"exists": True}}, ["cat", "dog", "wolf"]),
+    ({"$or": [{"kind": "cat"}, {"age": {"gt": 6}}]}, ["cat", "dog"]),
+    ({"$and": [{"kind": "cat"}, {"age": {"gt": 6}}]}, []),
+    ({"$not": {"kind": "cat"}}, ["dog", "rose", "wolf"]),
+    ({"$not": {"age": {"gt": 4}}}, ["cat", "rose"]),
+    ({"$or": []}, []),
+    ({"$and": []}, ["cat", "dog", "rose", "wolf"]),
+    ({"kind": {}}, ["cat", "dog", "rose", "wolf"]),
+    ({"a.key": 1}, ["rose"]),
+    ({"kind": "' OR 1 --"}, []),
+]
+
+
+@pytest.mark.parametrize(("where", "expected"), CASES, ids=lambda case: str(case)[:60])
+def test_filters_choose_by_metadata(make: Make, where: dict[str, Any], expected: list[str]) -> None:
+    """Every store understands a filter alike, for searching and for deleting."""
+    store = make(BagOfWords())
+    store.add(ANIMALS)
+
+    assert sorted(ids(store.similarity_search("a", top_k=9, where=where))) == expected
+    assert store.delete(where=where) == len(expected)
+    assert len(store.similarity_search("a", top_k=9)) == 4 - len(expected)
+
+
+values = st.one_of(
+    st.none(), st.booleans(), st.integers(-3, 3), st.sampled_from(["", "a", "b"]), st.just(1.5)
+)
+asked = st.one_of(
+    values,
+    st.dictionaries(st.sampled_from(["eq", "ne", "gt", "gte", "lt", "lte", "contains"]), values),
+    st.dictionaries(st.sampled_from(["in", "not_in"]), st.lists(values, max_size=3)),
+    st.dictionaries(st.just("exists"), st.booleans()),
+)
+filters = st.recursive(
+    st.dictionaries(st.sampled_from(["x", "y"]), asked, max_size=2),
+    lambda inner: st.one_of(
+        st.fixed_dictionaries({"$and": st.lists(inner, max_size=2)}),
+        st.fixed_dictionaries({"$or": st.lists(inner, max_size=2)}),
+        st.fixed_dictionaries({"$not": inner}),
+    ),
+    max_leaves=4,
+)
+contents = st.dictionaries(
+    st.sampled_from(["x", "y"]), st.one_of(values, st.lists(values, max_size=2))
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(where=filters, metadata=st.lists(contents, min_size=1, max_size=4))
+def test_stores_agree_on_filters(where: dict[str, Any], metadata: list[dict[str, Any]]) -> None:
+    """Whatever the filter, memory and SQL find the same documents."""
+    documents = [Document("text", each, str(n)) for n, each in enumerate(metadata)]
+    memory, sqlite = InMemoryVectorStore(BagOfWords()), SqliteVectorStore(":memory:", BagOfWords())
+    with sqlite:
+        memory.add(documents)
+        sqlite.add(documents)
+
+        assert sorted(ids(memory.similarity_search("text", top_k=9, where=where))) == sorted(
+            ids(sqlite.similarity_search("text", top_k=9, where=where))
+        )
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        {"age": {"larger": 1}},
+        {"$xor": []},
+        {"kind": {"in": "cat"}},
+        {"$or": {"kind": "cat"}},
+        {"$not": [{"kind": "cat"}]},
+        {"$and": ["kind"]},
+        {'a "key"': 1},
+        {"kind": ["cat"]},
+    ],
+)
+def test_what_is_no_filter_is_refused(make: Make, where: dict[str, Any]) -> None:
+    """A mistake in a filter is an error, for no documents, too."""
+    store = make(BagOfWords())
+
+    with pytest.raises(UsageError):
+        store.similarity_search("a", where=where)
+    with pytest.raises(UsageError):
+        store.delete(where=where)
+
+
+def test_wrong_calls_say_what_is_right(make: Make) -> None:
+    """Neither ids nor a filter, or no result at all, is a mistake."""
+    store = make(BagOfWords())
+
+    with pytest.raises(UsageError, match="where"):
+        store.delete()
+    with pytest.raises(UsageError, match="at least one"):
+        store.similarity_search("a", top_k=0)
+
+
+def test_deleting_takes_ids_and_filter_together(make: Make) -> None:
+    """Only what has one of the ids and fits the filter goes; an unknown id is no error."""
+    store = make(BagOfWords())
+    store.add(ANIMALS)
+
+    assert store.delete(["cat", "dog", "nobody"], where={"age": {"gt": 5}}) == 1
+    assert store.delete("cat") == 1
+    assert sorted(ids(store.similarity_search("a"))) == ["rose", "wolf"]
+
+
+def test_vectors_of_another_model_are_refused(make: Make) -> None:
+    """Vectors of different lengths do not compare, and nothing is lost by trying."""
+    model = BagOfWords()
+    store = make(model)
+    store.add(ANIMALS)
+    model.length = 8
+
+    with pytest.raises(UsageError, match="lengths"):
+        store.add([Document("short")])
+    with pytest.raises(UsageError, match="lengths"):
+        store.similarity_search("short")
+    model.length = 256
+    assert len(store.similarity_search("a", top_k=9)) == 4
+
+
+def test_a_failing_model_keeps_nothing(make: Make) -> None:
+    """An error of the embedding model reaches the caller, and no document is kept."""
+    store = make(BagOfWords(failures=1))
+
+    with pytest.raises(OverloadedError):
+        store.add(ANIMALS)
+    assert store.similarity_search("cat") == []
+
+
+def test_a_document_that_says_nothing_is_like_nothing(make: Make) -> None:
+    """A vector of zeros does no harm."""
+    store = make(BagOfWords())
+    store.add([Document("123", id="numbers")])
+
+    assert store.similarity_search("456")[0].score == pytest.approx(0.0)
+
+
+def test_threads_and_searches_do_not_disturb_each_other(make: Make) -> None:
+    """Documents may be added, deleted and searched at the same time."""
+    store = make(BagOfWords())
+    store.add(ANIMALS)
+    errors: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            for round_ in range(10):
+                store.add([Document(f"word {number}", {"n": number}, f"{number}-{round_}")])
+                assert "cat" in ids(store.similarity_search("cat sofa", top_k=1))
+            assert store.delete(where={"n": number}) == 10
+        except BaseException as error:  # noqa: BLE001 - asserted below
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert errors == []
+    assert len(store.similarity_search("a", top_k=50)) == 4
+
+
+def test_a_file_keeps_its_documents_and_notices_others(tmp_path: Path) -> None:
+    """What one store writes, another one over the same file finds, before and after opening."""
+    path = tmp_path / "documents.db"
+    with SqliteVectorStore(path, BagOfWords()) as one, SqliteVectorStore(path, BagOfWords()) as two:
+        one.add(ANIMALS)
+        assert ids(two.similarity_search("cat", top_k=1)) == ["cat"]
+        one.add([Document("cat cat cat", id="more")])
+        assert ids(two.similarity_search("cat", top_k=1)) == ["more"]
+        two.delete(["more"])
+        assert ids(one.similarity_search("cat", top_k=1)) == ["cat"]
+    with SqliteVectorStore(path, BagOfWords()) as later:
+        assert later.similarity_search("wolf", top_k=1)[0] == ANIMALS[2]
+
+
+def test_metadata_without_a_json_form_is_refused() -> None:
+    """A file can only hold what JSON can say, and the error names the document."""
+    with SqliteVectorStore(":memory:", BagOfWords()) as store:
+        with pytest.raises(UsageError, match="'odd'"):
+            store.add([Document("x", {"odd": object()}, "odd")])
+        assert store.similarity_search("x") == []
+
+
+def test_without_numpy_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error says what to install."""
+    monkeypatch.setitem(sys.modules, "numpy", None)
+
+    with pytest.raises(UsageError, match=r"chatclient\[vectors\]"):
+        InMemoryVectorStore(BagOfWords())
+    with pytest.raises(UsageError, match=r"chatclient\[vectors\]"):
+        SqliteVectorStore(":memory:", BagOfWords())
+
+
+def test_many_documents_are_searched_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large store is searched in a worker thread, with the same result."""
+    monkeypatch.setattr("chatclient.vector_store.in_memory._AT_ONCE", 3)
+    store = InMemoryVectorStore(BagOfWords())
+    store.add(ANIMALS)
+
+    assert len(store) == 4
+    assert ids(asyncio.run(store.asimilarity_search("cat", top_k=1))) == ["cat"]
+
+
+def test_filters_are_remembered_in_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A filter costs once, until a document changes; old ones are forgotten."""
+    monkeypatch.setattr("chatclient.vector_store.in_memory._FILTERS", 2)
+    store = InMemoryVectorStore(BagOfWords())
+    store.add(ANIMALS)
+
+    for kind in ("cat", "dog", "wolf", "cat", "cat"):
+        assert ids(store.similarity_search("a", where={"kind": kind})) == [kind]
+    store.add([Document("a", {"kind": "cat"}, "second")])
+    assert len(store.similarity_search("a", where={"kind": "cat"})) == 2
