@@ -1,0 +1,163 @@
+"""Answers from memory of answers: the same prompt, the same response."""
+
+import hashlib
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Protocol
+
+from chatclient.chain import LOWEST_PRECEDENCE, ChatClientRequest, ChatClientResponse, Next
+from chatclient.errors import UsageError
+from chatclient.events import RoundEnded, events_of
+from chatclient.json import dumps
+from chatclient.prompt import Prompt
+from chatclient.response import NO_USAGE, ChatResponse
+from chatclient.serialization import message_to_dict
+from chatclient.values import merged
+
+CACHING_ORDER = LOWEST_PRECEDENCE - 600
+"""Where response caches stand by default: next to the model, outside of rate limits."""
+
+CACHE_RESPONSES = "cache_responses"
+"""The advisor param that keeps a request away from response caches when it is False."""
+
+_COMPLETE = ("stop", "tool_call")
+# What a request tells its tools is not sent, and callbacks are described by their definitions.
+_NOT_SENT = frozenset({"tool_context", "tool_callbacks", "internal_tool_execution_enabled"})
+
+
+class ResponseStore(Protocol):
+    """Keeps responses by key; its methods may be asynchronous, and drop what they like."""
+
+    def get(self, key: str, /) -> Any:
+        """Return the `ChatResponse` kept for *key*, or None."""
+        ...
+
+    def put(self, key: str, response: ChatResponse, /) -> Any:
+        """Keep *response*."""
+        ...
+
+
+class InMemoryResponseStore:
+    """Keeps the responses used last, each for some time; safe to share between threads.
+
+    Args:
+        max_entries: How many responses.
+        ttl: For how many seconds each, or None for ever.
+        clock: Gives the time in seconds.
+
+    Raises:
+        UsageError: A limit is not positive.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_entries: int = 1000,
+        ttl: float | None = 3600.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if max_entries < 1 or (ttl is not None and ttl <= 0):
+            msg = "a response store keeps at least one response, for more than no time"
+            raise UsageError(msg)
+        self._max_entries = max_entries
+        self._ttl = float("inf") if ttl is None else ttl
+        self._clock = clock
+        self._kept: OrderedDict[str, tuple[float, ChatResponse]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: str) -> ChatResponse | None:
+        """Return the response kept for *key*, unless its time is over."""
+        with self._lock:
+            since, response = self._kept.get(key, (0.0, None))
+            if response is None:
+                return None
+            if self._clock() - since >= self._ttl:
+                del self._kept[key]
+                return None
+            self._kept.move_to_end(key)
+            return response
+
+    def put(self, key: str, response: ChatResponse) -> None:
+        """Keep *response*, in place of the one unused for longest if need be."""
+        with self._lock:
+            self._kept[key] = (self._clock(), response)
+            self._kept.move_to_end(key)
+            if len(self._kept) > self._max_entries:
+                self._kept.popitem(last=False)
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+
+class ResponseCacheAdvisor:
+    """Answers a prompt that was answered before without asking the model.
+
+    The key is all that is sent: messages, options and the definitions of the tools. Inside the
+    tool loop every round has its own: tools that an answer from the cache asks for are run again,
+    and when they answer something else, so does the model. Only complete answers are kept: no
+    errors, nothing cut off or filtered.
+
+    A response from the cache costs nothing, says so in its metadata (`cached: True`), and is
+    streamed like any other, at once.
+
+    Args:
+        store: Where responses are kept; default: in memory, a thousand for an hour.
+        order: Where the advisor stands in the chain.
+    """
+
+    name = "ResponseCacheAdvisor"
+
+    def __init__(self, store: ResponseStore | None = None, *, order: int = CACHING_ORDER) -> None:
+        self.store: ResponseStore = InMemoryResponseStore() if store is None else store
+        self.order = order
+
+    async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        """Return the response kept for the prompt, or the model's."""
+        if request.context.get(CACHE_RESPONSES) is False:
+            return await call_next(request)
+        key = cache_key(request.prompt)
+        runtime = request.runtime
+        known: ChatResponse | None = await runtime.invoke(self.store.get, key)
+        if known is None:
+            response = await call_next(request)
+            if _is_complete(response.chat_response):
+                await runtime.invoke(self.store.put, key, response.chat_response)
+            return response
+        values = merged(known.metadata.values, {"cached": True})
+        known = replace(known, metadata=replace(known.metadata, usage=NO_USAGE, values=values))
+        if runtime.streaming:
+            for generation in known.generations[:1]:
+                for event in events_of(generation.output):
+                    await runtime.emit(event)
+            await runtime.emit(RoundEnded(known))
+        return ChatClientResponse(known, request.context)
+
+
+def cache_key(prompt: Prompt) -> str:
+    """Return a text that is the same for prompts that are sent the same, and no others."""
+    options = prompt.options
+    values = {name: value for name, value in options.set_values().items() if name not in _NOT_SENT}
+    tools = [callback.definition for callback in options.tool_callbacks or ()]
+    sent = {
+        "options": type(options).__qualname__,
+        "values": _sorted(values),
+        "tools": [[tool.name, tool.description, tool.input_schema, tool.strict] for tool in tools],
+        "messages": [{**message_to_dict(message), "metadata": None} for message in prompt.messages],
+    }
+    return hashlib.sha256(dumps(sent)).hexdigest()
+
+
+def _sorted(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _sorted(value[key]) for key in sorted(value)}
+    return value
+
+
+def _is_complete(answer: ChatResponse) -> bool:
+    return bool(answer.generations) and all(
+        generation.finish_reason in _COMPLETE and generation.output.parts
+        for generation in answer.generations
+    )

@@ -1,0 +1,303 @@
+"""Checks what goes to the model and what comes back, and may ask for something better."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from chatclient.advisors.holding import HeldBack
+from chatclient.advisors.tool_calling import TOOL_EXECUTIONS
+from chatclient.chain import MEMORY_ORDER, ChatClientRequest, ChatClientResponse, Next, name_of
+from chatclient.errors import EntityError, GuardrailError, UsageError
+from chatclient.events import TextDelta
+from chatclient.messages import UserMessage
+from chatclient.response import NO_USAGE, ChatResponse
+from chatclient.runtime import Runtime
+from chatclient.structured.converters import converter_of
+from chatclient.structured.output import read_answer
+
+INPUT_GUARDRAIL_ORDER = MEMORY_ORDER - 50
+"""Where input guardrails stand by default: outside memory, which never sees what they refuse."""
+
+OUTPUT_GUARDRAIL_ORDER = MEMORY_ORDER + 40
+"""Where output guardrails stand by default: inside memory, which only sees what they let pass, and
+outside of the tool loop, so that they judge answers and not the steps towards them."""
+
+
+@dataclass(frozen=True, slots=True)
+class GuardrailResult:
+    """What a guardrail says; made by one of the methods.
+
+    Attributes:
+        outcome: Which of them.
+        message: Why, for whoever reads the error.
+        text: What to go on with: the rewritten text, or the words to ask again with.
+    """
+
+    outcome: Literal["success", "failure", "fatal", "retry", "reprompt"]
+    message: str = ""
+    text: str | None = None
+
+    @classmethod
+    def success(cls, text: str | None = None) -> "GuardrailResult":
+        """Let it pass, as *text* if that is given."""
+        return cls("success", text=text)
+
+    @classmethod
+    def failure(cls, message: str) -> "GuardrailResult":
+        """Refuse it, but let the other guardrails have their say first."""
+        return cls("failure", message)
+
+    @classmethod
+    def fatal(cls, message: str) -> "GuardrailResult":
+        """Refuse it at once."""
+        return cls("fatal", message)
+
+    @classmethod
+    def retry(cls, message: str) -> "GuardrailResult":
+        """Ask the model the same once more (output only)."""
+        return cls("retry", message)
+
+    @classmethod
+    def reprompt(cls, message: str, prompt: str) -> "GuardrailResult":
+        """Show the model its answer, and ask again with the words of *prompt* (output only)."""
+        return cls("reprompt", message, prompt)
+
+
+InputGuardrail = Callable[[ChatClientRequest], Any]
+"""Looks at a request and returns a `GuardrailResult`, or None for success; plain or async."""
+
+OutputGuardrail = Callable[[ChatResponse], Any]
+"""Looks at a response and returns a `GuardrailResult`, or None for success; plain or async."""
+
+_PASSED = GuardrailResult("success")
+
+
+class InputGuardrailAdvisor:
+    """Lets a request pass only when all guardrails agree; they may rewrite the user's text.
+
+    They are asked in order, each seeing what the ones before it have rewritten. Nothing of a
+    refused request reaches the model, or a memory at its default place.
+
+    Args:
+        *guardrails: What to ask.
+        order: Where the advisor stands in the chain.
+    """
+
+    name = "InputGuardrailAdvisor"
+
+    def __init__(self, *guardrails: InputGuardrail, order: int = INPUT_GUARDRAIL_ORDER) -> None:
+        self.guardrails = guardrails
+        self.order = order
+
+    async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        """Return the response to the request as the guardrails leave it.
+
+        Raises:
+            GuardrailError: One of them refused it.
+        """
+        failures = _Failures()
+        for guardrail in self.guardrails:
+            result = await _asked(guardrail, request, request.runtime)
+            if result.outcome in ("retry", "reprompt"):
+                msg = f"input guardrail {_name(guardrail)!r} asks for another answer before any"
+                raise UsageError(msg)
+            if failures.add(guardrail, result):
+                break
+            if result.text is not None:
+                prompt = request.prompt.augment_user_message(result.text)
+                request = request.mutate(prompt=prompt)
+        failures.raise_if_any(None)
+        return await call_next(request)
+
+
+class OutputGuardrailAdvisor:
+    """Lets an answer pass only when all guardrails agree; they may rewrite it, or ask for another.
+
+    They are asked in order, each seeing what the ones before it have rewritten. A new answer is
+    judged by all of them from the first. Where tools are needed for it, they are run like in any
+    turn, and their executions are added to those before.
+
+    Memory at its default place sees the first question and the answer that passed. In a stream,
+    what the model says is held back until it passed.
+
+    Args:
+        *guardrails: What to ask.
+        max_retries: How often another answer may be asked for.
+        order: Where the advisor stands in the chain.
+
+    Raises:
+        UsageError: *max_retries* is negative.
+    """
+
+    name = "OutputGuardrailAdvisor"
+
+    def __init__(
+        self,
+        *guardrails: OutputGuardrail,
+        max_retries: int = 2,
+        order: int = OUTPUT_GUARDRAIL_ORDER,
+    ) -> None:
+        if max_retries < 0:
+            msg = f"max_retries counts further attempts, and cannot be {max_retries}"
+            raise UsageError(msg)
+        self.guardrails = guardrails
+        self.max_retries = max_retries
+        self.order = order
+
+    async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        """Return the first response that passes.
+
+        Raises:
+            GuardrailError: One was refused, or too many were asked for.
+        """
+        usage, sent = NO_USAGE, request
+        executions: tuple[Any, ...] = ()
+        for left in range(self.max_retries, -1, -1):
+            held = HeldBack(request.runtime)
+            streaming = request.runtime.streaming
+            response = await call_next(sent.mutate(runtime=held.runtime) if streaming else sent)
+            usage += response.chat_response.usage
+            executions += response.context.get(TOOL_EXECUTIONS, ())
+            response = response.mutate(chat_response=response.chat_response.with_usage(usage))
+            if executions:
+                response = response.mutate(context={TOOL_EXECUTIONS: executions})
+            verdict = await self._judged(response.chat_response, request.runtime)
+            if isinstance(verdict, ChatResponse):
+                return await _passed(response, verdict, held, request.runtime)
+            await held.release(words=False)
+            guardrail, result = verdict
+            if not left:
+                raise _exhausted(guardrail, result, self.max_retries, response.chat_response)
+            if result.text is not None:
+                sent = _reprompted(sent, response.chat_response, result.text)
+        raise AssertionError  # pragma: no cover - the last attempt returns or raises
+
+    async def _judged(
+        self, answer: ChatResponse, runtime: Runtime
+    ) -> ChatResponse | tuple[OutputGuardrail, GuardrailResult]:
+        """Return the answer as it passed, or who wants another one."""
+        if answer.has_tool_calls() or answer.finish_reason == "return_direct":
+            return answer  # no answer of the model's own
+        failures = _Failures()
+        for guardrail in self.guardrails:
+            result = await _asked(guardrail, answer, runtime)
+            if result.outcome in ("retry", "reprompt"):
+                return guardrail, result
+            if failures.add(guardrail, result):
+                break
+            if result.text is not None:
+                answer = _rewritten(answer, result.text)
+        failures.raise_if_any(answer)
+        return answer
+
+
+class _Failures:
+    """Gathers what guardrails have against something."""
+
+    def __init__(self) -> None:
+        self._said: list[tuple[str, str]] = []
+
+    def add(self, guardrail: Callable[..., Any], result: GuardrailResult) -> bool:
+        """Take a result, and return whether nobody else needs to be asked."""
+        if result.outcome in ("failure", "fatal"):
+            self._said.append((_name(guardrail), result.message))
+        return result.outcome == "fatal"
+
+    def raise_if_any(self, response: ChatResponse | None) -> None:
+        if self._said:
+            told = ", ".join(f"{name}: {message}" for name, message in self._said)
+            raise GuardrailError(
+                f"refused by {told}",
+                guardrail=self._said[-1][0],
+                messages=[message for _, message in self._said],
+                response=response,
+            )
+
+
+async def _asked(guardrail: Callable[..., Any], about: Any, runtime: Runtime) -> GuardrailResult:
+    result = await runtime.invoke(guardrail, about)
+    if result is None:
+        return _PASSED
+    if not isinstance(result, GuardrailResult):
+        msg = f"guardrail {_name(guardrail)!r} returned {result!r}, which is no GuardrailResult"
+        raise TypeError(msg)
+    return result
+
+
+def _name(guardrail: Any) -> str:
+    return name_of(guardrail)
+
+
+async def _passed(
+    response: ChatClientResponse, answer: ChatResponse, held: HeldBack, runtime: Runtime
+) -> ChatClientResponse:
+    rewritten = answer.text != response.chat_response.text
+    await held.release(words=not rewritten)
+    if rewritten:
+        await runtime.emit(TextDelta(answer.text))
+    return response.mutate(chat_response=answer)
+
+
+def _rewritten(answer: ChatResponse, text: str) -> ChatResponse:
+    first, *others = answer.generations or ChatResponse.of("").generations
+    first = replace(first, output=first.output.mutate(text=text))
+    return replace(answer, generations=(first, *others))
+
+
+def _reprompted(sent: ChatClientRequest, answer: ChatResponse, text: str) -> ChatClientRequest:
+    said = () if answer.output is None or not answer.text else (answer.output,)
+    return sent.mutate(prompt=sent.prompt.append(*said, UserMessage(text)))
+
+
+def _exhausted(
+    guardrail: OutputGuardrail, result: GuardrailResult, retries: int, answer: ChatResponse
+) -> GuardrailError:
+    name = _name(guardrail)
+    msg = f"{name} still refuses the answer after {retries} retries: {result.message}"
+    return GuardrailError(msg, guardrail=name, messages=[result.message], response=answer)
+
+
+# --- guardrails that come with the library --------------------------------------------------
+
+# After OWASP's cheat sheet on prompt injection: a first line of defence, and no more than that.
+_INJECTIONS = re.compile(
+    r"""
+      \b(?:ignore|disregard|forget|override)\b.{0,40}\b(?:previous|prior|above|earlier|all|your)\b
+        .{0,40}\b(?:instruction|prompt|rule|direction|guideline)s?\b
+    | \b(?:reveal|show|print|repeat|tell\s+me)\b.{0,40}\b(?:system|hidden|initial)\s+
+        (?:prompt|instructions?|message)\b
+    | \byou\s+are\s+now\b.{0,40}\b(?:dan|developer\s+mode|jailbroken|unrestricted)\b
+    | \b(?:enable|enter|activate)\b.{0,20}\b(?:developer|debug|admin|god)\s+mode\b
+    | \bbypass\b.{0,40}\b(?:safety|security|filter|restriction|guardrail)s?\b
+    | <\|(?:im_start|im_end|system|endoftext)\|>
+    """,
+    re.VERBOSE | re.IGNORECASE | re.DOTALL,
+)
+
+
+def refuse_prompt_injection(request: ChatClientRequest) -> GuardrailResult:
+    """Refuse a user's text that looks like an attempt to override the application's instructions.
+
+    Patterns find the clumsy attempts only.
+    """
+    message = request.prompt.user_message
+    if message is not None and _INJECTIONS.search(message.text):
+        return GuardrailResult.fatal("the text looks like a prompt injection")
+    return GuardrailResult.success()
+
+
+def json_guardrail(kind: Any = dict[str, Any]) -> OutputGuardrail:
+    """Return an output guardrail that asks again until the answer is JSON of a type."""
+    converter = converter_of(kind)
+
+    def json_answer(answer: ChatResponse) -> GuardrailResult:
+        try:
+            read_answer(answer, converter)
+        except EntityError as error:
+            told = "\n".join(f"- {line}" for line in error.errors)
+            prompt = f"That is not what was asked for:\n{told}\n{converter.format}"
+            return GuardrailResult.reprompt("the answer is not the JSON asked for", prompt)
+        return GuardrailResult.success()
+
+    return json_answer

@@ -1,0 +1,41 @@
+"""Has the model read the question twice."""
+
+from chatclient.chain import MEMORY_ORDER, ChatClientRequest, ChatClientResponse, Next
+from chatclient.errors import TemplateError
+from chatclient.template import PromptTemplate
+
+RE_READING_ORDER = MEMORY_ORDER + 60
+"""Where it stands by default: inside memory, which keeps the question as it was asked."""
+
+RE_READING_TEMPLATE = "{question}\n\nRead the question again: {question}"
+"""What the model is asked by default."""
+
+
+class ReReadingAdvisor:
+    """Puts the question twice, which makes models reason better (RE2, arXiv 2309.06275).
+
+    Args:
+        template: What to ask in place of the user's text; `{question}` stands for that.
+        order: Where the advisor stands in the chain.
+
+    Raises:
+        TemplateError: The template has no place for the question.
+    """
+
+    name = "ReReadingAdvisor"
+
+    def __init__(
+        self, template: str = RE_READING_TEMPLATE, *, order: int = RE_READING_ORDER
+    ) -> None:
+        self._template = PromptTemplate(template)
+        self.order = order
+        if self._template.render(question="") == self._template.render(question="?"):
+            msg = "the template has no {question}"
+            raise TemplateError(msg)
+
+    async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        """Return the response to the question asked twice."""
+        prompt = request.prompt
+        if prompt.user_message is not None and prompt.user_message.text:
+            prompt = prompt.augment_user_message(lambda text: self._template.render(question=text))
+        return await call_next(request.mutate(prompt=prompt))

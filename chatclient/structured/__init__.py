@@ -1,0 +1,31 @@
+"""Typed answers: what to ask of a model for a type, and how to read what it answers."""
+
+from chatclient.structured.cleaning import Cleaner, without_fence, without_thoughts
+from chatclient.structured.converters import (
+    ListOutputConverter,
+    MapOutputConverter,
+    StructuredOutputConverter,
+    TextOutputConverter,
+    TypeOutputConverter,
+)
+from chatclient.structured.output import (
+    NATIVE_STRUCTURED_OUTPUT,
+    ResponseEntity,
+    StructuredOutput,
+)
+from chatclient.structured.partial import NOTHING
+
+__all__ = [
+    "NATIVE_STRUCTURED_OUTPUT",
+    "NOTHING",
+    "Cleaner",
+    "ListOutputConverter",
+    "MapOutputConverter",
+    "ResponseEntity",
+    "StructuredOutput",
+    "StructuredOutputConverter",
+    "TextOutputConverter",
+    "TypeOutputConverter",
+    "without_fence",
+    "without_thoughts",
+]

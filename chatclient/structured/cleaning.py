@@ -1,0 +1,114 @@
+"""Takes away what models write around the answer that was asked for."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+
+Cleaner = Callable[[str], str]
+"""Returns a model's text without something that does not belong to the answer."""
+
+_BEGIN_OF_THOUGHT = re.compile(
+    r"<(?:think|thinking|reasoning)>|```thinking\b|<!--\s*thinking:", re.IGNORECASE
+)
+# Templates that end with `<think>` leave only the end of the thoughts in the answer.
+_END_OF_THOUGHTS = re.compile(r"^.*</(?:think|thinking|reasoning)>\s*", re.DOTALL | re.IGNORECASE)
+_FENCED = re.compile(r"```[^\n`]*\n(.*?)```", re.DOTALL)
+_FENCE = "```"
+_OPENER = re.compile(r"[{\[]")
+_TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]]', re.DOTALL)
+_MARKS = ("<think>", "<thinking>", "<reasoning>", "```thinking", "<!-- thinking:")
+_MOST_VALUES = 50  # tried, counted from the last
+
+
+def without_thoughts(text: str) -> str:
+    """Return *text* without what the model thought aloud, in tags, a fence or a comment.
+
+    Thoughts that never end are left: what is answer and what is thought cannot be told apart.
+    """
+    if "<" not in text and _FENCE not in text:
+        return text
+    kept: list[str] = []
+    unended: set[str] = set()
+    at = end = 0
+    while (begin := _BEGIN_OF_THOUGHT.search(text, end)) is not None:
+        end = begin.end()
+        closer = _closer_of(begin[0])
+        # Looked for in vain once, an end is not looked for again: many beginnings take no longer.
+        ended = None if closer in unended else re.compile(closer, re.IGNORECASE).search(text, end)
+        if ended is None:
+            unended.add(closer)
+            continue
+        kept.append(text[at : begin.start()])
+        at = end = ended.end()
+    return _END_OF_THOUGHTS.sub("", "".join([*kept, text[at:]]))
+
+
+def _closer_of(opener: str) -> str:
+    """Return the pattern of what ends a thought that begins with *opener*."""
+    if opener.startswith(_FENCE):
+        return r"```\s*"
+    if opener.startswith("<!"):
+        return r"-->\s*"
+    return rf"</{opener[1:-1]}>\s*"
+
+
+def without_fence(text: str) -> str:
+    """Return *text* without the Markdown fence around it, if it has one around all of it."""
+    bare = text.strip()
+    if len(bare) <= 2 * len(_FENCE) or not (bare.startswith(_FENCE) and bare.endswith(_FENCE)):
+        return text
+    inside = bare[len(_FENCE) : -len(_FENCE)]
+    first, line_break, rest = inside.partition("\n")
+    return (rest if line_break else first).strip()
+
+
+def cleaned(text: str, cleaners: Iterable[Cleaner] = (without_thoughts, without_fence)) -> str:
+    """Return *text* as all of *cleaners* leave it, without space around it."""
+    text = text.strip()
+    for clean in cleaners:
+        text = clean(text)
+    return text.strip()
+
+
+def answer_so_far(text: str) -> str:
+    """Return the answer in *text*, the beginning of one; empty while the model still thinks."""
+    text = without_thoughts(text).strip()
+    begun = text.lower()
+    if _BEGIN_OF_THOUGHT.match(text) or any(mark.startswith(begun) for mark in _MARKS):
+        return ""
+    return text
+
+
+def json_within(text: str) -> Iterator[str]:
+    """Yield what in *text* may be the JSON that was asked for, the likeliest first.
+
+    Fenced blocks go before what stands between words, and the last goes before the first, because
+    models correct themselves on the way.
+    """
+    yield from (block.strip() for block in reversed(_FENCED.findall(text)))
+    yield from reversed([*_values(text)][-_MOST_VALUES:])
+
+
+def _values(text: str) -> Iterator[str]:
+    """Yield the outermost objects and arrays between the words of *text*, as brackets tell.
+
+    What is never closed is not looked into: a part of an unfinished answer may look like a whole.
+    """
+    at = 0
+    while (opener := _OPENER.search(text, at)) is not None:
+        end = _end_of_value(text, opener.start())
+        if end is None:
+            return
+        yield text[opener.start() : end]
+        at = end
+
+
+def _end_of_value(text: str, begin: int) -> int | None:
+    depth = 0
+    for token in _TOKENS.finditer(text, begin):
+        if token[0] in "{[":
+            depth += 1
+        elif token[0] in "}]":
+            depth -= 1
+            if not depth:
+                return token.end()
+    return None

@@ -1,0 +1,187 @@
+"""What a request asks for beside a text, and what its response comes to."""
+
+from dataclasses import dataclass, replace
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
+
+from chatclient.chain import ChatClientResponse
+from chatclient.errors import EntityError
+from chatclient.events import Done, RoundEnded, TextDelta
+from chatclient.json import loads
+from chatclient.messages import Message, UserMessage
+from chatclient.model import ChatModel, OutputMode
+from chatclient.options import ChatOptions
+from chatclient.response import ChatResponse
+from chatclient.structured.cleaning import cleaned
+from chatclient.structured.converters import StructuredOutputConverter, entity_error
+from chatclient.structured.partial import NOTHING
+
+T = TypeVar("T")
+
+Native: TypeAlias = bool | Literal["schema", "tool"]
+"""Whether the provider holds its model to the schema (True: as the model is best held to it)."""
+
+STRUCTURED_OUTPUT = "structured_output"
+"""The key in a request's context of what it asks for, a `StructuredOutput`."""
+
+NATIVE_STRUCTURED_OUTPUT = "native_structured_output"
+"""The advisor param that says whether `entity` asks natively when it is not told itself."""
+
+VALIDATED = "validated_output"
+"""The key in a response's context of its value, when an advisor has read it already."""
+
+CORRECTION = "correction"
+"""Marks, in its metadata, a message by which an advisor asks for a better answer."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StructuredOutput(Generic[T]):
+    """What a request asks for.
+
+    Attributes:
+        converter: Says how to answer, and reads the answer.
+        native: Whether the provider is to enforce it; None leaves that to the advisor param.
+        validate: Whether the model is asked again when its answer does not fit.
+        streamed: Whether partial values are consumed, so that no answer may be held back.
+        mode: How the model is made to answer, once that is decided.
+        asked: The user's message that the format is added to in instructions mode.
+        told: That message with the format.
+    """
+
+    converter: StructuredOutputConverter[T]
+    native: Native | None = None
+    validate: bool = False
+    streamed: bool = False
+    mode: OutputMode = "instructions"
+    asked: UserMessage | None = None
+    told: UserMessage | None = None
+
+    def for_request(
+        self, model: ChatModel, messages: tuple[Message, ...], options: ChatOptions, default: Any
+    ) -> tuple["StructuredOutput[T]", ChatOptions]:
+        """Return this with everything decided, and the options to ask with.
+
+        A schema that is set in the options stays, and nothing is said beside it.
+
+        Args:
+            model: The model that will be asked.
+            messages: What it will be asked.
+            options: All options of the request.
+            default: What the advisor param says about native output.
+        """
+        if options.output_schema is not None:
+            return replace(self, mode="schema"), options
+        mode = self._mode(model, options, default)
+        if mode == "schema":
+            options = options.mutate(output_schema=self.converter.json_schema)
+        elif mode == "instructions" and self.converter.format:
+            asked = next((m for m in reversed(messages) if isinstance(m, UserMessage)), None)
+            told = None if asked is None else with_format(asked, self.converter.format)
+            return replace(self, mode=mode, asked=asked, told=told), options
+        return replace(self, mode=mode), options
+
+    def _mode(self, model: ChatModel, options: ChatOptions, default: Any) -> OutputMode:
+        native: Any = bool(default) if self.native is None else self.native
+        if not native or self.converter.json_schema is None:
+            return "instructions"
+        mode: OutputMode = model.output_mode(options) if native is True else native
+        if mode == "tool" and options.tool_choice == "none":
+            return "instructions"
+        return mode
+
+
+def with_format(message: UserMessage, format: str) -> UserMessage:
+    """Return *message* with the format after everything else it says."""
+    return UserMessage((*message.parts, f"\n\n{format}"), metadata=message.metadata)
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseEntity(Generic[T]):
+    """A value with the response that it was read from.
+
+    Attributes:
+        response: What the model said, with usage and finish reason.
+        entity: The value.
+    """
+
+    response: ChatResponse
+    entity: T
+
+
+def entity_in(response: ChatClientResponse, converter: StructuredOutputConverter[T]) -> T:
+    """Return the value in *response*.
+
+    Raises:
+        EntityError: It is not what was asked for.
+    """
+    known: tuple[Any, str, T] | None = response.context.get(VALIDATED)
+    answer = response.chat_response
+    if known is not None and known[0] is converter and known[1] == answer.text:
+        return known[2]
+    return read_answer(answer, converter)
+
+
+def read_answer(answer: ChatResponse, converter: StructuredOutputConverter[T]) -> T:
+    """Return the value that the model answered.
+
+    Raises:
+        EntityError: It is not what was asked for.
+    """
+    try:
+        _refuse_unfinished(answer, converter)
+        return converter.convert(answer.text)
+    except EntityError as error:
+        error.response = answer
+        raise
+    except Exception as cause:
+        # A converter of the application's own may say in any way that it cannot read the answer.
+        unreadable = entity_error("value that can be read", answer.text, [str(cause)])
+        unreadable.response = answer
+        raise unreadable from cause
+
+
+def _refuse_unfinished(answer: ChatResponse, converter: StructuredOutputConverter[Any]) -> None:
+    text = answer.text
+    if answer.has_tool_calls() and not text:
+        raise entity_error("answer yet", text, ["it asks for tools, which were not run"])
+    if answer.finish_reason == "content_filter" and not text:
+        raise entity_error("answer", text, ["the provider's content filter withheld it"])
+    if answer.finish_reason != "length" or converter.json_schema is None:
+        return
+    try:
+        loads(cleaned(text))
+    except ValueError:
+        hint = "it was cut off at the limit of output tokens; be brief, or raise max_tokens"
+        raise entity_error("whole answer", text, [hint]) from None
+
+
+class PartialEntities(Generic[T]):
+    """Takes the events of a stream, one by one, and gives the values they amount to."""
+
+    def __init__(self, converter: StructuredOutputConverter[T]) -> None:
+        self._converter = converter
+        self._partial = getattr(converter, "partial", None)
+        self._text = ""
+        self._last: Any = NOTHING
+
+    def take(self, event: Any) -> T:
+        """Return a value that *event* makes more complete than all before, or `NOTHING`.
+
+        Raises:
+            EntityError: The stream is done, and its answer is not what was asked for.
+        """
+        value: Any = NOTHING
+        match event:
+            case TextDelta(text=text):
+                self._text += text
+                if self._partial is not None and not text.isspace():
+                    value = self._partial(self._text)
+            case RoundEnded():
+                self._text = ""  # what follows is another answer
+            case Done(response=response):
+                value = read_answer(response, self._converter)
+            case _:
+                pass
+        if value is NOTHING or (type(value) is type(self._last) and value == self._last):
+            return NOTHING  # type: ignore[no-any-return]
+        self._last = value
+        return value  # type: ignore[no-any-return]

@@ -1,0 +1,122 @@
+"""Budgets: what counts, what is refused, and turns within turns."""
+
+from typing import Any
+
+import pytest
+from conftest import Ask
+
+from chatclient import ChatClient, ChatResponse
+from chatclient.advisors.budget import SPENT, Budget, Spent
+from chatclient.errors import BudgetExceededError, UsageError
+from chatclient.response import Usage
+from chatclient.testing import ScriptedModel, call
+from chatclient.tools import tool
+
+
+@tool
+def look_up() -> str:
+    """Look something up."""
+    return "found"
+
+
+def looping(rounds: int) -> ScriptedModel:
+    return ScriptedModel(*(call("look_up", id=str(n)) for n in range(rounds)), "done")
+
+
+def client_of(model: ScriptedModel, **limits: Any) -> ChatClient:
+    budget = Budget(**limits)
+    return ChatClient.builder(model).default_advisors(budget).default_tools(look_up).build()
+
+
+def price(answer: ChatResponse) -> float:
+    return answer.usage.total_tokens / 10
+
+
+@pytest.mark.parametrize(
+    ("limits", "calls", "unit", "spent"),
+    [
+        ({"total_tokens": 40}, 3, "total_tokens", 45),
+        ({"total_tokens": 45}, 3, "total_tokens", 45),
+        ({"input_tokens": 11}, 2, "input_tokens", 20),
+        ({"output_tokens": 5}, 1, "output_tokens", 5),
+        ({"calls": 2}, 2, "calls", 2),
+        ({"cost": 2.0, "price": price}, 2, "cost", 3.0),
+    ],
+)
+def test_a_turn_ends_when_a_limit_is_reached(
+    ask: Ask, limits: Any, calls: int, unit: str, spent: float
+) -> None:
+    """All rounds count together; the error says what was spent and what was allowed."""
+    model = looping(9)
+    with pytest.raises(BudgetExceededError) as caught:
+        ask(client_of(model, **limits).prompt("?"))
+
+    assert len(model.prompts) == calls
+    assert (caught.value.unit, caught.value.spent) == (unit, spent)
+    assert caught.value.limit == limits[unit]
+
+
+def test_an_answer_that_is_there_is_not_thrown_away(ask: Ask) -> None:
+    """It is paid for; what it cost is told."""
+    result = ask(client_of(looping(1), total_tokens=16, cost=9, price=price).prompt("?"))
+
+    assert result.text == "done"
+    assert result.response.context[SPENT] == Spent(Usage(20, 10), 2, 3.0)
+
+
+def test_each_turn_has_its_own_budget(ask: Ask) -> None:
+    """What one has spent is not missing in the next."""
+    model = ScriptedModel("a", "b", "c")
+    client = client_of(model, calls=1)
+
+    assert [ask(client.prompt("?")).text for _ in range(3)] == ["a", "b", "c"]
+
+
+def agent(model: ScriptedModel, **limits: Any) -> Any:
+    client = ChatClient.builder(model).default_advisors(Budget(**limits)).build()
+    return client.as_tool("expert", "Knows everything.")
+
+
+def test_agents_spend_from_the_turn_they_are_asked_in(ask: Ask) -> None:
+    """A budget without limits counts for those around it; so do agents asked at once."""
+    inner = ScriptedModel(lambda prompt: "an answer", usage=Usage(100, 0))
+    questions = [call("expert", '{"request": "?"}', id=str(n)) for n in range(2)]
+    outer = ScriptedModel(questions, "done")
+    for limit, fits in ((200, False), (230, True)):
+        outer = ScriptedModel(questions, "done")
+        client = ChatClient.builder(outer).default_advisors(Budget(total_tokens=limit)).build()
+        request = client.prompt("?").tools(agent(inner))
+        if fits:
+            result = ask(request)
+            assert result.response.context[SPENT].usage == Usage(220, 10)
+            assert result.response.context[SPENT].calls == 4
+        else:
+            with pytest.raises(BudgetExceededError):
+                ask(request)
+
+
+def test_an_agent_stops_when_the_turn_around_it_has_to(ask: Ask) -> None:
+    """Nothing is sent by anybody once it is spent."""
+    inner = ScriptedModel()
+    outer = ScriptedModel(call("expert", '{"request": "?"}'), "done")
+    client = ChatClient.builder(outer).default_advisors(Budget(calls=1)).build()
+    with pytest.raises(BudgetExceededError, match="the turn has spent 1 of 1"):
+        ask(client.prompt("?").tools(agent(inner)))
+
+    assert inner.prompts == []
+    assert len(outer.prompts) == 1
+
+
+def test_half_a_budget_counts_nothing(ask: Ask) -> None:
+    """The advisor around model calls does no harm without the one around the turn."""
+    _, each_call = Budget(calls=1)
+    client = ChatClient.builder(looping(3)).default_advisors(each_call).default_tools(look_up)
+
+    assert ask(client.build().prompt("?")).text == "done"
+
+
+@pytest.mark.parametrize("wrong", [{"cost": 1.0}, {"calls": 0}, {"total_tokens": -1}])
+def test_limits_have_to_make_sense(wrong: Any) -> None:
+    """Nothing to spend, or nothing to count it with."""
+    with pytest.raises(UsageError):
+        Budget(**wrong)

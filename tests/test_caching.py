@@ -1,0 +1,204 @@
+"""Response caching: what is the same, what is kept, and what a hit looks like."""
+
+from typing import Any
+
+import pytest
+from conftest import Ask
+
+from chatclient import AssistantMessage, ChatClient, ChatResponse, Prompt, UserMessage
+from chatclient.advisors.caching import (
+    CACHE_RESPONSES,
+    InMemoryResponseStore,
+    ResponseCacheAdvisor,
+    cache_key,
+)
+from chatclient.errors import ConnectionFailedError, UsageError
+from chatclient.events import Done, ReasoningDelta, RoundEnded, TextDelta, ToolCallStarted
+from chatclient.messages import Media, Reasoning
+from chatclient.options import ChatOptions
+from chatclient.response import NO_USAGE, Generation, Usage
+from chatclient.testing import ScriptedModel, call
+from chatclient.tools import tool, tool_callbacks
+
+
+def cached(model: ScriptedModel, **how: Any) -> ChatClient:
+    return ChatClient.builder(model).default_advisors(ResponseCacheAdvisor(**how)).build()
+
+
+def test_the_same_question_is_answered_once(ask: Ask) -> None:
+    """The second answer costs nothing, and says where it is from."""
+    client = cached(ScriptedModel("Rome"))
+    first, second = ask(client.prompt("?")), ask(client.prompt("?"))
+
+    assert (first.text, second.text) == ("Rome", "Rome")
+    assert first.response.chat_response.usage == Usage(10, 5)
+    assert second.response.chat_response.usage == NO_USAGE
+    assert second.response.chat_response.metadata.values["cached"] is True
+
+
+def test_a_hit_is_streamed_like_any_answer(ask: Ask) -> None:
+    """Thoughts, text, and the end of the round."""
+    message = AssistantMessage("Rome", reasoning=[Reasoning("Hm.")])
+    client = cached(ScriptedModel(message, chunks=100))
+    first, second = ask(client.prompt("?")), ask(client.prompt("?"))
+
+    assert [type(e) for e in first.events] == [type(e) for e in second.events]
+    if ask.streaming:
+        kinds = [ReasoningDelta, TextDelta, RoundEnded, Done]
+        assert [type(e) for e in second.events] == kinds
+
+
+def test_modes_share_one_store(ask: Ask) -> None:
+    """What a call has answered, a stream need not ask, and the other way round."""
+    client = cached(ScriptedModel("Rome"))
+    ask(client.prompt("?"))
+
+    assert client.prompt("?").call().content() == "Rome"
+    assert "".join(client.prompt("?").stream()) == "Rome"
+
+
+@tool
+def look_up(word: str) -> str:
+    """Look a word up."""
+    return word
+
+
+SAME = [
+    (Prompt("a"), Prompt([UserMessage("a", metadata={"seen": 1})])),
+    (Prompt("a", ChatOptions(tool_context={"user": 1})), Prompt("a")),
+    (
+        Prompt("a", ChatOptions(extra={"x": 1, "y": 2})),
+        Prompt("a", ChatOptions(extra={"y": 2, "x": 1})),
+    ),
+]
+OTHER = [
+    Prompt("a"),
+    Prompt("b"),
+    Prompt([UserMessage("a", [Media("image/png", b"1")])]),
+    Prompt([UserMessage("a"), AssistantMessage("b"), UserMessage("c")]),
+    Prompt("a", ChatOptions(temperature=1)),
+    Prompt("a", ChatOptions(model="other")),
+    Prompt("a", ChatOptions(output_schema={"type": "object"})),
+    Prompt("a", ChatOptions(tool_callbacks=tuple(tool_callbacks(look_up)))),
+    Prompt("a", ChatOptions(extra={"x": {"y": 1}})),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), SAME)
+def test_what_is_not_sent_makes_no_difference(one: Prompt, other: Prompt) -> None:
+    """Metadata, tool context, and the order of fields."""
+    assert cache_key(one) == cache_key(other)
+
+
+def test_what_is_sent_makes_a_difference() -> None:
+    """Messages with their media, options, and the definitions of tools."""
+    assert len({cache_key(prompt) for prompt in OTHER}) == len(OTHER)
+
+
+def test_tools_run_again_and_decide_what_comes_next(ask: Ask) -> None:
+    """Each round has its own entry; other results are another question."""
+    results = ["sunny", "sunny", "rainy"]
+
+    @tool
+    def weather() -> str:
+        """Tell the weather."""
+        return results.pop(0)
+
+    model = ScriptedModel(call("weather"), "It is sunny.", "It is rainy.")
+    client = cached(model).mutate().default_tools(weather).build()
+    texts = [ask(client.prompt("?")) for _ in range(3)]
+
+    assert [result.text for result in texts] == ["It is sunny.", "It is sunny.", "It is rainy."]
+    assert len(model.prompts) == 3
+    assert all(len(result.executions) == 1 for result in texts)
+    if ask.streaming:
+        assert any(isinstance(event, ToolCallStarted) for event in texts[1].events)
+
+
+def test_errors_are_never_kept(ask: Ask) -> None:
+    """The next one asks again."""
+    client = cached(ScriptedModel(ConnectionFailedError("no"), "ok"))
+    with pytest.raises(ConnectionFailedError):
+        ask(client.prompt("?"))
+
+    assert ask(client.prompt("?")).text == "ok"
+
+
+@pytest.mark.parametrize("reason", ["length", "content_filter", "error", None])
+def test_incomplete_answers_are_never_kept(ask: Ask, reason: Any) -> None:
+    """Cut off or filtered once is not for ever."""
+    half = ChatResponse((Generation(AssistantMessage("half"), reason),))
+    client = cached(ScriptedModel(half, "whole"))
+    ask(client.prompt("?"))
+
+    assert ask(client.prompt("?")).text == "whole"
+
+
+@pytest.mark.parametrize("empty", [ChatResponse(), ChatResponse.of("")])
+def test_empty_answers_are_never_kept(ask: Ask, empty: ChatResponse) -> None:
+    """There is nothing to give."""
+    client = cached(ScriptedModel(empty, "whole"))
+    ask(client.prompt("?"))
+
+    assert ask(client.prompt("?")).text == "whole"
+
+
+def test_a_request_can_stay_away(ask: Ask) -> None:
+    """It neither takes from the cache nor gives to it."""
+    client = cached(ScriptedModel("a", "b", "c"))
+    away = client.prompt("?").advisor_params({CACHE_RESPONSES: False})
+
+    assert [ask(r).text for r in (client.prompt("?"), away, client.prompt("?"))] == ["a", "b", "a"]
+
+
+class Remote:
+    """A store of another kind, asynchronous."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, ChatResponse] = {}
+
+    async def get(self, key: str) -> ChatResponse | None:
+        return self.kept.get(key)
+
+    async def put(self, key: str, response: ChatResponse) -> None:
+        self.kept[key] = response
+
+
+def test_any_store_will_do(ask: Ask) -> None:
+    """Plain or asynchronous, from blocking code too."""
+    store = Remote()
+    client = cached(ScriptedModel("Rome"), store=store)
+
+    assert [ask(client.prompt("?")).text for _ in range(2)] == ["Rome", "Rome"]
+    assert len(store.kept) == 1
+
+
+def test_the_store_forgets_what_is_old_and_what_is_unused() -> None:
+    """By time, and by number."""
+    now = [0.0]
+    store = InMemoryResponseStore(max_entries=2, ttl=10, clock=lambda: now[0])
+    answers = {key: ChatResponse.of(key) for key in "abc"}
+    store.put("a", answers["a"])
+    store.put("b", answers["b"])
+    store.get("a")
+    store.put("c", answers["c"])
+
+    assert [store.get(key) for key in "abc"] == [answers["a"], None, answers["c"]]
+    now[0] = 10
+    assert store.get("a") is None
+    assert len(store) == 1
+
+
+@pytest.mark.parametrize("wrong", [{"max_entries": 0}, {"ttl": 0}])
+def test_a_store_has_to_keep_something(wrong: Any) -> None:
+    """Nothing to keep is a mistake."""
+    with pytest.raises(UsageError):
+        InMemoryResponseStore(**wrong)
+
+
+def test_a_store_may_keep_for_ever() -> None:
+    """Without a time limit nothing grows old."""
+    store = InMemoryResponseStore(ttl=None, clock=lambda: 1e12)
+    store.put("a", ChatResponse.of("a"))
+
+    assert store.get("a") == ChatResponse.of("a")

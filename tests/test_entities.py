@@ -1,0 +1,670 @@
+"""Typed answers of a client: what the model is asked, and what comes back, in all four ways."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any
+
+import pytest
+from conftest import Ask
+from pydantic import BaseModel
+
+from chatclient import ChatClient, ChatClientRequest, ChatClientResponse, Next, Prompt
+from chatclient.advisors.structured_output import StructuredOutputValidationAdvisor
+from chatclient.chain import TOOL_CALLING_ORDER
+from chatclient.client import ChatClientRequestSpec
+from chatclient.errors import DeadlineExceededError, EntityError, UsageError
+from chatclient.events import RoundEnded, TextDelta, ToolCallDelta, ToolCallStarted
+from chatclient.messages import AssistantMessage, Media, SystemMessage, ToolCall, UserMessage
+from chatclient.model import OutputMode
+from chatclient.options import ChatOptions
+from chatclient.response import ChatResponse, Generation, Usage
+from chatclient.runtime import Runtime
+from chatclient.structured import (
+    NATIVE_STRUCTURED_OUTPUT,
+    ListOutputConverter,
+    MapOutputConverter,
+)
+from chatclient.structured.converters import converter_of
+from chatclient.testing import ScriptedModel, call
+from chatclient.tools import ToolCallingManager, ToolContext, ToolLimits, tool
+
+
+class Actor(BaseModel):
+    name: str
+    born: int | None = None
+
+
+class Film(BaseModel):
+    title: str
+    cast: list[Actor]
+
+
+FILM = '{"title": "Alien", "cast": [{"name": "Weaver", "born": 1949}]}'
+ALIEN = Film(title="Alien", cast=[Actor(name="Weaver", born=1949)])
+
+
+class Held(ScriptedModel):
+    """A model that is held to a schema in a way of its own."""
+
+    mode: OutputMode = "schema"
+
+    def output_mode(self, options: ChatOptions) -> OutputMode:
+        return self.mode
+
+
+def entities(ask: Ask, request: ChatClientRequestSpec, kind: Any, **how: Any) -> list[Any]:
+    """Return what an entity request gives: in a stream all values, else the one."""
+
+    async def wait() -> Any:
+        return await request.acall().entity(kind, **how)
+
+    async def consume() -> list[Any]:
+        return [value async for value in request.astream().entity(kind, **how)]
+
+    match ask.mode:
+        case "call":
+            return [request.call().entity(kind, **how)]
+        case "acall":
+            return [asyncio.run(wait())]
+        case "stream":
+            return list(request.stream().entity(kind, **how))
+        case "astream":
+            return asyncio.run(consume())
+
+
+def entity(ask: Ask, request: ChatClientRequestSpec, kind: Any, **how: Any) -> Any:
+    return entities(ask, request, kind, **how)[-1]
+
+
+def test_a_nested_model_comes_back(ask: Ask) -> None:
+    """The model is told the schema, after the user's own words; the answer is the value."""
+    model = ScriptedModel(FILM)
+
+    assert entity(ask, ChatClient.create(model).prompt("A film!"), Film) == ALIEN
+    said = model.prompts[0].messages[-1].text
+    assert said.startswith("A film!\n\nAnswer with JSON only")
+    assert said.endswith(json.dumps(json.loads(said[said.index("{") :])))
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        (list[Actor], '[{"name": "a"}]', [Actor(name="a")]),
+        (Film | Actor, '{"name": "a"}', Actor(name="a")),
+        (int, "42", 42),
+        (str, "words", "words"),
+        (Actor | None, "null", None),
+        (ListOutputConverter(), "a, b", ["a", "b"]),
+        (MapOutputConverter(), '{"a": 1}', {"a": 1}),
+    ],
+)
+def test_types_and_converters(ask: Ask, kind: Any, text: str, value: Any) -> None:
+    """Anything that pydantic knows, or that says itself how it is read; also None."""
+    assert entity(ask, ChatClient.create(ScriptedModel(text)).prompt("?"), kind) == value
+
+
+def test_partial_values_grow_until_the_whole(ask: Ask) -> None:
+    """A stream's values are ever more complete; the others have only the last."""
+    model = ScriptedModel(FILM, chunks=6)
+    values = entities(ask, ChatClient.create(model).prompt("?"), Film)
+
+    assert values[-1] == ALIEN
+    if ask.streaming:
+        assert [value.title for value in values[:2]] == ["A", "Alien"]
+        assert len(values) > 4
+    else:
+        assert values == [ALIEN]
+
+
+def test_a_plain_text_is_asked_for_without_a_word(ask: Ask) -> None:
+    """Nothing is added for a type that every model answers with anyway."""
+    model = ScriptedModel("words")
+    entity(ask, ChatClient.create(model).prompt("?"), str)
+
+    assert model.prompts[0].messages[-1].text == "?"
+
+
+def test_natively_the_schema_is_an_option(ask: Ask) -> None:
+    """The provider enforces it; the user's words stay untouched."""
+    model = ScriptedModel(FILM)
+
+    assert entity(ask, ChatClient.create(model).prompt("?"), Film, native=True) == ALIEN
+    assert model.prompts[0].options.output_schema == converter_of(Film).json_schema
+    assert model.prompts[0].messages == (UserMessage("?"),)
+
+
+def test_a_param_makes_native_the_default(ask: Ask) -> None:
+    """What a request says itself wins over the param, also when it says no."""
+    model = ScriptedModel(FILM, FILM)
+    client = (
+        ChatClient.builder(model).default_advisor_params({NATIVE_STRUCTURED_OUTPUT: True}).build()
+    )
+    entity(ask, client.prompt("?"), Film)
+    entity(ask, client.prompt("?"), Film, native=False)
+
+    assert [p.options.output_schema is not None for p in model.prompts] == [True, False]
+
+
+def test_a_list_is_wrapped_for_the_provider(ask: Ask) -> None:
+    """Providers want an object; nobody else has to know."""
+    model = ScriptedModel('{"value": [{"name": "a"}]}')
+
+    assert entity(ask, ChatClient.create(model).prompt("?"), list[Actor], native=True) == [
+        Actor(name="a")
+    ]
+
+
+def test_without_a_schema_field_the_model_calls_a_tool(ask: Ask) -> None:
+    """The call's arguments are the answer; nobody else ever sees a tool call."""
+    model = Held(call("final_answer", FILM))
+    model.mode = "tool"
+    values = entities(ask, ChatClient.create(model).prompt("?"), Film, native=True)
+
+    options = model.prompts[0].options
+    assert values[-1] == ALIEN
+    assert options.tool_choice == "final_answer"
+    assert [t.definition.input_schema for t in options.tool_callbacks or ()] == [
+        converter_of(Film).json_schema
+    ]
+    if ask.streaming:
+        assert [type(value) for value in values] == [Film] * len(values)
+
+
+def test_the_answer_by_tool_is_text_to_everybody_else(ask: Ask) -> None:
+    """Response, stream and memory see an answer, not a call."""
+    pieces = AssistantMessage([ToolCall("1", "final_answer", FILM)])
+    model = ScriptedModel(pieces)
+    request = ChatClient.create(model).prompt("?")
+    seen: list[Any] = []
+
+    async def note(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        async def emit(event: Any) -> None:
+            seen.append(event)
+            await request.runtime.emit(event)
+
+        response = await call_next(request.mutate(runtime=request.runtime.with_emitter(emit)))
+        assert response.chat_response.text == FILM
+        assert response.chat_response.finish_reason == "stop"
+        assert not response.chat_response.has_tool_calls()
+        return response
+
+    assert entity(ask, request.advisors(note), Film, native="tool") == ALIEN
+    assert not [event for event in seen if isinstance(event, ToolCallStarted)]
+    if ask.streaming:
+        assert "".join(e.text for e in seen if isinstance(e, TextDelta)) == FILM
+        ended = [event for event in seen if isinstance(event, RoundEnded)]
+        assert [event.response.text for event in ended] == [FILM]
+
+
+@tool
+def cast_of(title: str) -> list[str]:
+    """Tell who plays in a film."""
+    return ["Weaver"]
+
+
+def test_the_answer_tool_stands_beside_others(ask: Ask) -> None:
+    """The model may call tools first; it has to call something in each round."""
+    model = ScriptedModel(
+        call("cast_of", '{"title": "Alien"}'),
+        (call("cast_of", '{"title": "Alien"}', id="2"), call("final_answer", "{}")),
+        call("final_answer", FILM),
+    )
+    client = ChatClient.builder(model).default_tools(cast_of).build()
+
+    assert entity(ask, client.prompt("?"), Film, native="tool") == ALIEN
+    assert {p.options.tool_choice for p in model.prompts} == {"required"}
+    said = [m for m in model.prompts[2].messages if isinstance(m, AssistantMessage)]
+    names = [call.name for message in said for call in message.tool_calls]
+    assert names == ["cast_of", "cast_of"]
+
+
+def test_only_the_first_of_several_answers_counts(ask: Ask) -> None:
+    """Nothing of the others is streamed."""
+    both = (call("final_answer", FILM, id="1"), call("final_answer", "{}", id="2"))
+    seen: list[Any] = []
+
+    async def note(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        async def emit(event: Any) -> None:
+            seen.append(event)
+
+        return await call_next(request.mutate(runtime=request.runtime.with_emitter(emit)))
+
+    request = ChatClient.create(ScriptedModel(both)).prompt("?").advisors(note)
+
+    assert entity(ask, request, Film, native="tool") == ALIEN
+    assert [e.text for e in seen if isinstance(e, TextDelta)] == [FILM] * ask.streaming
+    assert not any(isinstance(e, ToolCallStarted | ToolCallDelta) for e in seen)
+
+
+def test_a_tool_choice_of_the_request_holds(ask: Ask) -> None:
+    """Where the model is free to answer in words, its words are read."""
+    model = ScriptedModel(FILM)
+    request = ChatClient.create(model).prompt("?").options(tool_choice="auto")
+
+    assert entity(ask, request, Film, native="tool") == ALIEN
+    assert model.prompts[0].options.tool_choice == "auto"
+
+
+def test_the_answer_tool_can_be_run_by_others(ask: Ask) -> None:
+    """Whoever runs the tools of a prompt, in the model's place, gets the answer back."""
+
+    class Running(ScriptedModel):
+        async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
+            (answer,) = list(prompt.options.tool_callbacks or ())
+            result = await answer.invoke(FILM, ToolContext())
+            return ChatResponse.of(result.text)
+
+        async def generate_stream(
+            self, prompt: Prompt, runtime: Runtime
+        ) -> AsyncGenerator[ChatResponse | str, None]:
+            yield await self.generate(prompt, runtime)
+
+    assert entity(ask, ChatClient.create(Running()).prompt("?"), Film, native="tool") == ALIEN
+
+
+def test_at_the_limit_of_the_loop_the_model_is_told_in_words(ask: Ask) -> None:
+    """When it may call no more tools, it cannot call that of the answer either."""
+    model = ScriptedModel(call("cast_of", '{"title": "a"}'), FILM)
+    manager = ToolCallingManager(limits=ToolLimits(max_rounds=1, on_exceeded="final_answer"))
+    builder = ChatClient.builder(model).default_tools(cast_of).tool_calling_manager(manager)
+
+    assert entity(ask, builder.build().prompt("?"), Film, native="tool") == ALIEN
+    assert "JSON Schema" in model.prompts[1].messages[0].text
+
+
+def test_a_tool_of_the_same_name_is_left_alone(ask: Ask) -> None:
+    """The answer tool takes another name."""
+
+    @tool
+    def final_answer() -> str:
+        """Mislead."""
+        return "no"
+
+    model = ScriptedModel(call("final_answer"), call("final_answer_", FILM))
+    client = ChatClient.builder(model).default_tools(final_answer).build()
+
+    assert entity(ask, client.prompt("?"), Film, native="tool") == ALIEN
+
+
+def test_a_forbidden_tool_choice_leaves_instructions(ask: Ask) -> None:
+    """Where no tool may be called, the model is told in words."""
+    model = ScriptedModel(FILM)
+    request = ChatClient.create(model).prompt("?").options(tool_choice="none")
+
+    assert entity(ask, request, Film, native="tool") == ALIEN
+    assert "JSON Schema" in model.prompts[0].messages[-1].text
+
+
+def test_a_model_may_know_no_better_than_words(ask: Ask) -> None:
+    """The last resort is what everybody understands."""
+    model = Held(FILM)
+    model.mode = "instructions"
+    entity(ask, ChatClient.create(model).prompt("?"), Film, native=True)
+
+    assert "JSON Schema" in model.prompts[0].messages[-1].text
+
+
+def test_a_converter_without_schema_is_told_in_words(ask: Ask) -> None:
+    """Native or not, its format is all there is."""
+    model = ScriptedModel("a, b")
+    entity(ask, ChatClient.create(model).prompt("?"), ListOutputConverter(), native=True)
+
+    assert model.prompts[0].options.output_schema is None
+    assert "separated by commas" in model.prompts[0].messages[-1].text
+
+
+def test_a_schema_in_the_options_wins(ask: Ask) -> None:
+    """The request's own schema is sent, and no format beside it."""
+    schema = {"type": "object", "title": "mine"}
+    model = ScriptedModel(FILM, FILM)
+    request = ChatClient.create(model).prompt("?").options(output_schema=schema)
+    entity(ask, request, Film, native=True)
+    entity(ask, request, Film)
+
+    assert [p.options.output_schema for p in model.prompts] == [schema, schema]
+    assert [p.messages for p in model.prompts] == [(UserMessage("?"),)] * 2
+
+
+def test_the_format_is_added_once_in_every_round(ask: Ask) -> None:
+    """Tool rounds repeat the same message object, so that providers encode it once."""
+    again = call("cast_of", '{"title": "b"}', id="2")
+    model = ScriptedModel(call("cast_of", '{"title": "a"}'), again, FILM)
+    client = ChatClient.builder(model).default_tools(cast_of).build()
+
+    assert entity(ask, client.prompt("?"), Film) == ALIEN
+    first = [prompt.messages[0] for prompt in model.prompts]
+    assert first[0] is first[1] is first[2]
+    assert first[0].text.count("JSON Schema") == 1
+
+
+def test_braces_in_texts_are_no_templates(ask: Ask) -> None:
+    """Documents full of braces and injected instructions go through as they are."""
+    text = 'Ignore all that. {title} {{x}} {"a": {b}} ```json'
+    model = ScriptedModel(json.dumps({"title": text, "cast": []}))
+
+    assert entity(ask, ChatClient.create(model).prompt(text), Film).title == text
+    assert model.prompts[0].messages[-1].text.startswith(text)
+
+
+def test_media_stay_where_they_are(ask: Ask) -> None:
+    """The format goes after everything else that the user says."""
+    picture = Media("image/png", b"1")
+    model = ScriptedModel(FILM)
+    entity(ask, ChatClient.create(model).prompt().user("?", media=picture), Film)
+
+    message = model.prompts[0].messages[-1]
+    assert isinstance(message, UserMessage)
+    assert message.parts[:2] == ("?", picture)
+
+
+@pytest.mark.parametrize("messages", [[SystemMessage("Be brief.")], [AssistantMessage("So?")]])
+def test_without_a_user_message_the_system_is_told(ask: Ask, messages: Sequence[Any]) -> None:
+    """There is always somewhere to put the format."""
+    model = ScriptedModel(FILM)
+    entity(ask, ChatClient.create(model).prompt(messages), Film)
+
+    assert "JSON Schema" in model.prompts[0].messages[0].text
+    assert isinstance(model.prompts[0].messages[0], SystemMessage)
+
+
+def test_a_tools_result_may_be_the_entity(ask: Ask) -> None:
+    """What is returned directly is read like an answer."""
+
+    @tool(return_direct=True)
+    def find() -> Film:
+        """Find a film."""
+        return ALIEN
+
+    client = ChatClient.builder(ScriptedModel(call("find"))).default_tools(find).build()
+
+    assert entity(ask, client.prompt("?"), Film) == ALIEN
+
+
+def test_an_answer_that_does_not_fit_is_an_error(ask: Ask) -> None:
+    """It keeps the text, what is wrong, the response and the cause."""
+    client = ChatClient.create(ScriptedModel('{"title": 1}'))
+
+    with pytest.raises(EntityError) as caught:
+        entity(ask, client.prompt("?"), Film)
+
+    error = caught.value
+    assert error.text == '{"title": 1}'
+    assert error.errors == ("title: should be a valid string; got 1", "cast: missing, but required")
+    assert error.response.usage.total_tokens == 15
+    assert error.__cause__ is not None
+
+
+def ended(text: str, reason: Any, *calls: ToolCall) -> ChatResponse:
+    return ChatResponse((Generation(AssistantMessage(text, calls), reason),))
+
+
+@pytest.mark.parametrize(
+    ("response", "says"),
+    [
+        (ended('{"title": "Alien", "cast": []', "length"), "raise max_tokens"),
+        (ended("", "content_filter"), "content filter"),
+        (ended("", "tool_call", call("cast_of")), "asks for tools"),
+        (ended("", "stop"), "empty"),
+    ],
+)
+def test_answers_that_are_none_say_why(ask: Ask, response: ChatResponse, says: str) -> None:
+    """Cut off, withheld, unfinished or empty."""
+    client = ChatClient.create(ScriptedModel(response))
+
+    with pytest.raises(EntityError, match=says):
+        entity(ask, client.prompt("?").tool_calling(False), Film)
+
+
+def test_what_is_whole_is_read_even_at_the_limit(ask: Ask) -> None:
+    """Some models go on with white space until they are stopped."""
+    client = ChatClient.create(ScriptedModel(ended(FILM + "\n" * 9, "length")))
+
+    assert entity(ask, client.prompt("?"), Film) == ALIEN
+
+
+def test_what_has_no_schema_may_be_cut_off(ask: Ask) -> None:
+    """Nobody can say whether a text is whole."""
+    client = ChatClient.create(ScriptedModel(ended("a, b", "length")))
+
+    assert entity(ask, client.prompt("?"), ListOutputConverter()) == ["a", "b"]
+
+
+class Yes:
+    """A converter of an application's own, without schema and partial values."""
+
+    format = "Answer yes or no."
+    json_schema = None
+
+    def convert(self, text: str) -> bool:
+        return {"yes": True, "no": False}[text]
+
+
+def test_a_converter_of_ones_own(ask: Ask) -> None:
+    """Three attributes are enough, and whatever it raises is an `EntityError`."""
+    client = ChatClient.create(ScriptedModel("no", "maybe"))
+
+    assert entities(ask, client.prompt("?"), Yes()) == [False]
+    with pytest.raises(EntityError) as caught:
+        entity(ask, client.prompt("?"), Yes())
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_a_type_without_schema_sends_nothing(ask: Ask) -> None:
+    """The mistake is found before the request."""
+    model = ScriptedModel()
+    with pytest.raises(UsageError, match="no model can be asked"):
+        entity(ask, ChatClient.create(model).prompt("?"), object())
+
+
+def test_the_response_comes_with_the_entity() -> None:
+    """Usage and finish reason are at hand, blocking and not."""
+    client = ChatClient.create(ScriptedModel(FILM, FILM))
+    both = client.prompt("?").call().response_entity(Film)
+
+    async def wait() -> Any:
+        return await client.prompt("?").acall().response_entity(Film)
+
+    assert both.entity == ALIEN
+    assert both.response.usage == Usage(10, 5)
+    assert asyncio.run(wait()).entity == ALIEN
+
+
+def test_one_answer_serves_every_accessor() -> None:
+    """The model is asked once; whoever asks first says how."""
+    model = ScriptedModel(FILM, FILM)
+    answer = ChatClient.create(model).prompt("?").call()
+
+    assert answer.entity(Film) == ALIEN
+    assert answer.content() == FILM
+    assert answer.entity(dict[str, Any])["title"] == "Alien"
+    later = ChatClient.create(model).prompt("?").call()
+    assert (later.content(), later.entity(Film)) == (FILM, ALIEN)
+    assert model.prompts[1].messages == (UserMessage("?"),)
+
+
+def test_an_awaited_answer_is_read_as_well() -> None:
+    """`await request.acall()` gives an answer with the same accessors."""
+
+    async def wait() -> Any:
+        return await ChatClient.create(ScriptedModel(FILM)).prompt("?").acall()
+
+    assert asyncio.run(wait()).entity(Film) == ALIEN
+
+
+# --- validation -----------------------------------------------------------------------------
+
+
+def test_the_model_is_shown_its_mistakes(ask: Ask) -> None:
+    """Every attempt sees what was answered before and what was wrong with it; all are paid for."""
+    model = ScriptedModel('{"title": 1}', "Sorry: {}", f"```\n{FILM}\n```")
+    client = ChatClient.create(model)
+    result = entity(ask, client.prompt("?"), Film, validate=True)
+
+    assert result == ALIEN
+    roles = [[m.role for m in prompt.messages] for prompt in model.prompts]
+    exchange = ["user", "assistant", "user", "assistant", "user"]
+    assert roles == [exchange[:1], exchange[:3], exchange]
+    last = model.prompts[2].messages
+    assert last[1].text == '{"title": 1}'
+    assert "- title: should be a valid string; got 1\n- cast: missing" in last[2].text
+    assert last[3].text == "Sorry: {}"
+    assert [("JSON Schema" in m.text) for m in last] == [True, False, False, False, False]
+
+
+@pytest.mark.parametrize("nothing", [ChatResponse(), ChatResponse.of("")])
+def test_no_answer_at_all_is_asked_for_again(ask: Ask, nothing: ChatResponse) -> None:
+    """There is nothing to show the model but what is wrong with it."""
+    model = ScriptedModel(nothing, FILM)
+
+    assert entity(ask, ChatClient.create(model).prompt("?"), Film, validate=True) == ALIEN
+    assert [message.role for message in model.prompts[1].messages] == ["user", "user"]
+    assert "the answer is empty" in model.prompts[1].messages[1].text
+
+
+def test_all_attempts_are_paid_for() -> None:
+    """The usage of an answer is that of everything it took."""
+    client = ChatClient.create(ScriptedModel("{}", FILM))
+    both = client.prompt("?").call().response_entity(Film, validate=True)
+
+    assert both.response.usage == Usage(20, 10)
+
+
+def test_after_the_last_attempt_it_is_an_error(ask: Ask) -> None:
+    """Three attempts unless said otherwise; the last answer is in the error."""
+    model = ScriptedModel("1", "2", "3", "4")
+
+    with pytest.raises(EntityError, match="after 3 attempts") as caught:
+        entity(ask, ChatClient.create(model).prompt("?"), Film, validate=True)
+
+    assert len(model.prompts) == 3
+    assert caught.value.text == "3"
+    assert caught.value.response.usage == Usage(30, 15)
+
+
+def test_tool_calls_are_no_answers_to_validate(ask: Ask) -> None:
+    """While the model asks for tools it is never asked again; each round counts for itself."""
+    model = ScriptedModel(call("cast_of", '{"title": "a"}'), "{}", FILM)
+    client = ChatClient.builder(model).default_tools(cast_of).build()
+
+    assert entity(ask, client.prompt("?"), Film, validate=True) == ALIEN
+    assert [len(prompt.messages) for prompt in model.prompts] == [1, 3, 5]
+
+
+def test_only_the_good_answer_is_seen_outside(ask: Ask) -> None:
+    """Memory and every other advisor further out get one exchange."""
+    seen: list[tuple[int, str]] = []
+
+    async def remember(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        response = await call_next(request)
+        seen.append((len(request.prompt.messages), response.chat_response.text))
+        return response
+
+    model = ScriptedModel("{}", FILM)
+    entity(ask, ChatClient.create(model).prompt("?").advisors(remember), Film, validate=True)
+
+    assert seen == [(1, FILM)]
+
+
+def test_validation_works_with_every_way_of_asking(ask: Ask) -> None:
+    """Also when the provider enforces the schema, or the answer is a tool call."""
+    for native in (True, "tool"):
+        answers: list[Any] = ["{}", FILM]
+        if native == "tool":
+            answers = [call("final_answer", answer) for answer in answers]
+        model = ScriptedModel(*answers)
+        request = ChatClient.create(model).prompt("?")
+
+        assert entity(ask, request, Film, native=native, validate=True) == ALIEN
+        assert len(model.prompts) == 2
+
+
+def test_an_advisor_of_ones_own_replaces_the_default(ask: Ask) -> None:
+    """Without a type it validates what is asked for, as often as it says."""
+    model = ScriptedModel("1", "2")
+    client = (
+        ChatClient.builder(model)
+        .default_advisors(StructuredOutputValidationAdvisor(max_attempts=2))
+        .build()
+    )
+
+    with pytest.raises(EntityError, match="after 2 attempts"):
+        entity(ask, client.prompt("?"), Film, validate=True)
+
+
+def test_an_advisor_with_a_type_validates_every_answer(ask: Ask) -> None:
+    """In a stream nothing of an answer that does not fit is said."""
+    model = ScriptedModel("No.", FILM, FILM)
+    advisor = StructuredOutputValidationAdvisor(Film, max_attempts=2)
+    client = ChatClient.builder(model).default_advisors(advisor).build()
+
+    assert ask(client.prompt("?")).text == FILM
+    assert len(model.prompts) == 2
+
+
+def test_an_advisor_without_anything_to_validate_stays_out_of_the_way(ask: Ask) -> None:
+    """A request for text is none for an entity."""
+    client = (
+        ChatClient.builder(ScriptedModel("words"))
+        .default_advisors(StructuredOutputValidationAdvisor())
+        .build()
+    )
+
+    assert ask(client.prompt("?")).text == "words"
+
+
+def test_the_words_of_a_round_with_tools_are_said(ask: Ask) -> None:
+    """What is held back comes out when it turns out to be no answer yet."""
+    model = ScriptedModel(("Let me see. ", call("cast_of", '{"title": "a"}')), "{}", FILM)
+    client = (
+        ChatClient.builder(model)
+        .default_tools(cast_of)
+        .default_advisors(StructuredOutputValidationAdvisor(Film))
+        .build()
+    )
+    result = ask(client.prompt("?"))
+
+    assert result.text == (f"Let me see. {FILM}" if ask.streaming else FILM)
+
+
+def test_a_stream_of_values_begins_anew_with_each_attempt() -> None:
+    """Partial values are live, so those of a bad attempt are seen."""
+    model = ScriptedModel('{"title": "Wrong", "cast": 1}', FILM, chunks=4)
+    values = list(ChatClient.create(model).prompt("?").stream().entity(Film, validate=True))
+    titles = [value.title for value in values]
+
+    assert "Wrong" in titles
+    assert titles.index("Wrong") < titles.index("A")
+    assert values[-1] == ALIEN
+
+
+def test_no_attempt_after_the_deadline(ask: Ask) -> None:
+    """The call is over when its time is."""
+
+    async def take_long(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        return await call_next(request.mutate(runtime=request.runtime.with_deadline(0)))
+
+    model = ScriptedModel("{}", FILM)
+    with pytest.raises(DeadlineExceededError):
+        entity(ask, ChatClient.create(model).prompt("?").advisors(take_long), Film, validate=True)
+
+    assert len(model.prompts) == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"max_attempts": 0}, {"order": -(2**31)}, {"order": 2**31 - 1}, {"kind": object()}],
+)
+def test_wrong_arguments_of_the_advisor(arguments: dict[str, Any]) -> None:
+    """They are found when the advisor is made."""
+    with pytest.raises(UsageError):
+        StructuredOutputValidationAdvisor(**arguments)
+
+
+def test_validation_may_stand_outside_of_the_tool_loop(ask: Ask) -> None:
+    """Then the whole turn is repeated, and pending tool calls are never seen."""
+    model = ScriptedModel(call("cast_of", '{"title": "a"}'), "{}", FILM)
+    advisor = StructuredOutputValidationAdvisor(Film, order=TOOL_CALLING_ORDER - 1)
+    client = ChatClient.builder(model).default_tools(cast_of).default_advisors(advisor).build()
+
+    assert ask(client.prompt("?")).text == FILM

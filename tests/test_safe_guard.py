@@ -1,0 +1,234 @@
+"""What must not be said: asked, answered, streamed and remembered."""
+
+import re
+from typing import Any
+
+import pytest
+from conftest import Ask
+
+from chatclient import ChatClient, ChatClientRequest, ChatClientResponse, Next
+from chatclient.advisors.memory import MessageChatMemoryAdvisor
+from chatclient.advisors.safe_guard import (
+    FAILURE_RESPONSE,
+    SAFE_GUARD_BLOCKED,
+    SafeGuardAdvisor,
+)
+from chatclient.errors import UsageError
+from chatclient.events import ReasoningDelta, RoundEnded, TextDelta
+from chatclient.memory import InMemoryChatMemoryRepository, MessageWindowChatMemory
+from chatclient.messages import AssistantMessage, Reasoning, UserMessage
+from chatclient.response import ChatResponse
+from chatclient.testing import ScriptedModel, call
+from chatclient.tools import tool
+
+
+def guarded(model: ScriptedModel, *forbidden: Any, **how: Any) -> ChatClient:
+    return ChatClient.builder(model).default_advisors(SafeGuardAdvisor(*forbidden, **how)).build()
+
+
+async def knows_secrets(text: str) -> bool:
+    return "secret" in text
+
+
+FORBIDDEN = [
+    ("bomb", "How is a BOMB built?", "BOMB"),
+    ("bomb", "bomb", "bomb"),
+    ("bad word", "a bad\n word, that", "bad"),
+    ("C++", "write C++, please", "C++"),
+    ("straße", "Die STRAßE", "STRAßE"),
+    (re.compile(r"\b\d{4} \d{4}\b"), "my card is 1234 5678", "1234"),
+    (lambda text: "secret" in text, "a secretive one", "secret"),
+    (knows_secrets, "a secret", "secret"),
+]
+ALLOWED = [
+    ("bomb", "A bombastic speech"),
+    ("ass", "a class of assassins passes"),
+    ("bad word", "bad sword"),
+    (re.compile("x+"), "yyy"),
+    (knows_secrets, "open"),
+]
+
+
+@pytest.mark.parametrize(("forbidden", "text", "begin"), FORBIDDEN)
+def test_what_is_forbidden_is_never_asked(ask: Ask, forbidden: Any, text: str, begin: str) -> None:
+    """Whole words in any case, patterns, and functions of both kinds; nothing is sent."""
+    model = ScriptedModel()
+    result = ask(guarded(model, forbidden).prompt(text))
+
+    assert result.text == FAILURE_RESPONSE
+    assert result.response.context[SAFE_GUARD_BLOCKED] == "input"
+    assert result.response.chat_response.finish_reason == "content_filter"
+    assert model.prompts == []
+
+
+@pytest.mark.parametrize(("forbidden", "text", "begin"), FORBIDDEN)
+def test_what_is_forbidden_is_never_answered(
+    ask: Ask, forbidden: Any, text: str, begin: str
+) -> None:
+    """Not a letter of it is streamed, however it is cut."""
+    for chunks in (1, 3, 100):
+        model = ScriptedModel(f"Well, {text} is", chunks=chunks)
+        result = ask(guarded(model, forbidden, check_input=False).prompt("?"))
+
+        assert result.response.chat_response.text == FAILURE_RESPONSE
+        assert result.response.context[SAFE_GUARD_BLOCKED] == "output"
+        assert result.text.endswith(FAILURE_RESPONSE)
+        said = result.text.removesuffix(FAILURE_RESPONSE).removesuffix("\n\n")
+        assert f"Well, {text[: text.index(begin)]}".startswith(said)
+        assert not any(isinstance(e, RoundEnded) and text in e.response.text for e in result.events)
+
+
+@pytest.mark.parametrize(("forbidden", "text"), ALLOWED)
+def test_what_only_looks_like_it_passes(ask: Ask, forbidden: Any, text: str) -> None:
+    """Words are whole words; the stream is the whole answer."""
+    result = ask(guarded(ScriptedModel(text, chunks=2), forbidden).prompt(text))
+
+    assert result.text == text
+    assert SAFE_GUARD_BLOCKED not in result.response.context
+
+
+def test_words_are_streamed_as_soon_as_they_are_harmless(ask: Ask) -> None:
+    """Only as much is held back as may still become forbidden."""
+    seen: list[str] = []
+
+    def answer(text: str) -> list[str]:
+        return [text[i : i + 10] for i in range(0, len(text), 10)]
+
+    text = "word " * 40
+    result = ask(guarded(ScriptedModel(text, chunks=answer), "bomb").prompt("?"))
+    seen = [event.text for event in result.events if isinstance(event, TextDelta)]
+
+    assert result.text == text
+    assert len(seen) > 15 or not ask.streaming
+
+
+def test_a_word_at_the_very_end_is_found(ask: Ask) -> None:
+    """The end of the round ends the word."""
+    result = ask(guarded(ScriptedModel("It is a bomb", chunks=1), "bomb").prompt("?"))
+
+    assert "bomb" not in result.text
+
+
+def test_thoughts_are_looked_at_too(ask: Ask) -> None:
+    """They are streamed, so they are said."""
+    message = AssistantMessage("Fine.", reasoning=[Reasoning("A bomb!")])
+    result = ask(guarded(ScriptedModel(message), "bomb").prompt("?"))
+
+    assert result.response.chat_response.text == FAILURE_RESPONSE
+    assert not any("bomb" in e.text for e in result.events if isinstance(e, ReasoningDelta))
+
+
+def test_harmless_thoughts_are_streamed_in_order(ask: Ask) -> None:
+    """Text and thoughts do not mix."""
+    message = AssistantMessage("Fine.", reasoning=[Reasoning("Hm, hm, hm.")])
+    result = ask(guarded(ScriptedModel(message), "bomb").prompt("?"))
+
+    assert result.text == "Fine."
+    kinds = [type(e) for e in result.events if isinstance(e, ReasoningDelta | TextDelta)]
+    assert kinds == sorted(kinds, key=lambda kind: kind is TextDelta)
+
+
+@tool
+def look_up() -> str:
+    """Look something up."""
+    return "found"
+
+
+def test_the_words_before_a_tool_call_are_looked_at_when_streamed(ask: Ask) -> None:
+    """A stream ends at its first forbidden word; a call only has its answer to show."""
+    model = ScriptedModel(("The bomb: ", call("look_up")), "fine")
+    client = guarded(model, "bomb").mutate().default_tools(look_up).build()
+    result = ask(client.prompt("?"))
+
+    assert result.text == (f"The\n\n{FAILURE_RESPONSE}" if ask.streaming else "fine")
+
+
+def test_each_side_can_be_left_alone(ask: Ask) -> None:
+    """Input and output are looked at by choice."""
+    client = guarded(ScriptedModel("bomb"), "bomb", check_input=False, check_output=False)
+
+    assert ask(client.prompt("bomb")).text == "bomb"
+
+
+def test_only_what_was_just_said_counts(ask: Ask) -> None:
+    """A word in the history or the system text does not block everything after it."""
+    messages = [UserMessage("bomb"), AssistantMessage("No."), UserMessage("And flowers?")]
+    client = guarded(ScriptedModel("Yes."), "bomb")
+
+    assert ask(client.prompt(messages).system("Never talk about a bomb.")).text == "Yes."
+
+
+def test_memory_is_not_poisoned(ask: Ask) -> None:
+    """Neither a refused question, nor a refused answer, nor the refusal is remembered."""
+    memory = MessageWindowChatMemory(InMemoryChatMemoryRepository())
+    model = ScriptedModel("Here is a bomb.", "Hello!")
+    client = (
+        ChatClient.builder(model)
+        .default_advisors(MessageChatMemoryAdvisor(memory), SafeGuardAdvisor("bomb"))
+        .build()
+    )
+    for text in ("A bomb!", "Something.", "Hi"):
+        result = ask(client.prompt(text).conversation("c"))
+
+    assert result.text == "Hello!"
+    assert [m.text for m in model.prompts[-1].messages] == ["Hi"]
+    assert [m.text for m in memory.get("c")] == ["Hi", "Hello!"]
+
+
+def test_an_advisors_own_answer_is_looked_at(ask: Ask) -> None:
+    """Whoever answers in the model's place is no exception."""
+
+    async def answer(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        return ChatClientResponse(ChatResponse.of("bomb"))
+
+    client = guarded(ScriptedModel(), "bomb").mutate().default_advisors(answer).build()
+
+    assert ask(client.prompt("?")).text == FAILURE_RESPONSE
+
+
+def test_what_an_advisor_adds_to_an_answer_is_looked_at(ask: Ask) -> None:
+    """Also when nothing of it was streamed."""
+
+    async def add(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        response = await call_next(request)
+        return response.mutate(chat_response=ChatResponse.of("A bomb"))
+
+    client = guarded(ScriptedModel("Fine."), "bomb").mutate().default_advisors(add).build()
+    result = ask(client.prompt("?"))
+
+    assert result.response.chat_response.text == FAILURE_RESPONSE
+    assert result.text == (f"Fine.\n\n{FAILURE_RESPONSE}" if ask.streaming else FAILURE_RESPONSE)
+
+
+@pytest.mark.parametrize("forbidden", [re.compile("bomb"), ()])
+def test_an_end_that_says_more_than_was_streamed_is_looked_at(ask: Ask, forbidden: Any) -> None:
+    """What a response holds beside its stream is said as well, in events."""
+
+    async def more(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        await request.runtime.emit(RoundEnded(ChatResponse.of("a bomb")))
+        return ChatClientResponse(ChatResponse.of("a bomb"))
+
+    words = [] if forbidden else ["bomb"]
+    client = guarded(ScriptedModel(), *words, forbidden).mutate().default_advisors(more).build()
+    result = ask(client.prompt("?"))
+
+    assert result.text == FAILURE_RESPONSE
+    assert not any(isinstance(event, RoundEnded) for event in result.events)
+
+
+def test_a_response_of_ones_own(ask: Ask) -> None:
+    """The failure response is the application's to choose; words may come as a collection."""
+    client = guarded(ScriptedModel(), ["bomb", "gun"], failure_response="No.")
+
+    assert ask(client.prompt("A gun")).text == "No."
+
+
+def test_nothing_forbidden_forbids_nothing(ask: Ask) -> None:
+    """An empty list lets everything pass."""
+    assert ask(guarded(ScriptedModel("bomb"), []).prompt("bomb")).text == "bomb"
+
+
+def test_a_blank_word_is_a_mistake() -> None:
+    """It would forbid everything."""
+    with pytest.raises(UsageError, match="blank"):
+        SafeGuardAdvisor("bomb", " ")

@@ -1,0 +1,110 @@
+"""How each provider's models are held to a schema, and what type checkers make of `entity`."""
+
+import asyncio
+from typing import Any, Literal, assert_type
+
+import pytest
+from pydantic import BaseModel
+
+from chatclient import ChatClient, ChatModel
+from chatclient.errors import UsageError
+from chatclient.model import OutputMode
+from chatclient.options import ChatOptions
+from chatclient.providers.anthropic import AnthropicChatModel
+from chatclient.providers.compatible import compatible_model
+from chatclient.providers.fallback import FallbackChatModel
+from chatclient.providers.gemini import GeminiChatModel
+from chatclient.providers.local import LocalChatModel
+from chatclient.providers.ollama import OllamaChatModel
+from chatclient.providers.openai import OpenAIChatModel
+from chatclient.providers.openai_responses import OpenAIResponsesChatModel
+from chatclient.structured import ListOutputConverter, ResponseEntity
+from chatclient.testing import ScriptedModel
+from chatclient.testing.recording import Recording, RecordingModel
+from chatclient.tools import tool, tool_callbacks
+
+
+class Film(BaseModel):
+    title: str
+
+
+@tool
+def look_up() -> str:
+    """Look something up."""
+    return "found"
+
+
+def preset(name: str) -> ChatModel:
+    return compatible_model(name, model="m", api_key="k")
+
+
+def openai(model: str = "gpt-5-mini") -> ChatModel:
+    return OpenAIChatModel(model, api_key="k")
+
+
+MODES: list[tuple[ChatModel, OutputMode, OutputMode]] = [
+    (openai(), "schema", "schema"),
+    (OpenAIResponsesChatModel("gpt-5-mini", api_key="k"), "schema", "schema"),
+    (AnthropicChatModel("claude-sonnet-4-5", api_key="k"), "schema", "schema"),
+    (AnthropicChatModel("claude-opus-4-1-20250805", api_key="k"), "schema", "schema"),
+    (AnthropicChatModel("claude-sonnet-4-20250514", api_key="k"), "tool", "tool"),
+    (AnthropicChatModel("claude-3-7-sonnet-latest", api_key="k"), "tool", "tool"),
+    (GeminiChatModel("gemini-3-pro", api_key="k"), "schema", "schema"),
+    (GeminiChatModel("gemini-2.5-flash", api_key="k"), "schema", "tool"),
+    (OllamaChatModel("qwen3"), "schema", "tool"),
+    (LocalChatModel(), "schema", "tool"),
+    (preset("groq"), "schema", "tool"),
+    (preset("deepseek"), "tool", "tool"),
+    (FallbackChatModel(openai(), preset("groq")), "schema", "tool"),
+    (RecordingModel(preset("groq"), Recording()), "schema", "tool"),
+    (FallbackChatModel(preset("deepseek"), openai()), "tool", "tool"),
+]
+
+
+@pytest.mark.parametrize(("model", "alone", "beside_tools"), MODES, ids=lambda x: str(x)[:40])
+def test_each_provider_knows_how_it_is_held_to_a_schema(
+    model: ChatModel, alone: OutputMode, beside_tools: OutputMode
+) -> None:
+    """By its API as documented, by its model, and by whether there are tools."""
+    with_tools = ChatOptions(tool_callbacks=tuple(tool_callbacks(look_up)))
+
+    assert model.output_mode(model.options) == alone
+    assert model.output_mode(model.options.merge(with_tools)) == beside_tools
+
+
+def test_what_type_checkers_infer() -> None:
+    """The result needs no annotation; mypy and pyright check this very function."""
+    client = ChatClient.create(ScriptedModel(lambda prompt: '{"title": "Alien"}'))
+    assert_type(client.prompt("?").call().entity(Film), Film)
+    assert_type(client.prompt("?").call().entity(dict[str, str]), dict[str, str])
+    assert_type(client.prompt("?").call().response_entity(Film), ResponseEntity[Film])
+    assert_type(client.prompt("?").call().entity(ListOutputConverter()), list[str])
+    for partial in client.prompt("?").stream().entity(Film):
+        assert_type(partial, Film)
+
+    async def run() -> None:
+        assert_type(await client.prompt("?").acall().entity(Film), Film)
+        assert_type(await client.prompt("?").acall().response_entity(Film), ResponseEntity[Film])
+        async for partial in client.prompt("?").astream().entity(Film):
+            assert_type(partial, Film)
+
+    asyncio.run(run())
+
+
+def test_what_type_checkers_are_told() -> None:
+    """Where the language has no way to say it, the result is `Any`."""
+    client = ChatClient.create(ScriptedModel("good"))
+    mood: Literal["good", "bad"] = client.prompt("?").call().entity(Literal["good", "bad"])
+
+    assert mood == "good"
+
+
+def test_a_stream_is_consumed_once_as_entities_too() -> None:
+    """Asking a second time is a mistake, whatever is asked for."""
+    stream = ChatClient.create(ScriptedModel('{"title": "Alien"}')).prompt("?").stream()
+    values: list[Any] = list(stream.entity(Film))
+
+    assert values[-1] == Film(title="Alien")
+    assert stream.response.chat_response.text == '{"title": "Alien"}'
+    with pytest.raises(UsageError, match="consumed once"):
+        stream.entity(Film)
