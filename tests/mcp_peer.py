@@ -1,0 +1,165 @@
+# ruff: noqa: PLR0911, PLR0912, PTH110, PTH123 - one file, started often: nothing to import
+"""An MCP server over standard streams, by hand and without the SDK, that misbehaves when asked to.
+
+Run as `python mcp_peer.py [fault]`. It speaks protocol 2025-06-18, one line of JSON a message.
+Faults: `dead` ends at once, `mute` never answers, `noisy` writes lines that are no JSON between
+its messages, `silent-list` never answers the listing, `no-tools` has none, `endless` always names
+a next page, `odd` lists one tool twice, and schemas that cannot be checked.
+"""
+
+import json
+import os
+import sys
+import time
+from typing import Any
+
+FAULT = sys.argv[1] if len(sys.argv) > 1 else ""
+ANYTHING = {"type": "object", "properties": {}}
+TEXT = {
+    "$schema": "http://json-schema.org/draft-07/schema#",
+    "type": "object",
+    "properties": {
+        "text": {"type": "string", "description": "What to say."},
+        "times": {"type": "integer", "minimum": 1},
+    },
+    "required": ["text"],
+}
+
+
+def tool(name: str, schema: Any = ANYTHING, **more: Any) -> dict[str, Any]:
+    return {"name": name, "description": f"Does {name}.", "inputSchema": schema, **more}
+
+
+tools = [
+    tool("echo", TEXT, title="Echo", annotations={"readOnlyHint": True}),
+    tool("die"),
+    tool("die_once", annotations={"idempotentHint": True}),
+    tool("hang"),
+    tool("garbage"),
+    tool("half"),
+    tool("unstructured", outputSchema={"type": "object", "required": ["n"]}),
+    tool("grow"),
+    tool("shrink"),
+    tool("meta"),
+    tool("progress"),
+    tool("fail"),
+    tool("refuse"),
+    tool("misfit"),
+    tool("pid"),
+]
+if FAULT == "odd":
+    tools = [
+        tool("echo"),
+        tool("echo", TEXT),
+        tool("broken", {"type": "object", "properties": {"a": {"type": "nonsense"}}}),
+        tool("elsewhere", {"type": "object", "properties": {"a": {"$ref": "http://x.test/a"}}}),
+    ]
+
+
+def send(**message: Any) -> None:
+    if FAULT == "noisy":
+        sys.stdout.write("starting up, please wait…\n{\n")
+    sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
+    sys.stdout.flush()
+
+
+def texts(*lines: str, **more: Any) -> dict[str, Any]:
+    return {"content": [{"type": "text", "text": line} for line in lines], **more}
+
+
+def call(name: str, arguments: dict[str, Any], meta: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the result of a tool; None for no answer."""
+    match name:
+        case "echo":
+            return texts(*[arguments["text"]] * arguments.get("times", 1), _meta={"seen": True})
+        case "die":
+            os._exit(1)
+        case "die_once":
+            died = os.environ["DIED"]
+            if not os.path.exists(died):
+                open(died, "w").close()
+                os._exit(1)
+            return texts("alive")
+        case "hang":
+            return None
+        case "garbage":
+            sys.stdout.write("Traceback (most recent call last): …\n\x00\x01\n")
+            return {"content": "of no known form"}
+        case "half":
+            sys.stdout.write('{"jsonrpc": "2.0", "id": 1, "res')
+            sys.stdout.flush()
+            os._exit(1)
+        case "unstructured":
+            return texts("no data", structuredContent={"m": 1})
+        case "grow":
+            tools.append(tool(f"grown_{len(tools)}"))
+            send(method="notifications/tools/list_changed")
+            return texts("grown")
+        case "shrink":  # without saying so
+            tools[:] = [each for each in tools if each["name"] in ("echo", "shrink")]
+            return texts("shrunk")
+        case "meta":
+            return texts(json.dumps(meta, sort_keys=True))
+        case "progress":
+            for done in (1, 2):
+                note = {"progressToken": meta.get("progressToken"), "progress": done, "total": 2}
+                if "progressToken" in meta:
+                    send(method="notifications/progress", params=note)
+            return texts("told" if "progressToken" in meta else "not asked to tell")
+        case "fail":
+            return texts("The printer is on fire.", isError=True)
+        case "pid":
+            return texts(str(os.getpid()))
+        case _:
+            return texts(f"{name} has run")
+
+
+def error(request: Any, code: int, message: str) -> None:
+    send(id=request, error={"code": code, "message": message})
+
+
+def answer(message: dict[str, Any]) -> None:
+    request, params = message.get("id"), message.get("params") or {}
+    match message["method"]:
+        case "initialize":
+            capabilities = {} if FAULT == "no-tools" else {"tools": {"listChanged": True}}
+            info = {"name": "peer", "version": "1"}
+            version = "2025-06-18"
+            send(
+                id=request,
+                result={
+                    "protocolVersion": version,
+                    "capabilities": capabilities,
+                    "serverInfo": info,
+                },
+            )
+        case "tools/list":
+            if FAULT == "silent-list":
+                return
+            more = {"nextCursor": "again"} if FAULT == "endless" else {}
+            send(id=request, result={"tools": tools, **more})
+        case "tools/call":
+            name = params["name"]
+            if name == "refuse":
+                error(request, -32000, "out of office")
+            elif name == "misfit" or all(each["name"] != name for each in tools):
+                error(request, -32602, f"Unknown tool: {name}")
+            else:
+                result = call(name, params.get("arguments") or {}, params.get("_meta") or {})
+                if result is not None:
+                    send(id=request, result=result)
+        case "notifications/cancelled":
+            if "CANCELLED" in os.environ:
+                with open(os.environ["CANCELLED"], "a") as file:
+                    file.write("cancelled\n")
+        case _:
+            if request is not None:
+                error(request, -32601, "Method not found")
+
+
+if FAULT == "dead":
+    sys.exit(3)
+if FAULT == "mute":
+    time.sleep(600)
+for line in sys.stdin:
+    answer(json.loads(line))

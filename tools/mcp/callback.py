@@ -1,0 +1,147 @@
+"""A tool of an MCP server."""
+
+from functools import cached_property
+from typing import Any
+
+from jsonschema import SchemaError
+from jsonschema.protocols import Validator
+from jsonschema.validators import Draft202012Validator, validator_for
+from mcp import Client
+from mcp_types import CallToolResult, Tool
+from referencing import Registry
+from referencing.exceptions import Unresolvable
+
+from chatclient.errors import ToolArgumentError
+from chatclient.events import ToolProgress
+from chatclient.runtime import Runtime
+from chatclient.tool import Effect, ToolContext, ToolDefinition, ToolMetadata, ToolResult
+from chatclient.tools.mcp.connection import Hub
+from chatclient.tools.mcp.content import result_of
+from chatclient.tools.mcp.server import McpProgress, McpServer, ToolContextToMeta
+from chatclient.tools.naming import describe_name
+from chatclient.tools.schema import signature_of_schema
+
+_MOST_PROBLEMS = 10
+
+
+class McpToolCallback:
+    """A tool that an MCP server runs.
+
+    Args:
+        hub: Knows the connection.
+        server: Whose tool it is.
+        tool: The tool as the server lists it.
+        name: What the model calls it.
+        meta: Chooses what of the tool context the server is told.
+
+    Raises:
+        ToolDefinitionError: The tool's schema is not that of an object.
+    """
+
+    def __init__(
+        self, hub: Hub, server: McpServer, tool: Tool, name: str, meta: ToolContextToMeta | None
+    ) -> None:
+        self._hub = hub
+        self._server = server
+        self._tool = tool
+        self._meta = meta
+        # Not every provider takes the dialect's name for a keyword.
+        schema = {key: value for key, value in tool.input_schema.items() if key != "$schema"}
+        self._signature = signature_of_schema(schema, name=name)
+        self.definition = ToolDefinition(
+            name,
+            tool.description or tool.title or describe_name(tool.name),
+            self._signature.input_schema,
+            metadata={"mcp": _origin(server, tool)},
+        )
+        self.metadata = ToolMetadata(
+            timeout=server.timeout,
+            effect=_effect(tool) if server.trust_annotations else "write",
+        )
+
+    @property
+    def server(self) -> str:
+        """The name of the server whose tool it is."""
+        return self._server.name
+
+    async def invoke(self, arguments: str, context: ToolContext) -> ToolResult:
+        """Have the server run the tool; see `ToolCallback.invoke`.
+
+        Raises:
+            McpServerError: The server cannot be reached, or went away.
+            ToolError: The server says that the tool failed, or refuses the call.
+            TimeoutError: The server did not answer in time.
+        """
+        given = self._arguments(arguments, context)
+        meta: Any = dict(self._meta(context) or {}) if self._meta is not None else {}
+
+        async def call(runtime: Runtime) -> CallToolResult:
+            async def tell(progress: float, total: float | None, message: str | None) -> None:
+                news = McpProgress(progress, total, message)
+                await runtime.emit(ToolProgress(context.tool_call_id, context.tool_name, news))
+
+            async def exchange(client: Client) -> CallToolResult:
+                return await client.call_tool(
+                    self._tool.name,
+                    given,
+                    # A server that nobody listens to need not tell how far it is.
+                    progress_callback=tell if runtime.streaming else None,
+                    meta=meta or None,
+                )
+
+            connection = self._hub.connections[self._server.name]
+            return await connection.ask(exchange, repeatable=self.metadata.effect != "write")
+
+        timeout = self.metadata.timeout if context.timeout is None else context.timeout
+        return result_of(await self._hub.run(context.runtime, call, timeout))
+
+    def _arguments(self, arguments: str, context: ToolContext) -> dict[str, Any]:
+        given = self._signature.bind(arguments, context)
+        if self._validator is None:
+            return given
+        try:
+            problems = [
+                f"{error.json_path.removeprefix('$').removeprefix('.') or 'arguments'}:"
+                f" {error.message}"
+                for error in self._validator.iter_errors(given)
+            ]
+        except Unresolvable:  # the server checks what only it can
+            return given
+        if problems:
+            details = problems[:_MOST_PROBLEMS]
+            name = self.definition.name
+            lines = "".join(f"\n- {line}" for line in details)
+            msg = f"The arguments for {name} do not fit:{lines}"
+            raise ToolArgumentError(msg, tool_name=name, details=details)
+        return given
+
+    @cached_property
+    def _validator(self) -> Validator | None:
+        """What checks arguments; None when the server's schema is broken."""
+        schema = self._tool.input_schema
+        kind = validator_for(schema, default=Draft202012Validator)
+        try:
+            kind.check_schema(schema)
+        except SchemaError:
+            return None
+        # An empty registry: no schema is fetched from anywhere.
+        return kind(schema, registry=Registry())
+
+    def __repr__(self) -> str:
+        return f"McpToolCallback({self.definition.name!r}, server={self._server.name!r})"
+
+
+def _origin(server: McpServer, tool: Tool) -> dict[str, Any]:
+    """Return what else the server says of its tool, for the application."""
+    kept = {"title", "annotations", "output_schema", "icons", "meta"}
+    said = tool.model_dump(mode="json", by_alias=True, include=kept, exclude_none=True)
+    return {"server": server.name, "tool": tool.name, **said}
+
+
+def _effect(tool: Tool) -> Effect:
+    hints = tool.annotations
+    if hints is None:
+        return "write"
+    if hints.read_only_hint:
+        return "read"
+    return "idempotent" if hints.idempotent_hint else "write"

@@ -1,0 +1,259 @@
+"""Connections to MCP servers, kept on a thread of their own.
+
+A session of the MCP SDK is bound to one event loop, and to the task that opened it. Requests come
+from any thread and any loop, or from none. So all sessions of a provider live on one `LoopThread`,
+each in a task that does nothing but keep it open, and a request goes there for the time of one
+exchange. The same connection serves blocking and asynchronous requests alike.
+"""
+
+import asyncio
+import threading
+import time
+import weakref
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import Any, TypeVar
+
+from mcp import Client, MCPError
+from mcp_types import (
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    REQUEST_TIMEOUT,
+    Tool,
+)
+from pydantic import ValidationError
+
+from chatclient.errors import McpServerError, ToolError, UsageError
+from chatclient.runtime import LoopThread, Runtime
+from chatclient.tools.mcp.server import McpServer
+from chatclient.tools.mcp.session import Session
+
+T = TypeVar("T")
+
+Exchange = Callable[[Client], Awaitable[T]]
+"""Asks a server something, once it is connected."""
+
+_GRACE = 10.0  # seconds the servers of a dropped provider get to end
+_MOST_PAGES = 100  # of a listing: a server that always names a next one must not be followed
+
+
+class Hub:
+    """All connections of a provider, and the thread they live on."""
+
+    def __init__(self, servers: Iterable[McpServer]) -> None:
+        self.servers = tuple(servers)
+        self._lock = threading.Lock()
+        self._thread: LoopThread | None = None
+        self._connections: dict[str, Connection] = {}
+        self._closed = False
+
+    @property
+    def connections(self) -> "dict[str, Connection]":
+        """The connections by the names of their servers."""
+        return self._open()[1]
+
+    async def run(
+        self,
+        runtime: Runtime,
+        job: Callable[[Runtime], Coroutine[Any, Any, T]],
+        timeout: float | None = None,  # noqa: ASYNC109 - handed on as a number
+    ) -> T:
+        """Run *job* where the connections live; see `Runtime.run_on`.
+
+        Raises:
+            UsageError: The hub was closed.
+        """
+        return await runtime.run_on(self._open()[0], job, timeout=timeout)
+
+    async def close(self, runtime: Runtime) -> None:
+        """Disconnect from all servers, and end the thread."""
+        with self._lock:
+            self._closed = True
+            thread, self._thread = self._thread, None
+        if thread is None or not thread.alive:
+            return
+        connections = self._connections.values()
+
+        async def disconnect(_runtime: Runtime) -> None:
+            await asyncio.gather(*(connection.close() for connection in connections))
+
+        await runtime.run_on(thread, disconnect)
+        thread.close()
+
+    def _open(self) -> "tuple[LoopThread, dict[str, Connection]]":
+        with self._lock:
+            if self._closed:
+                msg = "the MCP servers were closed; make a new provider to connect them again"
+                raise UsageError(msg)
+            thread = self._thread
+            if thread is None or not thread.alive:  # the first time, or in a forked child
+                self._thread = thread = LoopThread("chatclient-mcp")
+                self._connections = {each.name: Connection(each) for each in self.servers}
+                # A hub that is dropped, or still open when the process ends, takes its servers'
+                # processes with it.
+                weakref.finalize(self, _end, thread, self._connections)
+            return thread, self._connections
+
+
+def _end(thread: LoopThread, connections: "dict[str, Connection]") -> None:
+    """Do what `Hub.close` does, when there is no hub any more."""
+    if not thread.alive:
+        return
+    done = threading.Event()
+
+    async def disconnect() -> None:
+        await asyncio.gather(*(each.close() for each in connections.values()))
+        done.set()
+
+    tasks: list[Any] = []
+    thread.soon(lambda: tasks.append(thread.create_task(disconnect())))
+    done.wait(_GRACE)
+    thread.close()
+
+
+class Connection:
+    """One server: connected when it is needed, and again when the connection was lost.
+
+    All methods run on the hub's loop; the listing may be looked at from anywhere.
+    """
+
+    def __init__(self, server: McpServer) -> None:
+        self.server = server
+        self.listing: tuple[Tool, ...] | None = None
+        """The server's tools as last listed, or None when they have to be listed (again)."""
+        self.known: tuple[Tool, ...] = ()
+        """The same, but what it was before a change until it is listed again."""
+        self._session: Session | None = None
+        self._lock = asyncio.Lock()
+        self._changes = 0
+        self._unreachable_until = 0.0
+
+    @property
+    def waits(self) -> bool:
+        """Whether the server is better left alone for now: it could not be reached just before."""
+        return not self.server.required and time.monotonic() < self._unreachable_until
+
+    async def ask(self, exchange: Exchange[T], *, repeatable: bool = False) -> T:
+        """Return what the server answers.
+
+        A request that did not reach the server is made again over a new connection; so is a
+        *repeatable* one whose connection was lost before its answer came.
+
+        Raises:
+            McpServerError: The server cannot be reached, or the connection was lost.
+            ToolError: The server refuses; the message is the server's.
+            TimeoutError: No answer came in time.
+        """
+        session = await self._connected()
+        try:
+            return await exchange(session.client)
+        except MCPError as error:
+            if not session.lost_by(error):
+                raise self._told(error) from error
+            await session.close()
+            self.forget_listing()
+            if not (repeatable or session.never_reached(error)):
+                msg = (
+                    f"the MCP server {self.server.name!r} went away during the call;"
+                    " whether it was carried out is not known"
+                )
+                raise McpServerError(msg, server=self.server.name) from error
+        except (RuntimeError, ValidationError) as error:
+            raise self._garbled(error) from error
+        return await self._ask_again(exchange)
+
+    async def _ask_again(self, exchange: Exchange[T]) -> T:
+        session = await self._connected()
+        try:
+            return await exchange(session.client)
+        except MCPError as error:
+            if not session.lost_by(error):
+                raise self._told(error) from error
+            msg = f"the MCP server {self.server.name!r} went away twice during the call"
+            raise McpServerError(msg, server=self.server.name) from error
+        except (RuntimeError, ValidationError) as error:
+            raise self._garbled(error) from error
+
+    async def list_tools(self) -> tuple[Tool, ...]:
+        """Return the server's tools, from the server only when they may have changed."""
+        if self.listing is not None:
+            return self.listing
+        await self._connected()  # which has a time limit of its own
+        changes = self._changes
+        try:
+            async with asyncio.timeout(self.server.timeout):
+                tools = await self.ask(_all_tools, repeatable=True)
+        except McpServerError:
+            raise
+        except (TimeoutError, ToolError) as error:
+            self._leave_alone()
+            why = "in time" if isinstance(error, TimeoutError) else f"({error})"
+            msg = f"the MCP server {self.server.name!r} did not list its tools {why}"
+            raise McpServerError(msg, server=self.server.name) from error
+        self.known = tools
+        if changes == self._changes:
+            self.listing = tools
+        return tools
+
+    def forget_listing(self) -> None:
+        """List the tools again when they are next wanted."""
+        self._changes += 1
+        self.listing = None
+
+    async def close(self) -> None:
+        """Disconnect; a process that was started for it is gone afterwards."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def _connected(self) -> Session:
+        async with self._lock:
+            if self._session is None or self._session.ended:
+                await self.close()
+                self.forget_listing()
+                # Kept before it is open: one that is given up has to be waited for as well.
+                self._session = Session(self.server, self.forget_listing)
+                try:
+                    await self._session.opened()
+                except McpServerError:
+                    self._leave_alone()
+                    raise
+            return self._session
+
+    def _leave_alone(self) -> None:
+        self._unreachable_until = time.monotonic() + self.server.retry_after
+
+    def _told(self, error: MCPError) -> Exception:
+        if error.code == REQUEST_TIMEOUT:
+            return TimeoutError(error.message)
+        if error.code in (INVALID_PARAMS, METHOD_NOT_FOUND):
+            # It may have other tools by now, without having said so.
+            self.forget_listing()
+        return ToolError(error.message)
+
+    def _garbled(self, error: Exception) -> McpServerError:
+        garbage = isinstance(error, ValidationError)
+        what = "its answer is no MCP" if garbage else str(error).partition("\n")[0]
+        msg = f"the MCP server {self.server.name!r} does not keep to the protocol: {what}"
+        return McpServerError(msg, server=self.server.name)
+
+
+async def _all_tools(client: Client) -> tuple[Tool, ...]:
+    if client.server_capabilities.tools is None:
+        return ()
+    tools = await all_pages(client.list_tools, lambda page: page.tools)
+    return tuple({tool.name: tool for tool in reversed(tools)}.values())[::-1]  # the first wins
+
+
+async def all_pages(
+    list_page: Callable[..., Awaitable[Any]], items_of: Callable[[Any], Iterable[T]]
+) -> list[T]:
+    """Return the items of all pages of a listing."""
+    items: list[T] = []
+    cursor: str | None = None
+    for _ in range(_MOST_PAGES):
+        page = await list_page(cursor=cursor)
+        items.extend(items_of(page))
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+    return items

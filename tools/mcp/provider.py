@@ -1,0 +1,176 @@
+"""The tools of MCP servers, as a provider of tool callbacks."""
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Self
+
+from chatclient.errors import McpServerError, ToolDefinitionError, UsageError
+from chatclient.logs import get_logger
+from chatclient.runtime import BLOCKING, ON_LOOP, Runtime, drive
+from chatclient.tool import ToolCallback, ToolRequest
+from chatclient.tools.mcp.names import ToolNamePrefix, names_for
+from chatclient.tools.mcp.server import McpServer, ToolContextToMeta
+
+if TYPE_CHECKING:  # the SDK loads with the first connection
+    from chatclient.tools.mcp.connection import Connection, Hub
+
+log = get_logger(__name__)
+
+
+class McpToolCallbackProvider:
+    """Offers the tools of MCP servers, to blocking and asynchronous requests alike.
+
+    The servers are connected, all at once, when a request first wants their tools. The tools are
+    listed once, and again after a server has said that they changed or its connection was lost.
+    Close the provider, or use it in `with` or `async with`: the processes that were started for
+    it, its thread and its connections are gone afterwards.
+
+    Args:
+        *servers: Where the tools are.
+        tool_filter: Says, given a server's name and a tool as the MCP SDK describes it, whether
+            the tool is offered; default: all are.
+        rename: Returns what a tool is called, given its server's name and its own.
+        prefix: When names get their server's name in front. On a clash, all tools of that name
+            get it, whichever server answers first; so does a tool named as one that the request
+            has from another source.
+        meta: Chooses what of the tool context servers are told; default: nothing.
+        resources: Whether models get tools to list and read the servers' resources.
+        prompts: Whether models get tools to list and fill in the servers' prompts.
+
+    Raises:
+        UsageError: There is no server, or two have one name.
+    """
+
+    def __init__(
+        self,
+        *servers: McpServer,
+        tool_filter: Callable[[str, Any], bool] | None = None,
+        rename: Callable[[str, str], str] | None = None,
+        prefix: ToolNamePrefix = "on_clash",
+        meta: ToolContextToMeta | None = None,
+        resources: bool = False,
+        prompts: bool = False,
+    ) -> None:
+        names = Counter(server.name for server in servers)
+        if not servers or max(names.values()) > 1:
+            msg = "a provider wants at least one MCP server, and each with a name of its own"
+            raise UsageError(msg)
+        self.servers = servers
+        self._accepts = tool_filter or (lambda _server, _tool: True)
+        self._rename = rename or (lambda _server, tool: tool)
+        self._prefix: ToolNamePrefix = prefix
+        self._meta = meta
+        self._resources = resources
+        self._prompts = prompts
+        self._lock = threading.Lock()
+        self._closed = False
+        self._hub: Hub | None = None
+        # By server, tool and name for models: the tool as listed and its callback, kept so that
+        # an unchanged tool stays the same object.
+        self._made: dict[tuple[str, str, str], tuple[Any, ToolCallback | None]] = {}
+        self._extra: list[ToolCallback] | None = None
+
+    async def tool_callbacks(self, request: ToolRequest | None = None) -> list[ToolCallback]:
+        """Return the tools of all servers.
+
+        Raises:
+            McpServerError: A required server cannot be reached or does not answer.
+        """
+        hub = self._connected()
+        connections = hub.connections
+        if any(each.listing is None and not each.waits for each in connections.values()):
+            await hub.run(ON_LOOP, self._list_all)
+        taken = {c.definition.name for c in request.callbacks} if request is not None else set()
+        found = [
+            (connection.server, tool)
+            for connection in connections.values()
+            for tool in connection.known
+            if self._accepts(connection.server.name, tool)
+        ]
+        wanted = [(server.name, self._rename(server.name, tool.name)) for server, tool in found]
+        names = names_for(wanted, self._prefix, taken)
+        callbacks = [
+            self._callback(hub, server, tool, name)
+            for (server, tool), name in zip(found, names, strict=True)
+        ]
+        return [*(c for c in callbacks if c is not None), *self._extra_tools(hub)]
+
+    def close(self) -> None:
+        """Disconnect from the servers; the tools cannot be used any more."""
+        drive(self._close(BLOCKING))
+
+    async def aclose(self) -> None:
+        """Disconnect from the servers; the tools cannot be used any more."""
+        await self._close(ON_LOOP)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self.aclose()
+
+    def __repr__(self) -> str:
+        return f"McpToolCallbackProvider({', '.join(server.name for server in self.servers)})"
+
+    async def _close(self, runtime: Runtime) -> None:
+        with self._lock:
+            self._closed = True
+            hub = self._hub
+        if hub is not None:
+            await hub.close(runtime)
+
+    def _connected(self) -> "Hub":
+        with self._lock:
+            if self._closed:
+                msg = f"{self!r} was closed; make a new one to connect the servers again"
+                raise UsageError(msg)
+            if self._hub is None:
+                from chatclient.tools.mcp.connection import Hub  # noqa: PLC0415 - loads the SDK
+
+                self._hub = Hub(self.servers)
+            return self._hub
+
+    async def _list_all(self, _runtime: Runtime) -> None:
+        """List the tools of all servers that have to be, at the same time."""
+        connections = [c for c in self._connected().connections.values() if not c.waits]
+        await asyncio.gather(*(self._list(connection) for connection in connections))
+
+    async def _list(self, connection: "Connection") -> None:
+        try:
+            await connection.list_tools()
+        except McpServerError as error:
+            if connection.server.required:
+                raise
+            log.warning("mcp server left out", server=connection.server.name, error=str(error))
+
+    def _callback(self, hub: "Hub", server: McpServer, tool: Any, name: str) -> ToolCallback | None:
+        """Return the tool's callback, or None when no model could call it."""
+        from chatclient.tools.mcp.callback import McpToolCallback  # noqa: PLC0415 - loads the SDK
+
+        key = (server.name, tool.name, name)
+        listed, callback = self._made.get(key, (None, None))
+        if listed is not tool:
+            try:
+                callback = McpToolCallback(hub, server, tool, name, self._meta)
+            except ToolDefinitionError as error:
+                log.warning("mcp tool left out", server=server.name, error=str(error))
+            self._made[key] = (tool, callback)
+        return callback
+
+    def _extra_tools(self, hub: "Hub") -> list[ToolCallback]:
+        if self._extra is None:
+            from chatclient.tools.mcp.resources import prompt_tools, resource_tools  # noqa: PLC0415
+
+            self._extra = [
+                *(resource_tools(hub) if self._resources else ()),
+                *(prompt_tools(hub) if self._prompts else ()),
+            ]
+        return self._extra

@@ -1,0 +1,143 @@
+"""The resources and prompts of MCP servers, as tools for models."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, TypeVar
+
+from mcp import Client
+
+from chatclient.errors import McpServerError, ToolError
+from chatclient.messages import Media
+from chatclient.runtime import ON_LOOP, Runtime
+from chatclient.tool import ToolCallback, ToolMetadata, ToolResult
+from chatclient.tools.callback import FunctionToolCallback
+from chatclient.tools.mcp.connection import Connection, Hub, all_pages
+from chatclient.tools.mcp.content import add_resource, told
+from chatclient.tools.schema import ToolParam
+
+T = TypeVar("T")
+
+_SERVER = ToolParam(description="The server's name, as listed.")
+
+
+def resource_tools(hub: Hub) -> list[ToolCallback]:
+    """Return tools that list and read what the servers of *hub* have."""
+
+    async def list_resources() -> list[dict[str, Any]]:
+        """List the resources (files, records and the like) that can be read."""
+        return await _from_all(hub, _resources)
+
+    async def read_resource(
+        server: Annotated[str, _SERVER],
+        uri: Annotated[str, ToolParam(description="The resource's URI, as listed.")],
+    ) -> ToolResult:
+        """Read a resource."""
+        answer = await _ask(hub, server, lambda client: client.read_resource(uri))
+        texts: list[str] = []
+        media: list[Media] = []
+        for content in answer.contents:
+            add_resource(content, texts, media)
+        return ToolResult("\n".join(texts), tuple(media))
+
+    return _tools(hub, list_resources, read_resource)
+
+
+def prompt_tools(hub: Hub) -> list[ToolCallback]:
+    """Return tools that list and fill in the prompts of the servers of *hub*."""
+
+    async def list_prompts() -> list[dict[str, Any]]:
+        """List the prompts (prepared instructions) that there are, with their arguments."""
+        return await _from_all(hub, _prompts)
+
+    async def get_prompt(
+        server: Annotated[str, _SERVER],
+        name: Annotated[str, ToolParam(description="The prompt's name, as listed.")],
+        arguments: dict[str, str] | None = None,
+    ) -> ToolResult:
+        """Return a prompt, filled in."""
+        answer = await _ask(hub, server, lambda client: client.get_prompt(name, arguments))
+        said: list[str] = []
+        shown: list[Media] = []
+        for message in answer.messages:
+            texts, media = told([message.content])
+            said.extend(f"{message.role}: {text}" for text in texts)
+            shown.extend(media)
+        return ToolResult("\n".join(said), tuple(shown))
+
+    return _tools(hub, list_prompts, get_prompt)
+
+
+def _tools(hub: Hub, *functions: Callable[..., Any]) -> list[ToolCallback]:
+    limits = [server.timeout for server in hub.servers if server.timeout is not None]
+    metadata = ToolMetadata(timeout=max(limits, default=None), effect="read")
+    return [FunctionToolCallback(function, metadata=metadata) for function in functions]
+
+
+async def _resources(connection: Connection) -> list[dict[str, Any]]:
+    async def exchange(client: Client) -> list[dict[str, Any]]:
+        if client.server_capabilities.resources is None:
+            return []
+        listed = await all_pages(client.list_resources, lambda page: page.resources)
+        templates = await all_pages(
+            client.list_resource_templates, lambda page: page.resource_templates
+        )
+        return [
+            *(_described(connection, each, uri=each.uri) for each in listed),
+            *(_described(connection, each, uri_template=each.uri_template) for each in templates),
+        ]
+
+    return await connection.ask(exchange, repeatable=True)
+
+
+async def _prompts(connection: Connection) -> list[dict[str, Any]]:
+    async def exchange(client: Client) -> list[dict[str, Any]]:
+        if client.server_capabilities.prompts is None:
+            return []
+        listed = await all_pages(client.list_prompts, lambda page: page.prompts)
+        return [
+            _described(
+                connection,
+                each,
+                arguments=[
+                    argument.model_dump(exclude_none=True) for argument in each.arguments or ()
+                ],
+            )
+            for each in listed
+        ]
+
+    return await connection.ask(exchange, repeatable=True)
+
+
+def _described(connection: Connection, item: Any, **more: Any) -> dict[str, Any]:
+    described = {"server": connection.server.name, "name": item.name, **more}
+    if item.description:
+        described["description"] = item.description
+    return described
+
+
+async def _from_all(
+    hub: Hub, ask: Callable[[Connection], Awaitable[list[dict[str, Any]]]]
+) -> list[dict[str, Any]]:
+    async def job(_runtime: Runtime) -> list[dict[str, Any]]:
+        async def one(connection: Connection) -> list[dict[str, Any]]:
+            try:
+                return await ask(connection)
+            except McpServerError as error:
+                return [{"server": connection.server.name, "error": str(error)}]
+
+        answers = await asyncio.gather(*map(one, hub.connections.values()))
+        return [item for answer in answers for item in answer]
+
+    return await hub.run(ON_LOOP, job)
+
+
+async def _ask(hub: Hub, server: str, exchange: Callable[[Client], Awaitable[T]]) -> T:
+    connection = hub.connections.get(server)
+    if connection is None:
+        msg = f"there is no server {server!r}; there is {', '.join(hub.connections)}"
+        raise ToolError(msg)
+
+    async def job(_runtime: Runtime) -> T:
+        return await connection.ask(exchange, repeatable=True)
+
+    return await hub.run(ON_LOOP, job)

@@ -1,0 +1,170 @@
+"""What an application says about the MCP servers that it uses."""
+
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+
+from chatclient.errors import UsageError
+from chatclient.tool import ToolContext
+
+Connect = Callable[[], Any]
+"""Returns a transport of the MCP SDK, a fresh one for each connection."""
+
+ToolContextToMeta = Callable[[ToolContext], Mapping[str, Any] | None]
+"""Chooses what of the tool context a server is told, as the `_meta` of a call."""
+
+
+class McpServerSettings(TypedDict, total=False):
+    """The settings that `McpServer` has, however the server is reached."""
+
+    timeout: float | None
+    connect_timeout: float
+    required: bool
+    retry_after: float
+    trust_annotations: bool
+
+
+@dataclass(frozen=True, slots=True)
+class McpServer:
+    """An MCP server, how it is reached and how it is treated.
+
+    Made with `McpServer.stdio` or `McpServer.http`; connected when its tools are first wanted.
+
+    Attributes:
+        name: What it is called in errors, and in front of its tools' names where two servers
+            have a tool of one name.
+        connect: Makes a transport of the MCP SDK, a fresh one for each connection.
+        timeout: Seconds that one call or one listing may take; None for no limit.
+        connect_timeout: Seconds that connecting may take, the start of its process included.
+        required: Whether a request fails when the server cannot be reached. Otherwise it goes on
+            without the server's tools.
+        retry_after: Seconds until a server that is not required, and could not be reached, is
+            tried again; and until a lost subscription to its changes is renewed.
+        trust_annotations: Whether its word is taken for what a tool does (`readOnlyHint`,
+            `idempotentHint`), which approval and repetition go by.
+
+    Raises:
+        UsageError: The name is blank, a time is not positive, or the MCP SDK is not installed.
+    """
+
+    name: str
+    connect: Connect = field(repr=False)
+    timeout: float | None = 60.0
+    connect_timeout: float = 30.0
+    required: bool = True
+    retry_after: float = 5.0
+    trust_annotations: bool = False
+
+    def __post_init__(self) -> None:
+        require_sdk()
+        if not self.name.strip():
+            msg = "an MCP server needs a name, for errors and for its tools where names clash"
+            raise UsageError(msg)
+        if min(self.connect_timeout, self.retry_after, self.timeout or 1.0) <= 0:
+            msg = f"the times of the MCP server {self.name!r} are in seconds, more than 0"
+            raise UsageError(msg)
+
+    @classmethod
+    def stdio(
+        cls,
+        name: str,
+        command: str,
+        *args: str,
+        env: Mapping[str, str] | None = None,
+        cwd: str | Path | None = None,
+        **settings: Unpack[McpServerSettings],
+    ) -> "McpServer":
+        """Return a server that is started as a process and spoken to over its standard streams.
+
+        Args:
+            name: See the attributes.
+            command: The program, looked up on the `PATH`.
+            *args: Its arguments.
+            env: Environment variables, beside the few harmless ones that every server gets;
+                nothing else of this process' environment is passed on.
+            cwd: Where it runs.
+            **settings: See the attributes.
+        """
+
+        def connect() -> Any:
+            from mcp.client.stdio import StdioServerParameters, stdio_client  # noqa: PLC0415
+
+            # The process' own: what notebooks and tests put in its place is no file.
+            errors: Any = sys.__stderr__ or subprocess.DEVNULL
+            return stdio_client(
+                StdioServerParameters(
+                    command=command, args=list(args), env=dict(env or {}), cwd=cwd
+                ),
+                errors,
+            )
+
+        return cls(name, connect, **settings)
+
+    @classmethod
+    def http(
+        cls,
+        name: str,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        auth: Any = None,
+        **settings: Unpack[McpServerSettings],
+    ) -> "McpServer":
+        """Return a server that is spoken to over streamable HTTP.
+
+        Args:
+            name: See the attributes.
+            url: Where it is, such as `https://example.com/mcp`.
+            headers: Sent with every request.
+            auth: An `httpx2.Auth`, such as the OAuth providers of the MCP SDK.
+            **settings: See the attributes.
+        """
+
+        def connect() -> Any:
+            from chatclient.tools.mcp.session import http_transport  # noqa: PLC0415
+
+            return http_transport(url, dict(headers or {}), auth)
+
+        return cls(name, connect, **settings)
+
+
+@dataclass(frozen=True, slots=True)
+class McpProgress:
+    """How far a tool of an MCP server has come; the event of a `ToolProgress`.
+
+    Attributes:
+        progress: What is done so far.
+        total: What there is to do in all, where the server knows.
+        message: The server's words.
+    """
+
+    progress: float
+    total: float | None = None
+    message: str | None = None
+
+
+def tool_context_meta(*keys: str) -> ToolContextToMeta:
+    """Return a converter that tells servers *keys* of the tool context, where they have a value.
+
+    Without a converter a server is told nothing: the context may hold what is no business of it.
+    """
+
+    def meta(context: ToolContext) -> Mapping[str, Any]:
+        return {key: context[key] for key in keys if context.get(key) is not None}
+
+    return meta
+
+
+def require_sdk() -> None:
+    """Make sure that the MCP SDK is there.
+
+    Raises:
+        UsageError: It is not.
+    """
+    if importlib.util.find_spec("mcp") is None:
+        msg = "MCP needs its SDK. Run: pip install 'chatclient[mcp]'"
+        raise UsageError(msg)

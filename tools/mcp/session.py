@@ -1,0 +1,218 @@
+"""One session with an MCP server, held open by a task of its own."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager, suppress
+from contextvars import Context
+from importlib.metadata import version
+from types import TracebackType
+from typing import Any, Self
+
+import anyio
+from mcp import Client, MCPError
+from mcp.client.session import IncomingMessage
+from mcp.client.streamable_http import streamable_http_client
+from mcp.client.subscriptions import SubscriptionLost
+from mcp.shared._httpx_utils import create_mcp_http_client  # the SDK has no other place for it
+from mcp_types import CONNECTION_CLOSED, Implementation, ToolListChangedNotification
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from chatclient.errors import McpServerError
+from chatclient.logs import get_logger
+from chatclient.tools.mcp.server import McpServer
+
+# The SDK's words, which say more than its codes.
+_CLOSED = "Connection closed"
+_HTTP_ERROR = "Server returned an error response"
+_CLIENT = Implementation(name="chatclient", version=version("chatclient"))
+
+log = get_logger(__name__)
+
+
+class Session:
+    """An open session, and the task that keeps it open."""
+
+    def __init__(self, server: McpServer, changed: Callable[[], None]) -> None:
+        self._server = server
+        self._changed = changed
+        self._stop = asyncio.Event()
+        self._error: BaseException | None = None
+        self._ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
+        self._ready.add_done_callback(_look_at_error)
+        # The task is never cancelled itself: only a scope leaves alone what the SDK shields, which
+        # is the ending of the server's process.
+        self._scope = anyio.CancelScope()
+        # A context of its own: that of the request that happens to connect ends with the request.
+        self._task = asyncio.get_running_loop().create_task(self._keep(), context=Context())
+
+    async def opened(self) -> None:
+        """Wait until the server is connected.
+
+        Raises:
+            McpServerError: It cannot be reached, or does not answer in time.
+        """
+        server = self._server
+        try:
+            async with asyncio.timeout(server.connect_timeout):
+                await asyncio.shield(self._ready)
+        except TimeoutError as error:
+            await self.close()
+            seconds = f"{server.connect_timeout:g} s"
+            msg = f"the MCP server {server.name!r} did not answer within {seconds}"
+            raise McpServerError(msg, server=server.name) from error
+        except asyncio.CancelledError:
+            self._scope.cancel()
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever the transport raises
+            cause = _leaf(error)
+            msg = f"the MCP server {server.name!r} cannot be reached ({type(cause).__name__})"
+            raise McpServerError(msg, server=server.name) from cause
+
+    @property
+    def client(self) -> Client:
+        """The SDK's client."""
+        return self._ready.result()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the connection was lost or closed."""
+        return self._task.done() or self._stop.is_set()
+
+    def lost_by(self, error: MCPError) -> bool:
+        """Return whether *error* says that there is no connection any more."""
+        # Not every server that has lost a session says 404; some say 400, some 500.
+        if _is_terminated(error) or error.message == _HTTP_ERROR:
+            return True
+        # Servers use the SDK's code for failures of their own.
+        return error.code == CONNECTION_CLOSED and (self.ended or error.message == _CLOSED)
+
+    def never_reached(self, error: MCPError) -> bool:
+        """Return whether the request that ended with *error* cannot have been carried out."""
+        refused = type(_leaf(self._error)).__name__ == "ConnectError"  # whichever HTTP library
+        return refused or _is_terminated(error)
+
+    async def close(self) -> None:
+        """End the session and wait until nothing is left of it."""
+        self._stop.set()
+        if not self._ready.done():
+            self._scope.cancel()
+        await asyncio.wait([self._task])
+
+    async def _keep(self) -> None:
+        """Hold the session open until it is closed from either side."""
+        transport = _Watched(self._server.connect(), self._stop)
+        client = Client(
+            transport, cache=None, client_info=_CLIENT, message_handler=self._on_message
+        )
+        try:
+            with self._scope:
+                async with client:
+                    self._ready.set_result(client)
+                    listener = asyncio.create_task(self._listen(client))
+                    try:
+                        await self._stop.wait()
+                    finally:
+                        listener.cancel()
+                        await asyncio.wait([listener])
+        except BaseException as error:  # noqa: BLE001 - for whoever connects, or looks later
+            self._error = error
+            log.debug("mcp connection ended", server=self._server.name, error=repr(_leaf(error)))
+        finally:
+            self._stop.set()
+            self._changed()
+            if not self._ready.done():
+                self._ready.set_exception(self._error or ConnectionAbortedError("closed"))
+
+    async def _on_message(self, message: IncomingMessage) -> None:
+        if isinstance(message, ToolListChangedNotification):
+            self._changed()
+
+    async def _listen(self, client: Client) -> None:
+        """Take note of changes on servers that tell them only to who asks."""
+        tools = client.server_capabilities.tools
+        if client.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+            return
+        while tools is not None and tools.list_changed:
+            with suppress(SubscriptionLost, MCPError, TimeoutError):
+                async with client.listen(tools_list_changed=True) as changes:
+                    self._changed()  # what changed before is not told
+                    async for _ in changes:
+                        self._changed()
+            await asyncio.sleep(self._server.retry_after)
+
+
+def _look_at_error(ready: "asyncio.Future[Client]") -> None:
+    """Keep asyncio from reporting an error that nobody waits for any more."""
+    if not ready.cancelled():
+        ready.exception()
+
+
+def _is_terminated(error: MCPError) -> bool:
+    return error.message == "Session terminated"  # how the SDK words a 404 for a known session
+
+
+def _leaf(error: BaseException | None) -> BaseException | None:
+    """Return the first error of a group: task groups wrap what ends them."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+class _Watched:
+    """A transport that says when the server hangs up.
+
+    The SDK tells only those who have a request under way. Without knowing, a process that has
+    ended would be noticed by the next call of a tool, too late to tell whether it got there.
+    """
+
+    def __init__(self, transport: Any, ended: asyncio.Event) -> None:
+        self._transport = transport
+        self._ended = ended
+
+    async def __aenter__(self) -> Any:
+        read, write = await self._transport.__aenter__()
+        return _WatchedStream(read, self._ended), write
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> Any:
+        return await self._transport.__aexit__(kind, error, traceback)
+
+
+class _WatchedStream:
+    def __init__(self, stream: Any, ended: asyncio.Event) -> None:
+        self._stream = stream
+        self._ended = ended
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def __aiter__(self) -> "_WatchedStream":
+        return self
+
+    async def __anext__(self) -> Any:
+        try:
+            return await self._stream.__anext__()
+        except BaseException:  # the end, a broken pipe, a transport that is torn down
+            self._ended.set()
+            raise
+
+    async def __aenter__(self) -> Self:
+        await self._stream.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: object) -> Any:
+        return await self._stream.__aexit__(*error)
+
+
+@asynccontextmanager
+async def http_transport(url: str, headers: dict[str, str], auth: Any) -> AsyncGenerator[Any]:
+    """Return a streamable HTTP transport over an HTTP client that is closed with it."""
+    async with (
+        create_mcp_http_client(headers=headers, auth=auth) as http,
+        streamable_http_client(url, http_client=http) as streams,
+    ):
+        yield streams
