@@ -1,0 +1,208 @@
+"""Makes the parts of a client out of settings."""
+
+import importlib
+from typing import Any
+
+from chatclient.advisors.memory import MessageChatMemoryAdvisor, PromptChatMemoryAdvisor
+from chatclient.advisors.tool_calling import ToolCallingAdvisor
+from chatclient.chain import Advisor
+from chatclient.errors import UsageError
+from chatclient.memory import (
+    ChatMemoryRepository,
+    InMemoryChatMemoryRepository,
+    MessageWindowChatMemory,
+)
+from chatclient.settings import (
+    UNLIMITED,
+    ChatClientSettings,
+    EvictionSettings,
+    MemorySettings,
+    RetrySettings,
+    ToolCallingSettings,
+    ToolLimitsSettings,
+    ToolSearchSettings,
+)
+from chatclient.tools import (
+    ToolCallbackResolver,
+    ToolCallingManager,
+    ToolFailurePolicy,
+    ToolLimits,
+)
+
+_INDEXES = {
+    "keyword": ("chatclient.tools.search.keyword", "KeywordToolIndex"),
+    "regex": ("chatclient.tools.search.regex", "RegexToolIndex"),
+}
+
+
+def settings_of_process() -> ChatClientSettings:
+    """Return the settings of this process; see `ChatClientSettings.load`."""
+    return ChatClientSettings.load()
+
+
+def manager_of(
+    settings: ChatClientSettings, resolver: ToolCallbackResolver | None
+) -> ToolCallingManager:
+    """Return what runs the tools.
+
+    Raises:
+        UsageError: Tools that were not offered are to be run, but nothing knows any.
+    """
+    tools = settings.tools
+    fallback = tools.resolution.fallback_enabled
+    if fallback and resolver is None:
+        msg = "tools.resolution.fallback_enabled wants a resolver: from_settings(resolver=...)"
+        raise UsageError(msg)
+    return ToolCallingManager(
+        resolver=resolver if fallback else None,
+        max_concurrency=tools.max_concurrency,
+        blocking_concurrency=tools.blocking_concurrency,
+        limits=_limits(tools.limits),
+        exception_processor=ToolFailurePolicy(always_raise=tools.throw_exception_on_error),
+    )
+
+
+def _limits(settings: ToolLimitsSettings) -> ToolLimits:
+    def bound(value: Any) -> Any:
+        return None if value == UNLIMITED else value
+
+    overrides = settings.max_calls_per_tool_overrides
+    return ToolLimits(
+        max_rounds=bound(settings.max_rounds),
+        max_calls_per_tool=bound(settings.max_calls_per_tool),
+        max_total_calls=bound(settings.max_total_tool_calls),
+        max_seconds=bound(settings.max_seconds),
+        per_tool={name: bound(value) for name, value in overrides.items()},
+        excluded=settings.excluded_tools,
+        max_repeats=bound(settings.max_repeats),
+        on_exceeded=settings.on_limit_exceeded,
+    )
+
+
+def advisors_of(
+    settings: ChatClientSettings, manager: ToolCallingManager, tool_index: Any
+) -> list[Advisor]:
+    """Return the advisors that the settings ask for.
+
+    Raises:
+        UsageError: Something they need is not there.
+    """
+    advisors: list[Advisor] = []
+    if settings.memory.enabled:
+        advisors.append(_memory(settings.memory))
+    if settings.tool_calling.enabled:
+        if settings.tool_search.enabled:
+            advisors.append(_tool_search(settings, manager, tool_index))
+        elif settings.tool_calling != ToolCallingSettings():
+            advisors.append(ToolCallingAdvisor(manager, **_loop(settings, None)))
+    return advisors
+
+
+def _loop(settings: ChatClientSettings, order: int | None) -> dict[str, Any]:
+    loop = settings.tool_calling
+    order = loop.advisor_order if order is None else order
+    stream = {"stream_tool_call_responses": loop.stream_tool_call_responses}
+    return stream if order is None else {**stream, "order": order}
+
+
+def _tool_search(settings: ChatClientSettings, manager: ToolCallingManager, index: Any) -> Advisor:
+    from chatclient.advisors.tool_search import (  # noqa: PLC0415 - only for those who search
+        ToolSearchToolCallingAdvisor,
+    )
+
+    search = settings.tool_search
+    given: dict[str, Any] = {
+        "max_results": search.max_results,
+        "system_message_suffix": search.system_message_suffix,
+        "session_id_key_name": search.session_id_key_name,
+        "threshold": search.threshold,
+    }
+    return ToolSearchToolCallingAdvisor(
+        _index(search) if index is None else index,
+        reference_tool_name_accumulation=search.reference_tool_name_accumulation,
+        eviction_strategy=_eviction(search.eviction),
+        always_visible=search.always_visible,
+        manager=manager,
+        **{name: value for name, value in given.items() if value is not None},
+        **_loop(settings, search.advisor_order),
+    )
+
+
+def _index(settings: ToolSearchSettings) -> Any:
+    if settings.tool_index_type not in _INDEXES:
+        kind = settings.tool_index_type
+        msg = f"a {kind} tool index is made of a store; pass it: from_settings(tool_index=...)"
+        raise UsageError(msg)
+    module, name = _INDEXES[settings.tool_index_type]
+    return getattr(importlib.import_module(module), name)()
+
+
+def _eviction(settings: EvictionSettings) -> Any:
+    from chatclient.tools.search.eviction import (  # noqa: PLC0415 - only for those who search
+        CompositeEvictionStrategy,
+        LruEvictionStrategy,
+        TtlEvictionStrategy,
+    )
+
+    lru = LruEvictionStrategy(settings.lru_max_sessions)
+    return (
+        lru
+        if settings.ttl is None
+        else CompositeEvictionStrategy(lru, TtlEvictionStrategy(settings.ttl))
+    )
+
+
+def _memory(settings: MemorySettings) -> Advisor:
+    memory = MessageWindowChatMemory(_repository(settings), max_messages=settings.max_messages)
+    given: dict[str, Any] = {"tool_messages": settings.tool_messages}
+    if settings.advisor_order is not None:
+        given["order"] = settings.advisor_order
+    kind = MessageChatMemoryAdvisor if settings.advisor == "messages" else PromptChatMemoryAdvisor
+    return kind(memory, **given)
+
+
+def _repository(settings: MemorySettings) -> ChatMemoryRepository:
+    match settings.repository:
+        case "sql":
+            from chatclient.memory.sql import SqlChatMemoryRepository  # noqa: PLC0415 - an extra
+
+            sql = settings.sql
+            given: dict[str, Any] = {"create_schema": sql.initialize_schema}
+            if sql.table_prefix is not None:
+                given["table_prefix"] = sql.table_prefix
+            return SqlChatMemoryRepository(sql.url, **given)
+        case "redis":
+            from chatclient.memory.redis import (  # noqa: PLC0415 - an extra
+                RedisChatMemoryRepository,
+            )
+
+            redis = settings.redis
+            prefix = {} if redis.key_prefix is None else {"key_prefix": redis.key_prefix}
+            return RedisChatMemoryRepository(redis.url, time_to_live=redis.time_to_live, **prefix)
+        case _:
+            return InMemoryChatMemoryRepository()
+
+
+def model_settings_of(settings: ChatClientSettings) -> dict[str, Any]:
+    """Return what a model is made with, as far as the settings say something about it."""
+    retry = settings.retry
+    if retry == RetrySettings():
+        return {}
+    from chatclient.providers.retries import RetryPolicy  # noqa: PLC0415 - only for those who say
+
+    first, longest = retry.backoff.initial_interval, retry.backoff.max_interval
+    given = {
+        "max_retries": retry.max_attempts,
+        "first_wait": None if first is None else first.total_seconds(),
+        "longest_wait": None if longest is None else longest.total_seconds(),
+        "multiplier": retry.backoff.multiplier,
+    }
+    policy: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    return {
+        "max_retries": RetryPolicy(
+            **policy,
+            on_codes=retry.on_http_codes,
+            excluded_codes=retry.exclude_on_http_codes,
+            on_client_errors=retry.on_client_errors,
+        )
+    }

@@ -1,0 +1,156 @@
+"""What a method of a service returns, and how a request is asked for it."""
+
+from collections import abc
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, get_args, get_origin
+
+from chatclient.answers import executions_in
+from chatclient.chain import SOURCES, ChatClientResponse
+from chatclient.client import ChatClientRequestSpec
+from chatclient.errors import UsageError
+from chatclient.events import StreamEvent
+from chatclient.messages import AssistantMessage
+from chatclient.response import ChatResponse, FinishReason, Usage
+from chatclient.structured import StructuredOutputConverter
+from chatclient.structured.converters import converter_of
+from chatclient.tools import ToolExecution
+
+T = TypeVar("T")
+
+Answer = Callable[[ChatClientRequestSpec], Any]
+"""Puts a request and returns what the method returns: a value, a coroutine, an iterator."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result(Generic[T]):
+    """An answer with what led to it; a return type for methods of a service.
+
+    Attributes:
+        content: The answer itself.
+        usage: What it cost, over all rounds of the tool loop.
+        finish_reason: Why the model stopped, or None.
+        sources: What advisors say the answer rests on.
+        tool_executions: Every tool call that was run for it, in order.
+        response: The whole response.
+    """
+
+    content: T
+    usage: Usage
+    finish_reason: FinishReason | None
+    sources: tuple[Any, ...]
+    tool_executions: tuple[ToolExecution, ...]
+    response: ChatClientResponse
+
+    @classmethod
+    def of(cls, content: T, response: ChatClientResponse) -> "Result[T]":
+        """Return *content* with what *response* says about it."""
+        chat = response.chat_response
+        return cls(
+            content,
+            chat.usage,
+            chat.finish_reason,
+            tuple(response.context.get(SOURCES, ())),
+            executions_in(response),
+            response,
+        )
+
+
+_STREAMS = (abc.Iterator, abc.Iterable, abc.Generator)
+_ASYNC_STREAMS = (abc.AsyncIterator, abc.AsyncIterable, abc.AsyncGenerator)
+
+
+def answer_for(kind: Any, *, is_async: bool) -> Answer:
+    """Return how a request is put whose answer is to be a *kind*.
+
+    Raises:
+        UsageError: No answer could be made a *kind*.
+    """
+    origin = get_origin(kind) or kind
+    if origin in _STREAMS or origin in _ASYNC_STREAMS:
+        if is_async:
+            msg = "is `async def` and returns an iterator; make it a plain `def`"
+            raise UsageError(msg)
+        item = (get_args(kind) or (str,))[0]
+        return _stream(_pieces_of(item), asynchronous=origin in _ASYNC_STREAMS)
+    wrapped = origin is Result
+    if wrapped:
+        kind = (get_args(kind) or (str,))[0]
+    read = _reader(kind)
+    # Nothing has to be asked for where any answer will do.
+    whole = _Whole(read, converter_of(str if read else kind), wrapped=wrapped)
+    return whole.ask_async if is_async else whole.ask
+
+
+class _Whole:
+    """Asks for a whole answer, and makes of it what the method returns."""
+
+    def __init__(
+        self,
+        read: Callable[[ChatClientResponse], Any] | None,
+        converter: StructuredOutputConverter[Any],
+        *,
+        wrapped: bool,
+    ) -> None:
+        self._read = read
+        self._converter = converter
+        self._wrapped = wrapped
+
+    def ask(self, request: ChatClientRequestSpec) -> Any:
+        """Put *request*, blocking."""
+        call = request.call()
+        entity = None if self._read else call.entity(self._converter)
+        return self._returned(entity, call.chat_client_response())
+
+    async def ask_async(self, request: ChatClientRequestSpec) -> Any:
+        """Put *request*, asynchronously."""
+        call = request.acall()
+        entity = None if self._read else await call.entity(self._converter)
+        return self._returned(entity, await call.chat_client_response())
+
+    def _returned(self, entity: Any, response: ChatClientResponse) -> Any:
+        content = self._read(response) if self._read else entity
+        return Result.of(content, response) if self._wrapped else content
+
+
+def _message_of(response: ChatClientResponse) -> AssistantMessage:
+    result = response.chat_response.result
+    return result.output if result is not None else AssistantMessage()
+
+
+# What can be made of any answer; for all else the model is told what is wanted.
+_READERS: Mapping[Any, Callable[[ChatClientResponse], Any]] = {
+    str: lambda response: response.chat_response.text,
+    None: lambda _response: None,
+    type(None): lambda _response: None,
+    AssistantMessage: _message_of,
+    ChatResponse: lambda response: response.chat_response,
+    ChatClientResponse: lambda response: response,
+}
+
+
+def _reader(kind: Any) -> Callable[[ChatClientResponse], Any] | None:
+    try:
+        return _READERS.get(kind)
+    except TypeError:  # what is said about the type cannot be hashed
+        return None
+
+
+def _pieces_of(item: Any) -> Callable[[Any], Any]:
+    """Return what is taken of a stream, blocking or not, whose pieces are to be *item*s."""
+    if item is str:
+        return lambda stream: stream.content()
+    if item in (StreamEvent, Any):
+        return lambda stream: stream.events()
+    if item is ChatResponse:
+        return lambda stream: stream.chat_response()
+    if item is ChatClientResponse:
+        return lambda stream: stream.chat_client_response()
+    converter = converter_of(item)
+    return lambda stream: stream.entity(converter)
+
+
+def _stream(pieces: Callable[[Any], Any], *, asynchronous: bool) -> Answer:
+    if asynchronous:
+        return lambda request: pieces(request.astream())
+    return lambda request: pieces(request.stream())

@@ -1,0 +1,142 @@
+"""Makes a service of an interface and a client."""
+
+import dis
+import functools
+import inspect
+import types
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
+
+from chatclient.client import ChatClient
+from chatclient.errors import UsageError
+from chatclient.services.markers import Texts, texts_of
+from chatclient.services.methods import Method, method_of
+
+if TYPE_CHECKING:
+    # `type[T]` takes no class that cannot be instantiated, which is what interfaces are.
+    from typing_extensions import TypeForm
+
+T = TypeVar("T")
+
+
+def ai_service(interface: "TypeForm[T]", client: ChatClient) -> T:
+    """Return an object that does what *interface* says by asking *client*'s model.
+
+    The methods without a body, and those with a `@system_message` or `@user_message`, become
+    requests; the others stay. A parameter is
+
+    - what the user says, when it is `Annotated[str, UserMessage]`, a `UserMessage`, or the one
+      parameter that no template uses;
+    - the conversation's id, when it is `Annotated[..., MemoryId]`;
+    - content, when it is a `Media` or a collection of them;
+    - options of the call, when it is a `ChatOptions`;
+    - what tools are told, when it is `Annotated[..., ToolContext]`;
+    - else a variable of the templates.
+
+    What a method returns is what it is declared to: a text, an entity of any type that
+    `entity()` takes, a `Result` of these, a response, nothing; an iterator of texts, partial
+    entities or events for a stream. `async def` methods and asynchronous iterators ask
+    asynchronously.
+
+    Args:
+        interface: A `Protocol`, or a class with abstract methods.
+        client: Asks the model; its tools, advisors, options and texts are those of the methods.
+
+    Raises:
+        UsageError: A method cannot be carried out; the message names it and says why.
+    """
+    kind = cast("type[Any]", interface)
+    if not inspect.isclass(kind):
+        msg = f"{interface!r} is no class; a service is made of a Protocol or an abstract class"
+        raise UsageError(msg)
+    defaults = client.prompt().spec
+    methods: dict[str, Any] = {}
+    for name, function in _wanted(kind):
+        try:
+            method = method_of(function, _texts(kind, function), defaults)
+        except UsageError as error:
+            msg = f"{kind.__name__}.{name} {error}"
+            raise UsageError(msg) from error
+        methods[name] = _implemented(function, method, client)
+    if not methods:
+        msg = f"{kind.__name__} has no method for a model to carry out"
+        raise UsageError(msg)
+    methods["__repr__"] = lambda _self: f"ai_service({kind.__name__}, {client!r})"
+    service = types.new_class(kind.__name__, (kind,), exec_body=lambda body: body.update(methods))
+    service.__module__ = kind.__module__
+    return cast("T", service())
+
+
+def _implemented(function: Callable[..., Any], method: Method, client: ChatClient) -> Any:
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def ask_async(*args: Any, **kwargs: Any) -> Any:
+            return await method(client, *args, **kwargs)
+
+        implementation: Any = ask_async
+    else:
+
+        @functools.wraps(function)
+        def ask(*args: Any, **kwargs: Any) -> Any:
+            return method(client, *args, **kwargs)
+
+        implementation = ask
+    implementation.__isabstractmethod__ = False
+    return implementation
+
+
+def _texts(kind: type[Any], function: Callable[..., Any]) -> Texts:
+    own = texts_of(function)
+    whole = next((t.system for t in map(texts_of, kind.__mro__) if t.system is not None), None)
+    return Texts(whole if own.system is None else own.system, own.user)
+
+
+def _wanted(kind: type[Any]) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Yield the methods of *kind* that have to be carried out, base classes' first."""
+    members: dict[str, Any] = {}
+    for cls in reversed(kind.__mro__):
+        if cls not in (object, Protocol, Generic):
+            members.update(vars(cls))
+            for name in set(vars(cls).get("__annotations__", ())) - set(vars(cls)):
+                members[name] = None
+    abstract: frozenset[str] = getattr(kind, "__abstractmethods__", frozenset())
+    is_protocol = getattr(kind, "_is_protocol", False)
+    for name, member in members.items():
+        if name.startswith("__"):
+            continue
+        if inspect.isfunction(member):
+            marked = texts_of(member) != Texts()
+            if marked or name in abstract or (is_protocol and _is_stub(member)):
+                yield name, member
+        elif name in abstract or (is_protocol and _has_no_value(member)):
+            msg = f"{kind.__name__}.{name} is no plain method; a model can carry out nothing else"
+            raise UsageError(msg)
+
+
+def _has_no_value(member: Any) -> bool:
+    if isinstance(member, staticmethod | classmethod):
+        return _is_stub(member.__func__)
+    if isinstance(member, property):
+        return member.fget is None or _is_stub(member.fget)
+    return member is None
+
+
+_STUB = {
+    "CALL_INTRINSIC_1",
+    "LOAD_CONST",
+    "NOP",
+    "POP_TOP",
+    "RERAISE",
+    "RESUME",
+    "RETURN_CONST",
+    "RETURN_GENERATOR",
+    "RETURN_VALUE",
+}  # what functions without a body compile to, over the versions of Python
+
+
+def _is_stub(function: Any) -> bool:
+    """Return whether *function* does nothing: `...`, `pass`, or a docstring alone."""
+    steps = list(dis.get_instructions(function))
+    loaded = {step.argval for step in steps if step.opname in ("LOAD_CONST", "RETURN_CONST")}
+    return all(step.opname in _STUB for step in steps) and loaded <= {None}
