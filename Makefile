@@ -58,7 +58,7 @@ clean:
 	@touch $@
 
 .venv/dev: .venv/base
-	$(BIN)/pip install --quiet --editable '.[httpx2,aiohttp]' --group test --group lint
+	$(BIN)/pip install --quiet --editable '.[httpx2,aiohttp,embeddings,mcp,mysql,postgres,redis,settings]' --group test --group lint
 	@touch $@
 
 .venv/docs: .venv/base

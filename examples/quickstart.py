@@ -7,7 +7,7 @@ Uses OpenAI when OPENAI_API_KEY is set, otherwise the local model, which needs n
 
 import asyncio
 import os
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Annotated
 
 from chatclient import ChatClient
@@ -24,12 +24,12 @@ class DateTimeTools:
 
     @tool
     def get_current_date_time(self) -> str:
-        """Get the current date, time and weekday in the user's time zone."""
-        return f"Today is {datetime.now().astimezone():%A, %d %B %Y. It is %H:%M.}"
+        """Get the current date and time in the user's time zone."""
+        return datetime.now().astimezone().isoformat(timespec="seconds")
 
     @tool
     def set_alarm(
-        self, time: Annotated[datetime, ToolParam(description="When, in ISO 8601 format")]
+        self, time: Annotated[datetime, ToolParam(description="Time in ISO 8601 format")]
     ) -> str:
         """Set an alarm for the given time."""
         if time.astimezone() < datetime.now().astimezone():
@@ -74,8 +74,7 @@ def blocking(client: ChatClient) -> None:
 
 async def asynchronous(client: ChatClient) -> None:
     """Ask without blocking the event loop."""
-    tomorrow = datetime.now().astimezone() + timedelta(days=1)
-    question = f"Set an alarm for {tomorrow:%Y-%m-%dT07:00:00}."
+    question = "Set an alarm 10 minutes from now"
     print(f"\n[async] {question}")
     answer = await client.prompt(question).acall()
     show(answer.tool_executions())

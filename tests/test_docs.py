@@ -36,9 +36,15 @@ def example(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Any:
         case "boolean":
             return True
         case "array":
-            return []
+            return [example(schema["items"], root)] if schema.get("items") else []
         case _:
             return "Rome"
+
+
+def told_schema(prompt: Prompt) -> Any:
+    """Return the schema that a request for an entity tells the model in words, if it is one."""
+    told = [m.text.partition("JSON Schema:\n")[2] for m in prompt.messages if m.role == "user"]
+    return json.loads(told[-1]) if told and told[-1] else None
 
 
 def play(prompt: Prompt) -> Answer:
@@ -49,7 +55,8 @@ def play(prompt: Prompt) -> Answer:
         definition = callbacks[0].definition
         schema = definition.input_schema
         return call(definition.name, json.dumps(example(schema, schema)))
-    return "It is done."
+    schema = prompt.options.output_schema or told_schema(prompt)
+    return "It is done." if schema is None else json.dumps(example(schema, schema))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
