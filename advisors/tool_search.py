@@ -236,20 +236,29 @@ class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
         A session without an id is searched under the name of its catalog, which all such sessions
         with the same tools have in common.
         """
-        references = session.catalog.references
-        index_id = session.id or session.catalog.key
-        request = replace(request, session_id=index_id)
-        if not session.id:
-            await self._make_room(index_id, runtime)
-        for _attempt in range(_ATTEMPTS):
-            await self.tool_index.put(index_id, references, runtime)
-            self._memories.indexed[index_id] = references
-            await self._still_used(index_id, runtime)
-            response = await self.tool_index.find(request, runtime)
-            # Another request of the session, with other tools, may have come in between.
-            if self._memories.indexed.get(index_id) is references:
-                break
+        for _attempt in range(_ATTEMPTS if session.id else 0):
+            response, undisturbed = await self._find_as(session.id, session, request, runtime)
+            if undisturbed:
+                return response
+        # Nobody disturbs a name that stands for the tools themselves.
+        await self._make_room(session.catalog.key, runtime)
+        response, _ = await self._find_as(session.catalog.key, session, request, runtime)
         return response
+
+    async def _find_as(
+        self, index_id: str, session: SearchSession, request: ToolSearchRequest, runtime: Runtime
+    ) -> tuple[ToolSearchResponse, bool]:
+        """Search under a name, and say whether it stood for the session's tools all the time.
+
+        Another request of the session, with other tools, may have come in between, or somebody
+        who forgets the session.
+        """
+        references = session.catalog.references
+        with self._memories.changing(index_id, references) as tools:
+            await self.tool_index.put(index_id, references, runtime)
+        await self._still_used(index_id, runtime)
+        response = await self.tool_index.find(replace(request, session_id=index_id), runtime)
+        return response, self._memories.has(index_id, tools)
 
     async def _make_room(self, session_id: str, runtime: Runtime) -> None:
         """Take note that a session is used, and forget those whose time is over."""
@@ -274,8 +283,10 @@ class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
 
     async def _forget(self, session_id: str, runtime: Runtime, *, used: bool = False) -> None:
         self.eviction_strategy.on_removed(session_id)
-        self._memories.forget(session_id, used=used)
-        await self.tool_index.drop(session_id, runtime)
+        if not used:  # what one in use has found is kept
+            self._memories.forget(session_id)
+        with self._memories.changing(session_id, None):
+            await self.tool_index.drop(session_id, runtime)
 
 
 def _with_suffix(text: str, suffix: str) -> str:

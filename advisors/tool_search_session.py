@@ -2,7 +2,8 @@
 
 import itertools
 import threading
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from chatclient.advisors.tool_calling import RefreshTools
@@ -18,11 +19,21 @@ FOUND_TOOLS = "found_tools"
 """The key in an answer's metadata of the tools that its conversation has found so far."""
 
 
+class IndexedTools:
+    """What the index has for a session; compared by identity: each change makes another one."""
+
+    __slots__ = ("references",)
+
+    def __init__(self, references: tuple[ToolReference, ...] | None) -> None:
+        self.references = references
+
+
 class SearchMemories:
-    """What sessions have found, and which tools the index knows as theirs."""
+    """What sessions have found, and what the index has for them."""
 
     def __init__(self) -> None:
-        self.indexed: dict[str, tuple[ToolReference, ...]] = {}
+        self._indexed: dict[str, IndexedTools] = {}
+        self._changing: dict[str, list[IndexedTools]] = {}
         self._found: dict[str, tuple[str, ...]] = {}
         self._lock = threading.Lock()
 
@@ -36,11 +47,41 @@ class SearchMemories:
             earlier = self._found.get(session_id, ()) if accumulate else ()
             self._found[session_id] = tuple(dict.fromkeys((*earlier, *names)))
 
-    def forget(self, session_id: str, *, used: bool) -> None:
-        """Forget a session; what one has found that is still *used* is kept."""
-        self.indexed.pop(session_id, None)
-        if not used:
+    def forget(self, session_id: str) -> None:
+        """Forget what a session has found."""
+        with self._lock:
             self._found.pop(session_id, None)
+
+    @contextmanager
+    def changing(
+        self, session_id: str, references: tuple[ToolReference, ...] | None
+    ) -> Iterator[IndexedTools]:
+        """Say what the index has for a session after the body; None: nothing.
+
+        Requests with other tools may do the same at the same time, and so may who forgets the
+        session: then nobody knows whose word came last, and `has` says so.
+        """
+        with self._lock:
+            mine = self._indexed.get(session_id)
+            if mine is None or mine.references is not references:
+                mine = self._indexed[session_id] = IndexedTools(references)
+            self._changing.setdefault(session_id, []).append(mine)
+        try:
+            yield mine
+        finally:
+            with self._lock:
+                changing = self._changing[session_id]
+                changing.remove(mine)
+                if not changing:
+                    del self._changing[session_id]
+                if references is None or self._indexed.get(session_id) is not mine:
+                    self._indexed.pop(session_id, None)
+
+    def has(self, session_id: str, tools: IndexedTools) -> bool:
+        """Return whether the index has had *tools* for a session ever since they were put there."""
+        with self._lock:
+            at_work = self._changing.get(session_id, ())
+            return self._indexed.get(session_id) is tools and all(c is tools for c in at_work)
 
 
 class SearchSession:

@@ -198,15 +198,15 @@ def test_the_deadline_outside_holds_inside(ask: Ask) -> None:
     @tool
     async def slow(context: ToolContext) -> None:
         seen.append(context.remaining_seconds)
-        await asyncio.sleep(5)
+        await asyncio.sleep(60)
 
     _, agent = expert(call("slow"), "never", tools=[slow])
     started = time.monotonic()
     with pytest.raises(DeadlineExceededError):
-        ask(client_of(ScriptedModel(ASK, "never"), agent).prompt("x").deadline(0.1))
+        ask(client_of(ScriptedModel(ASK, "never"), agent).prompt("x").deadline(1))
 
-    assert seen[0] <= 0.1
-    assert time.monotonic() - started < 2
+    assert seen[0] <= 1
+    assert time.monotonic() - started < 30
 
 
 def test_an_agents_own_timeout_is_told(ask: Ask) -> None:

@@ -8,6 +8,7 @@ from datetime import date
 from typing import Annotated, Any, Literal
 
 import pytest
+from parameters import named
 from pydantic import BaseModel, Field, field_validator
 
 from chatclient.errors import ToolArgumentError, UsageError
@@ -259,7 +260,7 @@ def test_outside_of_a_conversation() -> None:
             ("line.points[0].x: missing, but required", "line.points[1].x: missing, but required"),
         ),
     ],
-    ids=lambda value: str(value)[:40],
+    ids=named,
 )
 def test_the_model_is_told_what_is_wrong(function: Any, arguments: str, lines: Any) -> None:
     """Each problem is one line: where it is, what it is, and what was given."""
@@ -351,7 +352,7 @@ def test_one_value_is_the_input() -> None:
         (int | None, "{}", None),
         (dict[str, int], '{"a": 1}', {"a": 1}),
     ],
-    ids=str,
+    ids=named,
 )
 def test_an_input_that_is_no_object(kind: Any, arguments: str, value: Any) -> None:
     """A bare value is read like one that is wrapped."""

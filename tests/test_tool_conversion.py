@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from parameters import named
 from pydantic import BaseModel, Field
 
 from chatclient.messages import Media
@@ -113,7 +114,7 @@ def test_media_go_beside_the_text() -> None:
         (bytearray(b"text"), "text"),
         ({"a": b"text"}, '{"a":"text"}'),
     ],
-    ids=str,
+    ids=named,
 )
 def test_everything_else_is_compact_json(value: Any, text: str) -> None:
     """Whatever pydantic can write is told as JSON without spaces."""
@@ -148,7 +149,7 @@ async def forgotten() -> None:
         (object(), "object"),
         ({"a": [Unknown(), "\udc80"]}, "Unknown"),
     ],
-    ids=str,
+    ids=named,
 )
 def test_what_has_no_json_form_is_refused(value: Any, name: str) -> None:
     """The error names the type and the way out."""

@@ -32,7 +32,7 @@ from chatclient.advisors.tool_search import (
     TOOL_SEARCH_ROLES,
     ToolSearchToolCallingAdvisor,
 )
-from chatclient.advisors.tool_search_session import FOUND_TOOLS
+from chatclient.advisors.tool_search_session import FOUND_TOOLS, SearchMemories
 from chatclient.chain import MEMORY_ORDER
 from chatclient.errors import DuplicateToolError, UsageError
 from chatclient.memory import MessageWindowChatMemory
@@ -717,7 +717,7 @@ def test_a_session_evicted_while_it_runs_is_indexed_again(ask: Ask) -> None:
 
     async def other_session(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         response = await call_next(request)
-        for name in list(advisor._memories.indexed):
+        for name in list(advisor._memories._indexed):
             await advisor._forget(name, request.runtime)
         advisor.eviction_strategy.on_access("other")
         return response
@@ -754,21 +754,71 @@ def test_requests_of_one_session_with_other_tools_do_not_mix(ask: Ask) -> None:
     assert len(offered(others.prompts[1])) == 6
 
 
-def test_a_session_that_others_never_leave_alone_gives_up(ask: Ask) -> None:
-    """What the index says of the tools that it has is used then, as far as it fits."""
+class Disturbed(Recording):
+    """Somebody does something to the session while it is searched."""
 
-    class Restless(Recording):
-        async def find(self, request: ToolSearchRequest, runtime: Runtime) -> Any:
-            advisor._memories.indexed[request.session_id] = ()
-            return await super().find(request, runtime)
+    disturb: Any = None
 
-    index = Restless()
+    async def find(self, request: ToolSearchRequest, runtime: Runtime) -> Any:
+        if request.session_id == "c":
+            await self.disturb(runtime)
+        return await super().find(request, runtime)
+
+
+@pytest.mark.parametrize("others", [None, ()], ids=["forget", "replace"])
+def test_a_session_that_others_never_leave_alone(ask: Ask, others: Any) -> None:
+    """Its own tools are found, under the name that stands for them."""
+    index = Disturbed()
     advisor = ToolSearchToolCallingAdvisor(index)
+
+    async def disturb(runtime: Runtime) -> None:
+        with advisor._memories.changing("c", others):
+            await index.drop("c", runtime)
+
+    index.disturb = disturb
     model = ScriptedModel(search("mail"), "ok")
     ask(client_of(model, advisor).prompt("x").conversation("c"))
 
-    assert index.log == [("put", "c")] * 3
+    puts = [key for kind, key in index.log if kind == "put"]
+    assert puts[:3] == ["c"] * 3
+    assert puts[3].startswith("catalog-")
     assert offered(model.prompts[1]) == [SEARCH, "get_mail"]
+
+
+def test_a_session_that_is_being_forgotten_while_it_is_indexed(ask: Ask) -> None:
+    """Who forgets may have begun before and end after: what was indexed between may be gone."""
+    index = Disturbed()
+    advisor = ToolSearchToolCallingAdvisor(index)
+    forgetting = advisor._memories.changing("c", None)
+    forgetting.__enter__()
+
+    async def disturb(runtime: Runtime) -> None:
+        await index.drop("c", runtime)
+
+    index.disturb = disturb
+    model = ScriptedModel(search("mail"), "ok", search("mail"), "ok")
+    client = client_of(model, advisor)
+    ask(client.prompt("x").conversation("c"))
+    forgetting.__exit__(None, None, None)
+
+    assert offered(model.prompts[1]) == [SEARCH, "get_mail"]
+    assert advisor._memories._changing == {}
+    assert "c" not in advisor._memories._indexed
+
+
+def test_requests_with_the_same_tools_do_not_disturb_each_other() -> None:
+    """What each of them puts there is what the others want."""
+    memories = SearchMemories()
+    tools = (ToolReference("a"),)
+    with memories.changing("c", tools) as mine, memories.changing("c", tools) as theirs:
+        assert mine is theirs
+        assert memories.has("c", mine)
+    assert memories.has("c", mine)
+    with memories.changing("c", None):
+        assert not memories.has("c", mine)
+    with memories.changing("c", tools) as anew:
+        assert not memories.has("c", mine)
+        assert memories.has("c", anew)
 
 
 @pytest.mark.parametrize("kind", ["threads", "tasks"])
@@ -970,7 +1020,7 @@ def test_sessions_that_are_forgotten_leave_nothing_behind() -> None:
         client.prompt("x").conversation(str(i)).call().content()
 
     assert (
-        sorted(advisor._memories._found) == sorted(advisor._memories.indexed) == ["47", "48", "49"]
+        sorted(advisor._memories._found) == sorted(advisor._memories._indexed) == ["47", "48", "49"]
     )
 
 
@@ -984,4 +1034,4 @@ def test_an_anonymous_catalog_is_evicted_like_a_session() -> None:
         client.prompt("x").tools(made(f"extra_{i}", "More."), keep_defaults=True).call().content()
 
     assert [what for what, _ in index.log].count("drop") == 3
-    assert len(advisor._memories.indexed) == 2
+    assert len(advisor._memories._indexed) == 2

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Optional, TypeVar
 
 import jsonschema
 import pytest
+from parameters import named
 from pydantic import BaseModel, Field
 from typing_extensions import TypeAliasType, TypedDict
 
@@ -225,7 +226,7 @@ def wrapped(a: int) -> None:
         (Bare, ("x",), "Bare(x: 'float')".replace("'", "")),
         (math.ceil, ("x",), math.ceil.__doc__.partition("\n")[0] if math.ceil.__doc__ else ""),
     ],
-    ids=str,
+    ids=named,
 )
 def test_all_kinds_of_callables(
     function: Any, parameters: tuple[str, ...], description: str
@@ -257,7 +258,7 @@ def test_what_a_partial_settles_is_not_shown() -> None:
         ("Unknown", False),
         (inspect.Parameter.empty, False),
     ],
-    ids=str,
+    ids=named,
 )
 def test_whether_anything_is_returned(returns: Any, nothing: object) -> None:
     """Only a declared None promises that there is no result; an unknown promise is none."""
@@ -444,7 +445,7 @@ def test_a_type_that_cannot_be_the_input() -> None:
 
 
 @pytest.mark.parametrize(
-    "function", [lambda: None, lambda a, b, c: None, lambda *a: None, lambda a, b: None], ids=str
+    "function", [lambda: None, lambda a, b, c: None, lambda *a: None, lambda a, b: None], ids=named
 )
 def test_functions_that_do_not_take_one_value(function: Any) -> None:
     """A function gets one value, and the context if it wants it, and nothing else."""

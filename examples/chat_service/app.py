@@ -1,0 +1,198 @@
+"""A chat service: answers streamed to the browser, memory in PostgreSQL, approval of tools.
+
+    pip install 'chatclient[postgres]' fastapi uvicorn
+    export DATABASE_URL=postgresql+psycopg://postgres@127.0.0.1:5432/test
+    uvicorn --factory examples.chat_service.app:create_app
+
+Then open http://127.0.0.1:8000. Without DATABASE_URL it keeps its conversations in SQLite.
+
+Whoever knows a conversation's id can read it; the page makes one up that nobody can guess. A
+service with users of its own derives the id from who is logged in.
+"""
+
+import json
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import sqlalchemy as sa
+from fastapi import Body, FastAPI, HTTPException
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import FileResponse, StreamingResponse
+
+from chatclient import ChatClient, ChatModel
+from chatclient.advisors.memory import MessageChatMemoryAdvisor
+from chatclient.client import ChatClientRequestSpec
+from chatclient.errors import ChatClientError, UsageError
+from chatclient.events import TextDelta, ToolCallFinished
+from chatclient.memory import MessageWindowChatMemory
+from chatclient.memory.sql import SqlChatMemoryRepository
+from chatclient.tools import PendingTurn, ToolApproval, ToolCallingManager, tool
+
+PAGE = Path(__file__).with_name("page.html")
+BUSY = "Decide about the tool calls first."
+
+
+@tool(effect="read")
+def find_trains(city: str) -> list[str]:
+    """Find today's trains to a city."""
+    return [f"IC 1 to {city}, 09:14, 39 EUR", f"IC 3 to {city}, 10:02, 29 EUR"]
+
+
+@tool
+def book_train(number: str) -> str:
+    """Book a seat on a train, such as `IC 1`."""
+    return f"Booked a seat on {number}."
+
+
+class PendingTurns:
+    """The turns that wait for somebody's word, one per conversation, beside the memory."""
+
+    def __init__(self, engine: sa.Engine, table: str) -> None:
+        self._engine = engine
+        metadata = sa.MetaData()
+        self._table = sa.Table(
+            table,
+            metadata,
+            sa.Column("conversation", sa.String(64), primary_key=True),
+            sa.Column("turn", sa.Text, nullable=False),
+        )
+        metadata.create_all(engine)
+
+    def put(self, conversation: str, turn: PendingTurn) -> None:
+        """Keep a turn."""
+        with self._engine.begin() as connection:
+            connection.execute(
+                sa.insert(self._table).values(conversation=conversation, turn=turn.to_json())
+            )
+
+    def get(self, conversation: str) -> PendingTurn | None:
+        """Return the turn that waits, if one does."""
+        query = sa.select(self._table.c.turn).where(self._table.c.conversation == conversation)
+        with self._engine.connect() as connection:
+            turn = connection.scalar(query)
+        return None if turn is None else PendingTurn.from_json(turn)
+
+    def take(self, conversation: str) -> bool:
+        """Remove the turn that waits; only one caller is told that it did."""
+        with self._engine.begin() as connection:
+            gone = connection.execute(
+                sa.delete(self._table).where(self._table.c.conversation == conversation)
+            )
+        return gone.rowcount == 1
+
+
+def create_app(
+    model: ChatModel | str | None = None, *, database: str | None = None, prefix: str = "chat_"
+) -> FastAPI:
+    """Return the service.
+
+    Args:
+        model: The model; default: that of CHATCLIENT_MODEL, else the local one.
+        database: Where conversations are kept; default: DATABASE_URL, else a file of SQLite.
+        prefix: What the names of the tables begin with.
+    """
+    url = database or os.environ.get("DATABASE_URL", "sqlite:///chat.db")
+    engine = sa.create_engine(url)
+    memory = MessageWindowChatMemory(SqlChatMemoryRepository(engine, table_prefix=prefix))
+    pending = PendingTurns(engine, f"{prefix}pending_turn")
+    client = (
+        ChatClient.builder(model or os.environ.get("CHATCLIENT_MODEL", "local"))
+        .default_system("You plan journeys. Be brief.")
+        .default_tools(find_trains, book_train)
+        .default_advisors(MessageChatMemoryAdvisor(memory))
+        .tool_calling_manager(ToolCallingManager(interceptors=[ToolApproval()]))
+        .build()
+    )
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        yield
+        await client.aclose()
+        engine.dispose()
+
+    app = FastAPI(title="Chat", lifespan=lifespan)
+
+    async def told(conversation: str, request: ChatClientRequestSpec) -> AsyncIterator[str]:
+        """Yield server-sent events. When the browser leaves, the request ends with it."""
+        stream = request.astream()
+        try:
+            async with stream.events() as events:
+                async for event in events:
+                    match event:
+                        case TextDelta(text=text):
+                            yield sent("text", text=text)
+                        case ToolCallFinished(tool_call=call, response=response):
+                            yield sent(
+                                "tool", name=call.name, given=call.arguments, result=response.data
+                            )
+                        case _:
+                            pass
+            if turn := stream.pending_turn():
+                await run_in_threadpool(pending.put, conversation, turn)
+                yield sent("approval", calls=waiting(turn))
+            yield sent("done")
+        except ChatClientError as error:
+            yield sent("error", message=f"{type(error).__name__}: {error}")
+
+    @app.get("/")
+    def page() -> FileResponse:
+        return FileResponse(PAGE)
+
+    @app.get("/conversations/{conversation}")
+    def read(conversation: str) -> dict[str, Any]:
+        """Return what was said, and the calls that wait."""
+        turn = pending.get(conversation)
+        asked = [message for message in turn.messages if message.role == "user"] if turn else []
+        messages = [*memory.get(conversation), *asked[-1:]]
+        return {
+            "messages": [
+                {"role": message.role, "text": message.text}
+                for message in messages
+                if message.role in ("user", "assistant") and message.text
+            ],
+            "waiting": waiting(turn) if turn else {},
+        }
+
+    @app.post("/conversations/{conversation}")
+    async def say(
+        conversation: str, text: Annotated[str, Body(embed=True, min_length=1)]
+    ) -> StreamingResponse:
+        """Stream the answer to *text*."""
+        if await run_in_threadpool(pending.get, conversation):
+            raise HTTPException(409, BUSY)
+        try:
+            request = client.prompt(text).conversation(conversation)
+        except UsageError as error:
+            raise HTTPException(422, str(error)) from error
+        return StreamingResponse(told(conversation, request), media_type="text/event-stream")
+
+    @app.post("/conversations/{conversation}/decisions")
+    async def decide(conversation: str, decisions: dict[str, bool]) -> StreamingResponse:
+        """Stream how the turn goes on that waited for *decisions*."""
+        turn = await run_in_threadpool(pending.get, conversation)
+        if turn is None:
+            raise HTTPException(404, "Nothing waits for a decision.")
+        try:
+            request = client.resume(turn, decisions)
+        except UsageError as error:
+            raise HTTPException(422, str(error)) from error
+        if not await run_in_threadpool(pending.take, conversation):
+            raise HTTPException(409, "Somebody else has decided.")
+        return StreamingResponse(told(conversation, request), media_type="text/event-stream")
+
+    return app
+
+
+def sent(kind: str, **data: Any) -> str:
+    """Return a server-sent event."""
+    return f"data: {json.dumps({'kind': kind} | data)}\n\n"
+
+
+def waiting(turn: PendingTurn) -> dict[str, dict[str, str]]:
+    """Return the calls that wait, for the page."""
+    return {
+        id: {"name": call.name, "given": call.arguments} for id, call in turn.to_decide().items()
+    }
