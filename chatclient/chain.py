@@ -10,7 +10,7 @@ from chatclient.aggregator import MessageAggregator
 from chatclient.errors import StreamInterruptedError
 from chatclient.events import RoundEnded, TextDelta, events_of
 from chatclient.model import ChatModel
-from chatclient.observation import Observed
+from chatclient.observation import Step
 from chatclient.operations import TIME_TO_FIRST_CHUNK, AdvisorPass, ModelCall
 from chatclient.prompt import Prompt
 from chatclient.response import ChatResponse
@@ -204,7 +204,7 @@ def _model_call(model: ChatModel) -> Next:
 
 
 async def _stream_model(
-    model: ChatModel, prompt: Prompt, runtime: Runtime, observed: Observed
+    model: ChatModel, prompt: Prompt, runtime: Runtime, observed: Step
 ) -> ChatResponse:
     """Return the model's whole response, having emitted what it consists of as it came."""
     aggregator = MessageAggregator()

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, Self
 
 from chatclient.advisors.tool_calling import RESUME
@@ -19,7 +20,6 @@ from chatclient.chain import (
     DEFAULT_MESSAGES,
     Advisor,
     AdvisorChain,
-    ChatClientRequest,
     ChatClientResponse,
 )
 from chatclient.entities import prompt_for_entity, with_output_advisors
@@ -46,14 +46,14 @@ from chatclient.tool import (
 )
 from chatclient.tools import PendingTurn, ToolCallbackResolver, ToolCallingManager
 from chatclient.tools.approval import AGENT_TURNS, ApprovalRequired, Decisions, decisions_for
-from chatclient.tools.schema import check_tool_name, signature_of_schema
+from chatclient.tools.schema import ToolSignature, check_tool_name, signature_of_schema
 from chatclient.tools.sources import DuplicatePolicy, ToolSource
 from chatclient.values import merged
+from chatclient.watching import watched
 
 if TYPE_CHECKING:  # loaded by who uses settings, and tool search
     from chatclient.settings import ChatClientSettings
     from chatclient.tools.search import ToolIndex
-from chatclient.watching import watched
 
 
 class ChatClient:
@@ -263,8 +263,8 @@ class ChatClient:
         prompt = Prompt.of(messages, options)
         if output is not None:
             prompt, context = prompt_for_entity(output, prompt, context, self._engine.model)
-        request = ChatClientRequest(prompt, context, runtime)
-        return await watched(self._chain_of(spec, output), request, self._engine.observers)
+        chain = self._chain_of(spec, output)
+        return await watched(chain, prompt, context, runtime, self._engine.observers)
 
 
 class ChatClientBuilder:
@@ -525,10 +525,10 @@ class ChatClientRequestSpec:
         return type(self)(self._client, spec)
 
 
-class ClientTool:
-    """A client as a tool: what the model asks is the user's text, the answer is the result."""
-
-    _SIGNATURE = signature_of_schema(
+@cache
+def _asked_for() -> ToolSignature:
+    """Return what an agent takes; pydantic's first schema is none of an import's business."""
+    return signature_of_schema(
         {
             "properties": {"request": {"type": "string", "description": "What is asked for."}},
             "required": ["request"],
@@ -536,13 +536,17 @@ class ClientTool:
         }
     )
 
+
+class ClientTool:
+    """A client as a tool: what the model asks is the user's text, the answer is the result."""
+
     def __init__(
         self, client: ChatClient, name: str, description: str, metadata: ToolMetadata
     ) -> None:
         check_tool_name(name)
         self._client = client
         self.metadata = metadata
-        self.definition = ToolDefinition(name, description, self._SIGNATURE.input_schema)
+        self.definition = ToolDefinition(name, description, _asked_for().input_schema)
 
     async def invoke(self, arguments: str, context: ToolContext) -> ToolResult:
         """Ask the client, or let it go on with what it had to wait for.
@@ -558,7 +562,7 @@ class ClientTool:
         if waited is not None:
             request = self._client.resume(*waited)
         else:
-            given = self._SIGNATURE.bind(arguments, context)
+            given = _asked_for().bind(arguments, context)
             request = self._client.prompt(str(given["request"]))
         response = await request.tool_context(context)._run(context.runtime.with_emitter(emit))
         turn = pending_in(response)

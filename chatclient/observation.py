@@ -7,7 +7,9 @@ every response carries, and `chatclient.telemetry`, which makes spans and metric
 application has set up OpenTelemetry.
 """
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, ClassVar, Literal, Protocol, Self
 
@@ -50,7 +52,7 @@ class Operation:
 class Observation(Protocol):
     """An operation that an observer watches."""
 
-    def end(self, ended: "Observed", error: BaseException | None) -> None:
+    def end(self, ended: "Step", error: BaseException | None) -> None:
         """Take note of how it ended: with *error*, or else with `ended.result`."""
         ...
 
@@ -63,30 +65,55 @@ class Observer(Protocol):
         ...
 
 
-class Observed:
-    """An operation while it runs: a context manager around it.
+_step: ContextVar["Step | None"] = ContextVar("chatclient_step", default=None)
+
+
+class Step:
+    """An operation while it runs, as a context manager around it, and afterwards.
 
     Attributes:
-        operation: What runs.
-        result: What it came to; set within.
+        operation: What is done.
+        parent: The step that this is a part of; None for the whole turn, unless a tool of another
+            turn asked for it.
+        started: When it began, in seconds on a clock that is never set.
+        seconds: How long it took; None while it runs.
+        result: What it came to, or None; set within.
+        error: What it failed with, or None. That may be an error that *result* reports.
         found: What became known on the way, by attribute name.
     """
 
-    __slots__ = ("_observations", "_observers", "found", "operation", "result")
+    __slots__ = (
+        *("operation", "parent", "started", "seconds", "result", "error", "found"),
+        *("_observations", "_observers", "_steps", "_token"),
+    )
 
-    def __init__(self, operation: Operation, observers: Sequence[Observer]) -> None:
+    parent: "Step | None"
+    started: float
+    seconds: float | None
+    error: BaseException | None
+    found: Mapping[str, str | bool | int | float]
+
+    def __init__(
+        self,
+        operation: Operation,
+        steps: "list[Step] | None" = None,
+        observers: Sequence[Observer] = (),
+    ) -> None:
         self.operation = operation
         self.result: Any = None
-        self.found: Mapping[str, str | bool | int | float] = EMPTY
+        self.error = self.seconds = None
+        self.found = EMPTY
+        self._steps = steps
         self._observers = observers
-        self._observations: list[Observation] = []
 
     def __enter__(self) -> Self:
-        for observer in self._observers:
-            try:
-                self._observations.append(observer.begin(self.operation))
-            except Exception as error:  # noqa: BLE001 - whoever watches must not disturb
-                log.warning("observer failed", observer=repr(observer), error=repr(error))
+        self.parent = _step.get()
+        self._token = _step.set(self)  # what begins from now on is a part of this
+        if self._steps is not None:
+            self._steps.append(self)
+        if self._observers:
+            self._observations = list(self._begun())
+        self.started = time.perf_counter()
         return self
 
     def note(self, name: str, value: str | float) -> None:
@@ -99,10 +126,24 @@ class Observed:
         error: BaseException | None,
         _traceback: TracebackType | None,
     ) -> None:
+        self.seconds = time.perf_counter() - self.started
         if error is None and self.result is not None:
             error = self.operation.failure(self.result)
+        self.error = error
+        _step.reset(self._token)
+        if self._observers:
+            self._end(error)
+
+    def _begun(self) -> Iterator[Observation]:
+        for observer in self._observers:
+            try:
+                yield observer.begin(self.operation)
+            except Exception as error:  # noqa: BLE001 - whoever watches must not disturb
+                log.warning("observer failed", observer=repr(observer), error=repr(error))
+
+    def _end(self, error: BaseException | None) -> None:
         for observation in reversed(self._observations):
             try:
                 observation.end(self, error)
-            except Exception as problem:  # noqa: BLE001 - whoever watches must not disturb
+            except Exception as problem:  # noqa: BLE001 - as above
                 log.warning("observer failed", observer=repr(observation), error=repr(problem))

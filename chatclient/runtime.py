@@ -45,7 +45,7 @@ import anyio
 import anyio.to_thread
 
 from chatclient.errors import BlockingCallError
-from chatclient.observation import Observed, Observer, Operation
+from chatclient.observation import Observer, Operation, Step
 
 T = TypeVar("T")
 E = TypeVar("E")
@@ -71,6 +71,7 @@ class Runtime:
         deadline: When the whole call must be over, on the clock of `time.monotonic`, or None.
         emitter: Where events go.
         observers: Who is told of the request's operations.
+        steps: Where they are noted, for the request's trail, or None.
     """
 
     blocking: bool
@@ -78,6 +79,7 @@ class Runtime:
     deadline: float | None = None
     emitter: Emitter = _discard
     observers: tuple[Observer, ...] = ()
+    steps: list[Step] | None = None
 
     async def emit(self, event: Any) -> None:
         """Hand *event* to whoever consumes the stream; without a stream this does nothing."""
@@ -88,19 +90,19 @@ class Runtime:
             else:
                 inbox.put((event,))
 
-    def observe(self, operation: Operation) -> Observed:
-        """Return a context manager around *operation*, for the request's observers.
+    def observe(self, operation: Operation) -> Step:
+        """Return a context manager around *operation*, for the trail and the observers.
 
         ```python
-        with request.runtime.observe(Lookup("prices")) as observed:
-            observed.result = await find(...)
+        with request.runtime.observe(Lookup("prices")) as step:
+            step.result = await find(...)
         ```
         """
-        return Observed(operation, self.observers)
+        return Step(operation, self.steps, self.observers)
 
-    def with_observers(self, observers: tuple[Observer, ...]) -> "Runtime":
-        """Return this runtime with *observers* being told of the request's operations."""
-        return Runtime(self.blocking, self.streaming, self.deadline, self.emitter, observers)
+    def watched_by(self, steps: list[Step], observers: tuple[Observer, ...]) -> "Runtime":
+        """Return this runtime with its operations noted in *steps* and told to *observers*."""
+        return Runtime(self.blocking, self.streaming, self.deadline, self.emitter, observers, steps)
 
     def with_emitter(self, emitter: Emitter) -> "Runtime":
         """Return this runtime with events going to *emitter* instead.
@@ -521,7 +523,8 @@ async def _gather_in_tasks(
         async with room:
             return await job(runtime)
 
-    tasks = [asyncio.create_task(run(job)) for job in jobs]
+    crowded = limit < len(jobs)
+    tasks = [asyncio.create_task(run(job) if crowded else job(runtime)) for job in jobs]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
         for task in tasks:

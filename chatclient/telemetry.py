@@ -17,7 +17,7 @@ from opentelemetry import metrics, trace
 from opentelemetry.context import Context
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 
-from chatclient.observation import Attributes, Kind, Observed, Observer, Operation
+from chatclient.observation import Attributes, Kind, Observer, Operation, Step
 from chatclient.operations import TIME_TO_FIRST_CHUNK
 
 Redact = Callable[[str, str], str | None]
@@ -142,7 +142,7 @@ class _Spanned:
         self._token = token
         self._started = time.perf_counter()
 
-    def end(self, ended: Observed, error: BaseException | None) -> None:
+    def end(self, ended: Step, error: BaseException | None) -> None:
         """End the span, with what became known."""
         seconds = time.perf_counter() - self._started
         otel_context.detach(self._token)
@@ -167,7 +167,7 @@ def active(observers: tuple[Observer, ...]) -> tuple[Observer, ...]:
 
     There is none when the application has set up no provider, or has a `Telemetry` of its own.
     """
-    if any(isinstance(observer, Telemetry) for observer in observers):
+    if _nothing_set() or any(isinstance(observer, Telemetry) for observer in observers):
         return ()
     tracers, meters = trace.get_tracer_provider(), metrics.get_meter_provider()
     if _is_silent(tracers) and _is_silent(meters):
@@ -178,6 +178,24 @@ def active(observers: tuple[Observer, ...]) -> tuple[Observer, ...]:
 @lru_cache(maxsize=8)
 def _telemetry(tracers: trace.TracerProvider, meters: metrics.MeterProvider) -> Telemetry:
     return Telemetry(tracers, meters)
+
+
+def _nothing_set() -> bool:
+    """Return whether the application has surely set no provider.
+
+    The API's functions say so too, but cost every request some microseconds. They are asked where
+    its modules look different from what is known of them.
+    """
+    tracers = getattr(trace, "_TRACER_PROVIDER", _UNKNOWN)
+    meters = getattr(getattr(metrics, "_internal", None), "_METER_PROVIDER", _UNKNOWN)
+    return tracers is None and meters is None and not _NAMED_BY_ENVIRONMENT
+
+
+_UNKNOWN = object()
+# As the API reads it: once, when a provider is first asked for.
+_NAMED_BY_ENVIRONMENT = bool(
+    {"OTEL_PYTHON_TRACER_PROVIDER", "OTEL_PYTHON_METER_PROVIDER"} & os.environ.keys()
+)
 
 
 def _is_silent(provider: object) -> bool:

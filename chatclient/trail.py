@@ -1,17 +1,15 @@
-"""Why a turn went as it did: an observer that every request has, and reads well afterwards.
+"""Why a turn went as it did: the steps of every request, which read well afterwards.
 
 While the request runs, it only notes who did what and when. What changed, what was offered and what
 it cost is worked out when somebody asks.
 """
 
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextvars import ContextVar, Token
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from chatclient.messages import Message
-from chatclient.observation import Observed, Operation
+from chatclient.observation import Operation, Step
 from chatclient.operations import (
     AdvisorPass,
     ClientCall,
@@ -22,51 +20,8 @@ from chatclient.operations import (
 )
 from chatclient.prompt import Prompt
 from chatclient.response import NO_USAGE, ChatResponse, Usage
-from chatclient.values import EMPTY
 
 _SHOWN = 60  # characters of a text that a line of the trail repeats
-
-
-_step: ContextVar["Step | None"] = ContextVar("chatclient_step", default=None)
-
-
-@dataclass(slots=True, eq=False)
-class Step:
-    """An operation of the turn.
-
-    Attributes:
-        operation: What was done.
-        parent: The step that it was a part of; None for the whole turn, unless a tool of another
-            turn asked for it.
-        started: When it began, in seconds on a clock that is never set.
-        seconds: How long it took; None while it runs.
-        result: What it came to, or None.
-        error: What it failed with, or None.
-        found: What became known on the way, by attribute name.
-    """
-
-    operation: Operation
-    parent: "Step | None"
-    started: float
-    seconds: float | None = None
-    result: Any = None
-    error: BaseException | None = None
-    found: Mapping[str, Any] = EMPTY
-    _token: "Token[Step | None] | None" = None
-
-    def begin(self) -> None:
-        """Make this the step that others are parts of."""
-        self._token = _step.set(self)
-
-    def end(self, ended: Observed, error: BaseException | None) -> None:
-        """Take note of the end."""
-        if self._token is not None:
-            _step.reset(self._token)
-            self._token = None
-        self.seconds = time.perf_counter() - self.started
-        self.result = ended.result
-        self.error = error
-        self.found = ended.found
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,13 +96,6 @@ class Trail:
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
-
-    def begin(self, operation: Operation) -> Step:
-        """Take note that *operation* begins."""
-        step = Step(operation, _step.get(), time.perf_counter())
-        step.begin()
-        self.steps.append(step)
-        return step
 
     def tree(self) -> Iterator[tuple[int, Step]]:
         """Yield every step with its depth, parts below what they are parts of."""

@@ -2,23 +2,30 @@
 
 import os
 import sys
-from functools import lru_cache
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
 
 from chatclient.chain import AdvisorChain, ChatClientRequest, ChatClientResponse
 from chatclient.errors import ChatClientError
 from chatclient.observation import Observer
 from chatclient.operations import ClientCall
+from chatclient.prompt import Prompt
+from chatclient.runtime import Runtime
 from chatclient.tool import CONVERSATION_ID
 from chatclient.trail import Trail
 
 
 async def watched(
-    chain: AdvisorChain, request: ChatClientRequest, observers: tuple[Observer, ...]
+    chain: AdvisorChain,
+    prompt: Prompt,
+    context: Mapping[str, Any],
+    runtime: Runtime,
+    observers: tuple[Observer, ...],
 ) -> ChatClientResponse:
-    """Pass *request* down *chain* and return the response with its trail."""
+    """Send *prompt* down *chain* and return the response with its trail."""
     trail = Trail()
-    prompt, context = request.prompt, request.context
-    runtime = request.runtime.with_observers((trail, *observers, *_telemetry(observers)))
+    runtime = runtime.watched_by(trail.steps, (*observers, *_telemetry(observers)))
     call = ClientCall(prompt, chain.names, runtime.streaming, context.get(CONVERSATION_ID))
     try:
         with runtime.observe(call) as observed:
@@ -37,12 +44,17 @@ def _telemetry(observers: tuple[Observer, ...]) -> tuple[Observer, ...]:
     """
     if "opentelemetry.trace" not in sys.modules and not _set_up_by_environment():
         return ()
+    return _active()(observers)
+
+
+@cache
+def _active() -> Callable[[tuple[Observer, ...]], tuple[Observer, ...]]:
     from chatclient.telemetry import active  # noqa: PLC0415 - loads OpenTelemetry
 
-    return active(observers)
+    return active
 
 
-@lru_cache(maxsize=1)
+@cache
 def _set_up_by_environment() -> bool:
     """Return whether OpenTelemetry's API would load an SDK by itself."""
     return "OTEL_PYTHON_TRACER_PROVIDER" in os.environ or "OTEL_PYTHON_METER_PROVIDER" in os.environ

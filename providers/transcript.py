@@ -1,23 +1,32 @@
 """What was sent last, of which the next request is the continuation as a rule."""
 
-from collections.abc import Callable, Hashable
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple
 
 from chatclient.messages import Message
+
+
+class _Sent(NamedTuple):
+    """A conversation and its JSON, with where the JSON of each message ends."""
+
+    messages: tuple[Message, ...] = ()
+    wire: bytes = b""
+    ends: Sequence[int] = ()
+    form: Hashable = None
 
 
 class Transcript:
     """Joins the JSON of a conversation's messages, and only of those that are new to it.
 
-    The next round of a conversation begins with what was sent in the last one: the very same
-    messages, which the comparison sees by their identity. Threads may share a transcript: what
-    they see is always one whole conversation.
+    The next round of a conversation begins with what was sent in the last one, and another request
+    with what it has in common with it: the very same messages, known by their identity. Threads may
+    share a transcript: what they see is always one whole conversation.
     """
 
     __slots__ = ("_last",)
 
     def __init__(self) -> None:
-        self._last: tuple[tuple[Message, ...], bytes, Hashable] = ((), b"", None)
+        self._last = _Sent()
 
     def joined(
         self,
@@ -32,11 +41,26 @@ class Transcript:
             form: On what else than the message its JSON depends.
             wire_of: Returns a message in that form, perhaps as no element at all.
         """
-        known, wire, last = self._last
-        size = len(known)
-        if form is not last or size > len(messages) or messages[:size] != known:
-            size, wire = 0, b""
-        elements = [wire, *[wire_of(message, form) for message in messages[size:]]]
-        wire = b",".join([element for element in elements if element])
-        self._last = (messages, wire, form)
+        last = self._last
+        known = _common(last.messages, messages) if form is last.form else 0
+        ends = [*last.ends[:known]]
+        end = ends[-1] if ends else 0
+        elements = [last.wire[:end]]
+        for message in messages[known:]:
+            element = wire_of(message, form)
+            if element:
+                elements.append(element)
+                end += len(element) + (end > 0)
+            ends.append(end)
+        wire = b",".join(elements if elements[0] else elements[1:])
+        self._last = _Sent(messages, wire, ends, form)
         return wire
+
+
+def _common(these: tuple[Message, ...], those: tuple[Message, ...]) -> int:
+    """Return how many messages both begin with."""
+    size = len(these)
+    if those[:size] == these:  # as a rule, and at once
+        return size
+    pairs = enumerate(zip(these, those, strict=False))
+    return next((at for at, (one, other) in pairs if one is not other), min(size, len(those)))

@@ -15,24 +15,21 @@ import pytest
 import uvicorn
 from chat_service.app import create_app
 from databases import sql_place
+from selenium.webdriver import Chrome, ChromeOptions, ChromeService
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.wait import WebDriverWait
 
-from chatclient import AssistantMessage, ChatModel, ChatResponse, Prompt
+from chatclient import AssistantMessage, ChatModel, ChatResponse, Prompt, ToolResponseMessage
 from chatclient.errors import OverloadedError
 from chatclient.response import Generation
 from chatclient.runtime import Runtime
 from chatclient.testing import Answer, ScriptedModel, call
 
-selenium = pytest.importorskip("selenium", reason="selenium is not installed")
-
-from selenium.webdriver import Chrome, ChromeOptions, ChromeService
-from selenium.webdriver.common.by import By
-from selenium.webdriver.support.wait import WebDriverWait
-
 
 def traveller(prompt: Prompt) -> Answer:
     """Stand for a model: looks trains up, books the first, says what came of it."""
     last = prompt.messages[-1]
-    if last.role == "tool":
+    if isinstance(last, ToolResponseMessage):
         return f"Well: {last.responses[0].data}"
     if "book" in last.text.lower():
         return call("book_train", '{"number": "IC 1"}')
@@ -47,7 +44,9 @@ def serving(model: ChatModel, database: str, prefix: str) -> Iterator[str]:
     """Serve the example on a free port; yield its address."""
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(
-        create_app(model, database=database, prefix=prefix), log_level="warning", timeout_graceful_shutdown=5
+        create_app(model, database=database, prefix=prefix),
+        log_level="warning",
+        timeout_graceful_shutdown=5,
     )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
@@ -85,7 +84,9 @@ def test_an_answer_is_told_as_events(place: tuple[str, str]) -> None:
         events = told(address, "c1", {"text": "A train to Rome?"})
         assert [event["kind"] for event in events[:2]] == ["tool", "text"]
         assert events[0]["name"] == "find_trains"
-        assert text_of(events) == 'Well: ["IC 1 to Rome, 09:14, 39 EUR","IC 3 to Rome, 10:02, 29 EUR"]'
+        assert (
+            text_of(events) == 'Well: ["IC 1 to Rome, 09:14, 39 EUR","IC 3 to Rome, 10:02, 29 EUR"]'
+        )
         assert len(events) > 4
         assert events[-1] == {"kind": "done"}
 
@@ -154,7 +155,7 @@ class GatedModel(ChatModel):
     ) -> AsyncGenerator[ChatResponse | str, None]:
         try:
             yield "There are "
-            while not self.gate.is_set():
+            while not self.gate.is_set():  # noqa: ASYNC110 - opened by another thread
                 await asyncio.sleep(0.01)
             yield "two trains."
             yield ChatResponse((Generation(AssistantMessage(), "stop"),))
@@ -193,7 +194,9 @@ def browser() -> Iterator[Chrome]:
 
 
 def shown(browser: Chrome, kind: str) -> list[str]:
-    return [each.text.strip() for each in browser.find_elements(By.CSS_SELECTOR, f".message.{kind}")]
+    return [
+        each.text.strip() for each in browser.find_elements(By.CSS_SELECTOR, f".message.{kind}")
+    ]
 
 
 def until(browser: Chrome, condition: Callable[[], object]) -> None:
@@ -206,9 +209,7 @@ def say(browser: Chrome, text: str) -> None:
     field.send_keys(text + "\n")
 
 
-def test_a_page_shows_the_answer_while_it_comes(
-    browser: Chrome, place: tuple[str, str]
-) -> None:
+def test_a_page_shows_the_answer_while_it_comes(browser: Chrome, place: tuple[str, str]) -> None:
     """The first half is on the screen while the model has not said the second."""
     model = GatedModel()
     with serving(model, *place) as address:
@@ -243,4 +244,5 @@ def test_a_page_asks_for_approval(browser: Chrome, place: tuple[str, str]) -> No
         until(browser, lambda: len(shown(browser, "user")) == 2)
         assert shown(browser, "assistant")[-1] == "Well: Booked a seat on IC 1."
         assert shown(browser, "error") == []
-        assert [line for line in browser.get_log("browser") if line["level"] == "SEVERE"] == []
+        console: Any = browser.execute("getLog", {"type": "browser"})["value"]
+        assert [line for line in console if line["level"] == "SEVERE"] == []

@@ -514,6 +514,31 @@ def test_an_sdk_is_used_as_soon_as_it_is_set_up(by_environment: bool) -> None:
     assert ran.stdout.split() == " ".join(turn * 2).split()
 
 
+def test_the_api_is_known_from_the_inside() -> None:
+    """The short cut knows OpenTelemetry as it is; this test fails when it has changed."""
+    from opentelemetry import trace
+    from opentelemetry.metrics import _internal as metrics
+
+    assert trace._TRACER_PROVIDER is None
+    assert metrics._METER_PROVIDER is None
+
+
+@pytest.mark.parametrize("renamed", [False, True])
+def test_providers_that_are_set_are_found(
+    recorded: Recorded, monkeypatch: pytest.MonkeyPatch, renamed: bool
+) -> None:
+    """By the short cut, and without it."""
+    from opentelemetry import trace
+
+    if renamed:
+        monkeypatch.delattr(trace, "_TRACER_PROVIDER")
+        monkeypatch.setattr(trace, "get_tracer_provider", lambda: recorded.tracers)
+    else:
+        monkeypatch.setattr(trace, "_TRACER_PROVIDER", recorded.tracers)
+    ChatClient.create(ScriptedModel("Hi.")).prompt("Hi").call().content()
+    assert len(recorded.spans) == 3
+
+
 def test_a_telemetry_of_ones_own_stands_in_for_the_applications(
     recorded: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:

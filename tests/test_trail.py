@@ -10,11 +10,13 @@ from servers import ChatServer, Reply, completion
 
 from chatclient import ChatClient, ChatClientRequest, ChatClientResponse, Next, UserMessage
 from chatclient.errors import ProviderError
+from chatclient.observation import Step
 from chatclient.operations import ClientCall, MemoryAccess
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
 from chatclient.providers.http import RetryPolicy
 from chatclient.providers.openai import OpenAIChatModel
+from chatclient.runtime import BLOCKING
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import tool
 from chatclient.trail import Change, Trail
@@ -220,7 +222,18 @@ def test_a_trail_begins_empty() -> None:
 def test_steps_that_still_run_have_no_duration() -> None:
     """A trail may be read while its turn goes on."""
     trail = Trail()
-    trail.begin(ClientCall(Prompt("Hi"), (), False, None))
-    trail.begin(MemoryAccess("load", "c-1"))
+    with (
+        Step(ClientCall(Prompt("Hi"), (), False, None), trail.steps),
+        Step(MemoryAccess("load", "c-1"), trail.steps),
+    ):
+        assert str(trail).splitlines()[:2] == ["turn", "memory: load 0 messages of 'c-1'"]
+        assert trail.seconds is None
+    assert trail.seconds is not None
 
-    assert str(trail).splitlines()[:2] == ["turn", "memory: load 0 messages of 'c-1'"]
+
+def test_without_a_trail_nothing_is_kept() -> None:
+    """A model that is called directly has nowhere to note its steps."""
+    with BLOCKING.observe(MemoryAccess("load", "c-1")) as step:
+        step.result = ()
+    assert step.seconds is not None
+    assert BLOCKING.steps is None

@@ -281,8 +281,9 @@ class _Round:
             await self._run_lane(admitted, executions, self.runtime)
         else:
             await self._run_stages(admitted, executions)
+        run = set(admitted)
         for at in sorted(executions):
-            if at in admitted:
+            if at in run:
                 self.turn.remember(executions[at])
             if self.calls[at].id not in done:
                 self.turn.executions.append(executions[at])

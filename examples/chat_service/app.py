@@ -32,7 +32,6 @@ from chatclient.memory.sql import SqlChatMemoryRepository
 from chatclient.tools import PendingTurn, ToolApproval, ToolCallingManager, tool
 
 PAGE = Path(__file__).with_name("page.html")
-BUSY = "Decide about the tool calls first."
 
 
 @tool(effect="read")
@@ -84,69 +83,39 @@ class PendingTurns:
         return gone.rowcount == 1
 
 
-def create_app(
-    model: ChatModel | str | None = None, *, database: str | None = None, prefix: str = "chat_"
-) -> FastAPI:
-    """Return the service.
+class ChatService:
+    """The service behind the page: a client, its memory, and the turns that wait.
 
     Args:
-        model: The model; default: that of CHATCLIENT_MODEL, else the local one.
-        database: Where conversations are kept; default: DATABASE_URL, else a file of SQLite.
+        model: The model, or its name.
+        database: Where conversations are kept.
         prefix: What the names of the tables begin with.
     """
-    url = database or os.environ.get("DATABASE_URL", "sqlite:///chat.db")
-    engine = sa.create_engine(url)
-    memory = MessageWindowChatMemory(SqlChatMemoryRepository(engine, table_prefix=prefix))
-    pending = PendingTurns(engine, f"{prefix}pending_turn")
-    client = (
-        ChatClient.builder(model or os.environ.get("CHATCLIENT_MODEL", "local"))
-        .default_system("You plan journeys. Be brief.")
-        .default_tools(find_trains, book_train)
-        .default_advisors(MessageChatMemoryAdvisor(memory))
-        .tool_calling_manager(ToolCallingManager(interceptors=[ToolApproval()]))
-        .build()
-    )
 
-    @asynccontextmanager
-    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        yield
-        await client.aclose()
-        engine.dispose()
+    def __init__(self, model: ChatModel | str, database: str, prefix: str) -> None:
+        self.engine = sa.create_engine(database)
+        self.pending = PendingTurns(self.engine, f"{prefix}pending_turn")
+        repository = SqlChatMemoryRepository(self.engine, table_prefix=prefix)
+        self.memory = MessageWindowChatMemory(repository)
+        self.client = (
+            ChatClient.builder(model)
+            .default_system("You plan journeys. Be brief.")
+            .default_tools(find_trains, book_train)
+            .default_advisors(MessageChatMemoryAdvisor(self.memory))
+            .tool_calling_manager(ToolCallingManager(interceptors=[ToolApproval()]))
+            .build()
+        )
 
-    app = FastAPI(title="Chat", lifespan=lifespan)
+    async def close(self) -> None:
+        """Close connections."""
+        await self.client.aclose()
+        self.engine.dispose()
 
-    async def told(conversation: str, request: ChatClientRequestSpec) -> AsyncIterator[str]:
-        """Yield server-sent events. When the browser leaves, the request ends with it."""
-        stream = request.astream()
-        try:
-            async with stream.events() as events:
-                async for event in events:
-                    match event:
-                        case TextDelta(text=text):
-                            yield sent("text", text=text)
-                        case ToolCallFinished(tool_call=call, response=response):
-                            yield sent(
-                                "tool", name=call.name, given=call.arguments, result=response.data
-                            )
-                        case _:
-                            pass
-            if turn := stream.pending_turn():
-                await run_in_threadpool(pending.put, conversation, turn)
-                yield sent("approval", calls=waiting(turn))
-            yield sent("done")
-        except ChatClientError as error:
-            yield sent("error", message=f"{type(error).__name__}: {error}")
-
-    @app.get("/")
-    def page() -> FileResponse:
-        return FileResponse(PAGE)
-
-    @app.get("/conversations/{conversation}")
-    def read(conversation: str) -> dict[str, Any]:
+    def read(self, conversation: str) -> dict[str, Any]:
         """Return what was said, and the calls that wait."""
-        turn = pending.get(conversation)
+        turn = self.pending.get(conversation)
         asked = [message for message in turn.messages if message.role == "user"] if turn else []
-        messages = [*memory.get(conversation), *asked[-1:]]
+        messages = [*self.memory.get(conversation), *asked[-1:]]
         return {
             "messages": [
                 {"role": message.role, "text": message.text}
@@ -156,34 +125,54 @@ def create_app(
             "waiting": waiting(turn) if turn else {},
         }
 
-    @app.post("/conversations/{conversation}")
     async def say(
-        conversation: str, text: Annotated[str, Body(embed=True, min_length=1)]
+        self, conversation: str, text: Annotated[str, Body(embed=True)]
     ) -> StreamingResponse:
         """Stream the answer to *text*."""
-        if await run_in_threadpool(pending.get, conversation):
-            raise HTTPException(409, BUSY)
+        if await run_in_threadpool(self.pending.get, conversation):
+            raise HTTPException(409, "Decide about the tool calls first.")
         try:
-            request = client.prompt(text).conversation(conversation)
+            request = self.client.prompt(text).conversation(conversation)
         except UsageError as error:
             raise HTTPException(422, str(error)) from error
-        return StreamingResponse(told(conversation, request), media_type="text/event-stream")
+        return self._streaming(conversation, request)
 
-    @app.post("/conversations/{conversation}/decisions")
-    async def decide(conversation: str, decisions: dict[str, bool]) -> StreamingResponse:
+    async def decide(self, conversation: str, decisions: dict[str, bool]) -> StreamingResponse:
         """Stream how the turn goes on that waited for *decisions*."""
-        turn = await run_in_threadpool(pending.get, conversation)
+        turn = await run_in_threadpool(self.pending.get, conversation)
         if turn is None:
             raise HTTPException(404, "Nothing waits for a decision.")
         try:
-            request = client.resume(turn, decisions)
+            request = self.client.resume(turn, decisions)
         except UsageError as error:
             raise HTTPException(422, str(error)) from error
-        if not await run_in_threadpool(pending.take, conversation):
+        if not await run_in_threadpool(self.pending.take, conversation):
             raise HTTPException(409, "Somebody else has decided.")
-        return StreamingResponse(told(conversation, request), media_type="text/event-stream")
+        return self._streaming(conversation, request)
 
-    return app
+    def _streaming(self, conversation: str, request: ChatClientRequestSpec) -> StreamingResponse:
+        return StreamingResponse(self._told(conversation, request), media_type="text/event-stream")
+
+    async def _told(self, conversation: str, request: ChatClientRequestSpec) -> AsyncIterator[str]:
+        """Yield server-sent events. When the browser leaves, the request ends with it."""
+        stream = request.astream()
+        try:
+            async with stream.events() as events:
+                async for event in events:
+                    match event:
+                        case TextDelta(text=text):
+                            yield sent("text", text=text)
+                        case ToolCallFinished(tool_call=call, response=response):
+                            result = {"given": call.arguments, "result": response.data}
+                            yield sent("tool", name=call.name, **result)
+                        case _:
+                            pass
+            if turn := stream.pending_turn():
+                await run_in_threadpool(self.pending.put, conversation, turn)
+                yield sent("approval", calls=waiting(turn))
+            yield sent("done")
+        except ChatClientError as error:
+            yield sent("error", message=f"{type(error).__name__}: {error}")
 
 
 def sent(kind: str, **data: Any) -> str:
@@ -196,3 +185,32 @@ def waiting(turn: PendingTurn) -> dict[str, dict[str, str]]:
     return {
         id: {"name": call.name, "given": call.arguments} for id, call in turn.to_decide().items()
     }
+
+
+def create_app(
+    model: ChatModel | str | None = None, *, database: str | None = None, prefix: str = "chat_"
+) -> FastAPI:
+    """Return the service as an application.
+
+    Args:
+        model: The model; default: that of CHATCLIENT_MODEL, else the local one.
+        database: Where conversations are kept; default: DATABASE_URL, else a file of SQLite.
+        prefix: What the names of the tables begin with.
+    """
+    service = ChatService(
+        model or os.environ.get("CHATCLIENT_MODEL", "local"),
+        database or os.environ.get("DATABASE_URL", "sqlite:///chat.db"),
+        prefix,
+    )
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        yield
+        await service.close()
+
+    app = FastAPI(title="Chat", lifespan=lifespan)
+    app.get("/")(lambda: FileResponse(PAGE))
+    app.get("/conversations/{conversation}")(service.read)
+    app.post("/conversations/{conversation}")(service.say)
+    app.post("/conversations/{conversation}/decisions")(service.decide)
+    return app

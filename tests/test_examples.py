@@ -1,0 +1,191 @@
+"""The short examples: an advisor, a provider and a tool index of one's own, in four modes."""
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Ask
+from custom_advisor import HideAddresses
+from custom_provider import SpeakModel
+from custom_tool_index import SqliteToolIndex
+
+from chatclient import ChatClient, Prompt, UserMessage
+from chatclient.advisors.tool_search import ToolSearchToolCallingAdvisor
+from chatclient.errors import InvalidResponseError, OverloadedError, StreamInterruptedError
+from chatclient.testing import Answer, ScriptedModel, call
+from chatclient.tools import FunctionToolCallback
+from chatclient.tools.search import ToolReference, ToolSearchRequest
+
+# --- the advisor ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 3, 100])
+def test_addresses_never_reach_the_model(ask: Ask, size: int) -> None:
+    """They are back in the answer, wherever a stream is cut."""
+
+    def echo(prompt: Prompt) -> Answer:
+        return f"{prompt.contents} <em> <email-9> <"
+
+    model = ScriptedModel(echo, chunks=size)
+    client = ChatClient.builder(model).default_advisors(HideAddresses()).build()
+    said = "Tell ada@example.org and bob@x.co.uk, not ada@example.org!"
+
+    answer = ask(client.prompt(said))
+
+    sent = model.prompts[0].contents
+    assert sent == "Tell <email-1> and <email-2>, not <email-1>!"
+    assert answer.text == answer.response.chat_response.text == f"{said} <em> <email-9> <"
+
+
+def test_what_others_say_stays(ask: Ask) -> None:
+    """System texts are the application's, and a request without addresses is as it was."""
+    model = ScriptedModel("Hello.")
+    client = ChatClient.builder(model).default_advisors(HideAddresses()).build()
+
+    assert ask(client.prompt("Hi").system("Be root@localhost.net")).text == "Hello."
+    assert model.prompts[0].messages[0].text == "Be root@localhost.net"
+    assert model.prompts[0].messages[1] == UserMessage("Hi")
+
+
+# --- the provider ---------------------------------------------------------------------------
+
+
+class SpeakServer:
+    """The service of the example."""
+
+    def __init__(self) -> None:
+        self.bodies: list[Any] = []
+        self.replies: list[tuple[int, bytes]] = []
+        service = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                service.bodies.append(body)
+                status, answer = service.answer(body)
+                self.send_response(status)
+                self.send_header("content-length", str(len(answer)))
+                self.end_headers()
+                self.wfile.write(answer)
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever)
+        self._thread.start()
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def answer(self, body: Any) -> tuple[int, bytes]:
+        if self.replies:
+            return self.replies.pop(0)
+        said = f"You said: {body['lines'][-1]}"
+        if not body["stream"]:
+            return 200, json.dumps({"said": said, "stopped": "stop"}).encode()
+        lines = [{"piece": said[:5]}, {"piece": said[5:]}, {"stopped": "stop"}]
+        return 200, b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+@pytest.fixture
+def speak() -> Iterator[SpeakServer]:
+    server = SpeakServer()
+    yield server
+    server.close()
+
+
+def test_a_provider_of_ones_own(ask: Ask, speak: SpeakServer) -> None:
+    """Four ways of calling for one coroutine and one generator; failures are tried again."""
+    speak.replies = [(503, b"busy")]
+    with ChatClient.create(SpeakModel(speak.url)) as client:
+        answer = ask(client.prompt("Hello.").system("Be brief."))
+
+    assert answer.text == answer.response.chat_response.text == "You said: user: Hello."
+    assert answer.response.chat_response.finish_reason == "stop"
+    assert len(speak.bodies) == 2
+    assert speak.bodies[1] == {
+        "model": "parrot",
+        "lines": ["system: Be brief.", "user: Hello."],
+        "stream": ask.streaming,
+    }
+
+
+@pytest.mark.parametrize(
+    ("reply", "error"),
+    [
+        ((500, b"oh"), OverloadedError),
+        ((200, b"<html>\n"), InvalidResponseError),
+        ((200, b'{"piece": "half"}\n'), StreamInterruptedError),
+    ],
+    ids=["refused", "garbage", "cut off"],
+)
+def test_a_provider_that_fails(
+    ask: Ask, speak: SpeakServer, reply: tuple[int, bytes], error: type[Exception]
+) -> None:
+    """Errors are typed."""
+    if error is StreamInterruptedError and not ask.streaming:
+        pytest.skip("a whole answer is no stream")
+    speak.replies = [reply] * 3
+    with ChatClient.create(SpeakModel(speak.url)) as client, pytest.raises(error):
+        ask(client.prompt("Hello."))
+
+
+# --- the tool index -------------------------------------------------------------------------
+
+
+def made(name: str, description: str) -> FunctionToolCallback:
+    return FunctionToolCallback(lambda: f"ran {name}", name=name, description=description)
+
+
+TOOLS = [
+    *(made(f"list_{thing}s", f"Lists {thing}s.") for thing in ("ticket", "invoice", "server")),
+    *(made(f"delete_{thing}s", f"Deletes {thing}s.") for thing in ("ticket", "invoice", "server")),
+    *(made(f"play_song_{n}", f"Plays song {n}.") for n in range(4)),
+]
+
+
+def test_a_tool_index_of_ones_own(ask: Ask, tmp_path: Path) -> None:
+    """The model finds its tool in the database."""
+    advisor = ToolSearchToolCallingAdvisor(SqliteToolIndex(str(tmp_path / "tools.db")))
+    model = ScriptedModel(
+        call("toolSearchTool", '{"query": "which tickets are there?", "maxResults": 1}'),
+        call("list_tickets"),
+        "None.",
+    )
+    client = ChatClient.builder(model).default_tools(TOOLS).default_advisors(advisor).build()
+
+    assert ask(client.prompt("Tickets?").conversation("c")).text == "None."
+    offered = [c.definition.name for c in model.prompts[1].options.tool_callbacks or ()]
+    assert offered == ["toolSearchTool", "list_tickets"]
+
+
+def test_sessions_of_the_index_are_apart(tmp_path: Path) -> None:
+    """Each finds its own tools; one that is cleared finds nothing; the file outlives the index."""
+    path = str(tmp_path / "tools.db")
+    index = SqliteToolIndex(path)
+    references = [ToolReference.of(callback.definition) for callback in TOOLS]
+    index.index_tools("a", references)
+    index.index_tools("b", references[:1])
+
+    def found(query: str, session: str = "a", **more: Any) -> tuple[str, ...]:
+        return index.search(ToolSearchRequest(session, query, **more)).tool_names
+
+    assert found("delete invoices")[0] == "delete_invoices"
+    assert found("tickets", "b") == ("list_tickets",)
+    assert found("song", max_results=2, exclude={"play_song_0"}) == ("play_song_1", "play_song_2")
+    assert found("?!") == ()
+    index.clear_index("a")
+    assert found("tickets") == ()
+    index = SqliteToolIndex(path)
+    index.index_tools("b", references[:1])
+    assert found("ticket", "b") == ("list_tickets",)

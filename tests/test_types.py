@@ -1,0 +1,213 @@
+"""What type checkers know of the public API: users write no annotations to be helped.
+
+The checks are made by mypy and pyright (`make types` covers this file, too); running the functions
+makes sure that what is promised is what comes.
+"""
+
+import importlib.util
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypedDict, assert_type
+
+import pytest
+from pydantic import BaseModel
+from test_docs import PAGES, blocks
+
+from chatclient import (
+    AssistantMessage,
+    ChatClient,
+    ChatClientRequest,
+    ChatClientResponse,
+    ChatModel,
+    ChatOptions,
+    ChatResponse,
+    Message,
+    Next,
+    Usage,
+    UserMessage,
+)
+from chatclient.advisors.memory import MessageChatMemoryAdvisor
+from chatclient.client import ChatClientBuilder, ChatClientRequestSpec
+from chatclient.memory import MessageWindowChatMemory
+from chatclient.testing import ScriptedModel, call
+from chatclient.tools import PendingTurn, ToolContext, ToolExecution, tool
+from chatclient.trail import Trail
+
+
+class Advice(BaseModel):
+    """What to do."""
+
+    summary: str
+
+
+@dataclass
+class Point:
+    x: int
+
+
+class Pair(NamedTuple):
+    a: int
+    b: str
+
+
+class Movie(TypedDict):
+    title: str
+
+
+@tool
+def find_trains(city: str, limit: int = 3) -> list[str]:
+    """Find trains."""
+    return [city] * limit
+
+
+@tool(name="other", effect="read")
+async def find_planes(city: str, context: ToolContext) -> list[str]:
+    """Find planes."""
+    return [city]
+
+
+class Desk:
+    @tool
+    def book(self, number: str) -> bool:
+        """Book."""
+        return bool(number)
+
+
+def client_of(*answers: Any) -> ChatClient:
+    return ChatClient.builder(ScriptedModel(*answers)).build()
+
+
+def test_building() -> None:
+    """Every step of a builder is a builder; every step of a request is a request."""
+    builder = ChatClient.builder("local")
+    assert_type(builder, ChatClientBuilder)
+    memory = MessageChatMemoryAdvisor(MessageWindowChatMemory())
+    more = builder.default_system("x").default_tools(find_trains, Desk()).default_advisors(memory)
+    assert_type(more, ChatClientBuilder)
+    client = assert_type(client_of("x"), ChatClient)
+    assert_type(client.mutate(), ChatClientBuilder)
+    assert_type(client.model, ChatModel)
+    request = client.prompt("?").tools(find_planes).conversation("c").options(temperature=0.5)
+    assert_type(request, ChatClientRequestSpec)
+
+
+def test_tools_stay_what_they_were() -> None:
+    """A decorated function is called like before, with its own types."""
+    assert assert_type(find_trains("Rome"), list[str]) == ["Rome"] * 3
+    assert assert_type(Desk().book("IC 1"), bool)
+
+
+def test_a_blocking_answer() -> None:
+    """Accessors have the types they say."""
+    answer = client_of("hello").prompt("?").call()
+    assert assert_type(answer.content(), str) == "hello"
+    response = assert_type(answer.chat_response(), ChatResponse)
+    assert_type(response.usage, Usage)
+    assert_type(answer.chat_client_response(), ChatClientResponse)
+    for execution in answer.tool_executions():
+        assert_type(execution, ToolExecution)
+        assert_type(execution.response.data, str)
+    assert_type(answer.trail(), Trail)
+    assert_type(answer.pending_turn(), PendingTurn | None)
+
+
+async def test_an_asynchronous_answer() -> None:
+    """The same, awaited."""
+    answer = await client_of("hello").prompt("?").acall()
+    assert_type(answer.content(), str)
+    assert assert_type(await client_of("hi").prompt("?").acall().content(), str) == "hi"
+    assert_type(await client_of('{"x": 1}').prompt("?").acall().entity(Point), Point)
+
+
+async def test_streams() -> None:
+    """Iterating gives text; nothing has to be said about it."""
+    for piece in client_of("hello").prompt("?").stream():
+        assert_type(piece, str)
+    for piece in client_of("hello").prompt("?").stream().content():
+        assert_type(piece, str)
+    for chunk in client_of("hello").prompt("?").stream().chat_response():
+        assert_type(chunk, ChatResponse)
+    async for piece in client_of("hello").prompt("?").astream():
+        assert_type(piece, str)
+    async with client_of("hello").prompt("?").astream().content() as pieces:
+        async for piece in pieces:
+            assert_type(piece, str)
+
+
+def test_entities() -> None:
+    """The type asked for is the type that comes."""
+    said = '{"summary": "go"}'
+    assert assert_type(client_of(said).prompt("?").call().entity(Advice), Advice).summary == "go"
+    assert assert_type(client_of('{"x": 1}').prompt("?").call().entity(Point), Point).x == 1
+    point = client_of('{"a": 1, "b": "c"}').prompt("?").call().entity(Pair)
+    assert assert_type(point, Pair).b == "c"
+    movie = client_of('{"title": "Ran"}').prompt("?").call().entity(Movie)
+    assert assert_type(movie, Movie)["title"] == "Ran"
+    points = client_of('[{"x": 1}]').prompt("?").call().entity(list[Point])
+    assert assert_type(points, list[Point]) == [Point(1)]
+    assert assert_type(client_of("3").prompt("?").call().entity(int), int) == 3
+    # Type checkers cannot say more of a type that is no class.
+    which: Literal["a", "b"] = client_of('"a"').prompt("?").call().entity(Literal["a", "b"])
+    assert which == "a"
+
+
+def test_advisors_need_no_base_class() -> None:
+    """A coroutine function and an object are advisors for a type checker, too."""
+
+    async def plain(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        messages = assert_type(request.prompt.messages, tuple[Message, ...])
+        assert isinstance(messages[0], UserMessage)
+        return await call_next(request)
+
+    class Object:
+        order = 5
+
+        async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+            return await call_next(request)
+
+    client = client_of("x").mutate().default_advisors(plain, Object()).build()
+    assert client.prompt("?").call().content() == "x"
+
+
+def test_values() -> None:
+    """Messages, options and responses tell their parts."""
+    message = assert_type(AssistantMessage([call("a")]), AssistantMessage)
+    assert_type(message.tool_calls[0].name, str)
+    assert_type(ChatOptions(temperature=0.5).temperature, float | None)
+    assert_type(ChatResponse.of("x").text, str)
+
+
+# --- what the docs say ----------------------------------------------------------------------
+
+CHECKERS = {
+    "mypy": ["-m", "mypy", "--strict", "--no-error-summary", "--disable-error-code=no-redef"],
+    "pyright": ["-m", "pyright"],
+}
+
+
+@pytest.mark.parametrize("checker", CHECKERS)
+def test_code_of_the_docs_is_typed_by_itself(
+    checker: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """README and tutorial, as they stand: no annotation is missing, no cast, no Any."""
+    if importlib.util.find_spec(checker) is None:
+        pytest.skip(f"{checker} is not installed")
+    folder = tmp_path_factory.mktemp("pages")
+    shown = [page for page in PAGES if page.stem in ("README", "index", "tutorial", "testing")]
+    assert len(shown) == 4
+    for page in shown:
+        code = "\n".join(code for _, code in blocks(page))
+        (folder / f"page_{page.stem.lower()}.py").write_text(code)
+    (folder / "pyrightconfig.json").write_text('{"reportRedeclaration": false}')
+    root = Path(__file__).parent.parent
+    checked = subprocess.run(
+        [sys.executable, *CHECKERS[checker], str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder if checker == "pyright" else root,
+        env={"PATH": str(Path(sys.executable).parent), "MYPYPATH": str(root), "HOME": str(folder)},
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
