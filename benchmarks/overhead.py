@@ -9,16 +9,13 @@ CPU time are compared, so that a busy machine disturbs both alike.
 
 import argparse
 import asyncio
-import json
 import os
 import statistics
-import time
-from collections.abc import Callable
 from typing import Any
 
 os.environ.setdefault("CHATCLIENT_HTTP", "httpx")
 
-import httpx
+from by_hand import HISTORY, HandWritten, measure
 from stub_server import running
 
 from chatclient import AssistantMessage, ChatClient, Message, UserMessage
@@ -48,23 +45,6 @@ async def add_async(a: int, b: int) -> int:
     return a + b
 
 
-SCHEMA = {
-    "type": "object",
-    "properties": {
-        "a": {"type": "integer", "description": "The first."},
-        "b": {"type": "integer", "description": "The second."},
-    },
-    "required": ["a", "b"],
-    "additionalProperties": False,
-}
-
-
-def tool_json(name: str) -> dict[str, Any]:
-    """Return a tool as the API wants it."""
-    function = {"name": name, "description": "Add two numbers.", "parameters": SCHEMA}
-    return {"type": "function", "function": function}
-
-
 def many_tools(count: int) -> list[Any]:
     """Return *count* tools of different names."""
     from chatclient.tools import FunctionToolCallback
@@ -72,102 +52,10 @@ def many_tools(count: int) -> list[Any]:
     return [FunctionToolCallback(add, name=f"add_{n}") for n in range(count - 1)] + [add]
 
 
-HISTORY: list[Message] = [
-    message
-    for n in range(500)
-    for message in (
-        UserMessage(f"Question number {n}: what is {n} plus {n}? Please answer in a sentence."),
-        AssistantMessage(f"The sum of {n} and {n} is {2 * n}, as one can easily see."),
-    )
+HISTORY_BY_US: list[Message] = [
+    UserMessage(m["content"]) if m["role"] == "user" else AssistantMessage(m["content"])
+    for m in HISTORY
 ]
-HISTORY_JSON = [{"role": m.role, "content": m.text} for m in HISTORY]
-
-
-class HandWritten:
-    """The loop as one would write it by hand."""
-
-    def __init__(
-        self, url: str, tools: int = 0, history: list[dict[str, Any]] | None = None
-    ) -> None:
-        self.url = f"{url}/chat/completions"
-        self.tools = [tool_json(f"add_{n}") for n in range(tools - 1)] + [tool_json("add")]
-        self.with_tools = bool(tools)
-        self.history = history or []
-        self.client = httpx.Client(timeout=60)
-        self.async_client = httpx.AsyncClient(timeout=60)
-        self.headers = {"Authorization": "Bearer test"}
-
-    def body(self, messages: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
-        """Return a request."""
-        body: dict[str, Any] = {"model": "stub", "messages": messages, **more}
-        if self.with_tools:
-            body["tools"] = self.tools
-        return body
-
-    def start(self) -> list[dict[str, Any]]:
-        """Return the conversation to begin with."""
-        return [*self.history, {"role": "user", "content": "What is 1 + 2?"}]
-
-    def take(self, messages: list[dict[str, Any]], data: dict[str, Any]) -> str | None:
-        """Run the tools of an answer, or return its text."""
-        message = data["choices"][0]["message"]
-        messages.append(message)
-        if not message.get("tool_calls"):
-            return str(message["content"])
-        for call in message["tool_calls"]:
-            arguments = json.loads(call["function"]["arguments"])
-            result = json.dumps(arguments["a"] + arguments["b"])
-            messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
-        return None
-
-    def call(self) -> str:
-        """Ask until there is an answer."""
-        messages = self.start()
-        while True:
-            body = self.body(messages)
-            response = self.client.post(self.url, json=body, headers=self.headers)
-            response.raise_for_status()
-            answer = self.take(messages, response.json())
-            if answer is not None:
-                return answer
-
-    async def acall(self) -> str:
-        """Ask until there is an answer."""
-        messages = self.start()
-        while True:
-            body = self.body(messages)
-            response = await self.async_client.post(self.url, json=body, headers=self.headers)
-            response.raise_for_status()
-            answer = self.take(messages, response.json())
-            if answer is not None:
-                return answer
-
-    def stream(self) -> str:
-        """Join the pieces of a stream."""
-        pieces: list[str] = []
-        body = self.body(self.start(), stream=True)
-        with self.client.stream("POST", self.url, json=body, headers=self.headers) as response:
-            for line in response.iter_lines():
-                self.read(line, pieces)
-        return "".join(pieces)
-
-    async def astream(self) -> str:
-        """Join the pieces of a stream."""
-        pieces: list[str] = []
-        body = self.body(self.start(), stream=True)
-        async with self.async_client.stream(
-            "POST", self.url, json=body, headers=self.headers
-        ) as response:
-            async for line in response.aiter_lines():
-                self.read(line, pieces)
-        return "".join(pieces)
-
-    def read(self, line: str, pieces: list[str]) -> None:
-        """Take the text of one line of a stream."""
-        if line.startswith("data: ") and line != "data: [DONE]":
-            choices = json.loads(line[6:])["choices"]
-            if choices and choices[0]["delta"].get("content"):
-                pieces.append(choices[0]["delta"]["content"])
 
 
 class Ours:
@@ -222,8 +110,8 @@ def jobs(url: str, mode: str) -> dict[str, tuple[HandWritten, Ours, str, float]]
             1.3,
         ),
         "5 rounds on 1,000 messages": (
-            HandWritten(f"{url}/rounds/5", 1, HISTORY_JSON),
-            Ours(f"{url}/rounds/5", [added], HISTORY),
+            HandWritten(f"{url}/rounds/5", 1, HISTORY),
+            Ours(f"{url}/rounds/5", [added], HISTORY_BY_US),
             ask,
             0.6,
         ),
@@ -234,14 +122,6 @@ def jobs(url: str, mode: str) -> dict[str, tuple[HandWritten, Ours, str, float]]
             0.6,
         ),
     }
-
-
-def measure(one: Callable[[], Any], repeat: int) -> float:
-    """Return the CPU seconds of one run, the mean of a few."""
-    started = time.process_time()
-    for _ in range(repeat):
-        one()
-    return (time.process_time() - started) / repeat
 
 
 def compare(name: str, by_hand: Any, ours: Any, aim: float, repeat: int) -> None:

@@ -9,7 +9,7 @@ application has set up OpenTelemetry.
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Any, ClassVar, Literal, Protocol, Self
 
@@ -103,14 +103,15 @@ class Step:
         self.result: Any = None
         self.error = self.seconds = None
         self.found = EMPTY
-        self._steps = steps
+        self._steps: list[Step] | None = steps
         self._observers = observers
 
     def __enter__(self) -> Self:
         self.parent = _step.get()
-        self._token = _step.set(self)  # what begins from now on is a part of this
+        self._token: Token[Step | None] | None = _step.set(self)  # what begins now is a part of it
         if self._steps is not None:
             self._steps.append(self)
+            self._steps = None  # they know each other only as long as there is need
         if self._observers:
             self._observations = list(self._begun())
         self.started = time.perf_counter()
@@ -130,7 +131,9 @@ class Step:
         if error is None and self.result is not None:
             error = self.operation.failure(self.result)
         self.error = error
-        _step.reset(self._token)
+        if self._token is not None:
+            _step.reset(self._token)
+            self._token = None  # it holds the caller's context
         if self._observers:
             self._end(error)
 
@@ -147,3 +150,4 @@ class Step:
                 observation.end(self, error)
             except Exception as problem:  # noqa: BLE001 - as above
                 log.warning("observer failed", observer=repr(observation), error=repr(problem))
+        self._observations = []

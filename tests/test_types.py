@@ -5,15 +5,17 @@ makes sure that what is promised is what comes.
 """
 
 import importlib.util
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypedDict, assert_type
+from typing import Any, Literal, NamedTuple, assert_type
 
 import pytest
 from pydantic import BaseModel
 from test_docs import PAGES, blocks
+from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
 from chatclient import (
     AssistantMessage,
@@ -183,7 +185,7 @@ def test_values() -> None:
 
 CHECKERS = {
     "mypy": ["-m", "mypy", "--strict", "--no-error-summary", "--disable-error-code=no-redef"],
-    "pyright": ["-m", "pyright"],
+    "pyright": ["-m", "pyright", "--pythonpath", sys.executable],
 }
 
 
@@ -208,6 +210,6 @@ def test_code_of_the_docs_is_typed_by_itself(
         text=True,
         check=False,
         cwd=folder if checker == "pyright" else root,
-        env={"PATH": str(Path(sys.executable).parent), "MYPYPATH": str(root), "HOME": str(folder)},
+        env={**os.environ, "MYPYPATH": str(root)},
     )
     assert checked.returncode == 0, checked.stdout + checked.stderr
