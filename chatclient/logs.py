@@ -18,9 +18,13 @@ class Logger:
         self._standard = logging.getLogger(name)
         self._bound: Any = None
 
+    def is_enabled_for_debug(self) -> bool:
+        """Return whether anybody wants to know what only matters when something is looked into."""
+        return self._standard.isEnabledFor(logging.DEBUG)
+
     def debug(self, event: str, **fields: Any) -> None:
         """Write an event that matters when something is looked into."""
-        if self._standard.isEnabledFor(logging.DEBUG):
+        if self.is_enabled_for_debug():
             self._structlog().debug(event, **fields)
 
     def info(self, event: str, **fields: Any) -> None:

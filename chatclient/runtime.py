@@ -100,7 +100,7 @@ class Runtime:
         """
         return Step(operation, self.steps, self.observers)
 
-    def watched_by(self, steps: list[Step], observers: tuple[Observer, ...]) -> "Runtime":
+    def watched_by(self, steps: list[Step] | None, observers: tuple[Observer, ...]) -> "Runtime":
         """Return this runtime with its operations noted in *steps* and told to *observers*."""
         return Runtime(self.blocking, self.streaming, self.deadline, self.emitter, observers, steps)
 

@@ -9,6 +9,7 @@ from typing import Any
 from chatclient.chain import AdvisorChain, ChatClientRequest, ChatClientResponse
 from chatclient.errors import ChatClientError
 from chatclient.observation import Observer
+from chatclient.operation_log import logged
 from chatclient.operations import ClientCall
 from chatclient.prompt import Prompt
 from chatclient.runtime import Runtime
@@ -25,8 +26,10 @@ async def watched(
 ) -> ChatClientResponse:
     """Send *prompt* down *chain* and return the response with its trail."""
     trail = Trail()
-    runtime = runtime.watched_by(trail.steps, (*observers, *_telemetry(observers)))
-    call = ClientCall(prompt, chain.names, runtime.streaming, context.get(CONVERSATION_ID))
+    conversation_id = context.get(CONVERSATION_ID)
+    watching = (*observers, *_telemetry(observers), *logged(conversation_id))
+    runtime = runtime.watched_by(trail.steps, watching)
+    call = ClientCall(prompt, chain.names, runtime.streaming, conversation_id)
     try:
         with runtime.observe(call) as observed:
             response = await chain(ChatClientRequest(prompt, context, runtime))

@@ -16,8 +16,8 @@ from chatclient.errors import (
 )
 from chatclient.events import ToolCallFinished
 from chatclient.json import loads
-from chatclient.logs import get_logger
 from chatclient.messages import AssistantMessage, ToolCall, ToolResponse, ToolResponseMessage
+from chatclient.operation_log import logged
 from chatclient.operations import ToolRun
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
@@ -50,8 +50,6 @@ from chatclient.tools.invocation import ToolInterceptor, ToolInvocation, chain_o
 from chatclient.tools.limits import ToolLimits
 from chatclient.tools.resolution import ToolCallbackResolver
 from chatclient.values import merged
-
-log = get_logger(__name__)
 
 _Callbacks = Mapping[str, ToolCallback]
 _Metadata = Callable[[str], ToolMetadata]
@@ -106,13 +104,13 @@ class ToolCallingManager:
             UsageError: The response asks for nothing.
             ToolExecutionError: A call failed and the policy in force says to raise.
         """
-        return drive(self.execute(prompt, response, BLOCKING, ToolTurn.of(prompt)))
+        return drive(self.execute(prompt, response, *_alone(prompt, BLOCKING)))
 
     async def aexecute_tool_calls(
         self, prompt: Prompt, response: ChatResponse
     ) -> ToolExecutionResult:
         """Run what *response* asks for; see `execute_tool_calls`."""
-        return await self.execute(prompt, response, ON_LOOP, ToolTurn.of(prompt))
+        return await self.execute(prompt, response, *_alone(prompt, ON_LOOP))
 
     async def execute(
         self, prompt: Prompt, response: ChatResponse, runtime: Runtime, turn: ToolTurn
@@ -390,10 +388,15 @@ class _Round:
         response = ToolResponse(
             call.id, call.name, result.text, result.is_error, result.media, result.metadata
         )
-        log.debug("tool call", tool=call.name, seconds=seconds, error=error and repr(error))
         await runtime.emit(ToolCallFinished(call, response, seconds))
         attempt = self._attempts[at]
         return ToolExecution(call, response, seconds, attempt, error, result.value, started)
+
+
+def _alone(prompt: Prompt, runtime: Runtime) -> tuple[Runtime, ToolTurn]:
+    """Return how a loop of the application's own runs a round, and the turn that it belongs to."""
+    turn = ToolTurn.of(prompt)
+    return runtime.watched_by(None, logged(turn.context.get(CONVERSATION_ID))), turn
 
 
 def _require_whole(call: ToolCall) -> None:
