@@ -3,6 +3,8 @@
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done)
 BIN := .venv/bin
+# Tests wait more than they compute.
+WORKERS ?= 4
 
 .PHONY: demo test lint types docs format bench clean
 
@@ -11,7 +13,7 @@ demo: .venv/demo
 
 # The live tests come last and alone: a model wants all cores. Exit code 5 says that ARGS chose none.
 test: .venv/demo .venv/dev
-	$(BIN)/pytest -n auto -m "not live" --cov --cov-report= $(ARGS) || test $$? -eq 5
+	$(BIN)/pytest -n $(WORKERS) -m "not live" --cov --cov-report= $(ARGS) || test $$? -eq 5
 	$(BIN)/pytest -m live --cov --cov-append $(ARGS) || test $$? -eq 5
 
 lint: .venv/dev

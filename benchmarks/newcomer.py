@@ -2,8 +2,8 @@
 
     python benchmarks/newcomer.py [--fresh-cache]
 
-Does what the README says and nothing else, in an empty folder: clone, `make demo`, then the README's
-first program with a tool of one's own in place of its tool. `--fresh-cache` lets pip and the joined
+Does what the README says and nothing else, in an empty folder: clone, `make demo`, then its first
+program with a tool of one's own in place of its tool. `--fresh-cache` lets pip and the joined
 weights have caches of their own, as on a machine that has never seen any of it.
 """
 

@@ -22,6 +22,7 @@ from chatclient.chain import (
     AdvisorChain,
     ChatClientResponse,
 )
+from chatclient.closing import Closeable
 from chatclient.entities import prompt_for_entity, with_output_advisors
 from chatclient.errors import UsageError
 from chatclient.events import ToolProgress
@@ -56,7 +57,7 @@ if TYPE_CHECKING:  # loaded by who uses settings, and tool search
     from chatclient.tools.search import ToolIndex
 
 
-class ChatClient:
+class ChatClient(Closeable):
     """A model with everything that is the same for all requests to it.
 
     Immutable and safe to share between threads, tasks and loops. Build one with
@@ -206,18 +207,6 @@ class ChatClient:
     async def aclose(self) -> None:
         """Close the model's connections."""
         await self._engine.model.aclose()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_error: object) -> None:
-        await self.aclose()
 
     def __repr__(self) -> str:
         return f"ChatClient({self._engine.model.name})"

@@ -3,8 +3,9 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
+from chatclient.closing import Closeable
 from chatclient.errors import InvalidResponseError
 from chatclient.runtime import BLOCKING, ON_LOOP, Runtime, drive
 from chatclient.values import EMPTY, own
@@ -36,7 +37,7 @@ class EmbeddingOptions:
 NO_EMBEDDING_OPTIONS = EmbeddingOptions()
 
 
-class EmbeddingModel(ABC):
+class EmbeddingModel(Closeable, ABC):
     """A model that turns texts into vectors, close to each other where the texts are.
 
     An implementor writes `embed_batch`, which serves blocking and asynchronous callers alike. It
@@ -101,22 +102,3 @@ class EmbeddingModel(ABC):
     async def aembed(self, texts: Iterable[str]) -> list[Vector]:
         """Return the vectors of *texts*, in their order; see `embed`."""
         return await self.embed_all(texts, ON_LOOP)
-
-    def close(self) -> None:  # noqa: B027 - a model that opens nothing has nothing to close
-        """Give back what blocking calls have opened, such as connections."""
-
-    async def aclose(self) -> None:
-        """Give back what calls on this event loop have opened, and what blocking calls have."""
-        self.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_error: object) -> None:
-        await self.aclose()

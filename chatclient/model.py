@@ -3,8 +3,9 @@
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Generator, Iterable
 from contextlib import aclosing
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
+from chatclient.closing import Closeable
 from chatclient.messages import Message
 from chatclient.options import NO_OPTIONS, ChatOptions
 from chatclient.prompt import Prompt, as_prompt, with_default_options
@@ -25,7 +26,7 @@ takes the answer, or it is told in words."""
 PromptLike = str | Message | Iterable[Message] | Prompt
 
 
-class ChatModel(ABC):
+class ChatModel(Closeable, ABC):
     """A model that continues conversations.
 
     An implementor writes `generate`, and `generate_stream` if the model streams; both serve
@@ -93,25 +94,6 @@ class ChatModel(ABC):
     def astream(self, prompt: PromptLike) -> AsyncEvents[None]:
         """Yield the model's response in chunks; `aclose()` the iterator to leave early."""
         return AsyncEvents(self._emitter_of(prompt), ON_LOOP)
-
-    def close(self) -> None:  # noqa: B027 - a model that opens nothing has nothing to close
-        """Give back what blocking calls have opened, such as connections."""
-
-    async def aclose(self) -> None:
-        """Give back what calls on this event loop have opened, and what blocking calls have."""
-        self.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_error: object) -> None:
-        await self.aclose()
 
     def _complete(self, prompt: PromptLike) -> Prompt:
         return with_default_options(as_prompt(prompt), self.options)

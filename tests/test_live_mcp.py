@@ -5,14 +5,16 @@ from collections.abc import Iterator
 
 import pytest
 from conftest import Ask
+from test_live import get_current_weather
 from test_live import model as model  # noqa: PLC0414 - the fixture, under its name
+from test_live_tool_search import OTHERS, Seen
 
 pytest.importorskip("mcp_server_time", reason="the server of the tests is not installed")
 pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
 
 from chatclient import ChatClient, ChatModel
+from chatclient.advisors.tool_search import ToolSearchToolCallingAdvisor
 from chatclient.services import Result, ai_service
-from chatclient.tools import tool
 from chatclient.tools.mcp import McpServer, McpToolCallbackProvider
 
 pytestmark = pytest.mark.live
@@ -23,16 +25,6 @@ def clock() -> Iterator[McpToolCallbackProvider]:
     server = McpServer.stdio("time", sys.executable, "-m", "mcp_server_time", connect_timeout=120)
     with McpToolCallbackProvider(server) as provider:
         yield provider
-
-
-@tool
-def get_office_city(name: str) -> str:
-    """Get the city that an employee works in.
-
-    Args:
-        name: The employee's name.
-    """
-    return f"{name} works in Tokyo, in the time zone Asia/Tokyo."
 
 
 def test_the_model_calls_a_tool_of_a_server(
@@ -63,3 +55,38 @@ def test_a_service_uses_the_tools_of_a_server(
 
     assert [e.tool_call.name for e in result.tool_executions][:1] == ["get_current_time"]
     assert result.usage.total_tokens > 0
+
+
+def test_tools_of_a_server_and_of_the_application_in_one_turn(
+    ask: Ask, model: ChatModel, clock: McpToolCallbackProvider
+) -> None:
+    """The model makes no difference between them."""
+    client = ChatClient.builder(model).default_tools(clock, get_current_weather).build()
+
+    question = "What is the weather in Paris? And what time is 10:00 in Etc/UTC in Asia/Tokyo?"
+    asked = ask(client.prompt(question))
+
+    called = {e.tool_call.name: e.response.data for e in asked.executions}
+    assert "19" in called["get_current_weather"]
+    assert "19:00" in called["convert_time"]
+
+
+def test_tools_of_a_server_are_searched_beside_those_of_the_application(
+    ask: Ask, model: ChatModel, clock: McpToolCallbackProvider
+) -> None:
+    """The model is told about none of them, and finds the server's."""
+    seen = Seen()
+    client = (
+        ChatClient.builder(model)
+        .default_tools(*OTHERS[:30], clock, get_current_weather)
+        .default_advisors(ToolSearchToolCallingAdvisor(), seen)
+        .build()
+    )
+
+    asked = ask(client.prompt("What is the current time in the time zone Europe/Rome?"))
+
+    assert seen.rounds[0] == ["toolSearchTool"]
+    names = [e.tool_call.name for e in asked.executions]
+    assert names[0] == "toolSearchTool"
+    told = next(e for e in asked.executions if e.tool_call.name == "get_current_time")
+    assert "Europe/Rome" in told.response.data

@@ -4,8 +4,8 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Self
 
+from chatclient.closing import Closeable
 from chatclient.errors import ChatMemoryError, UsageError
 from chatclient.messages import Message, SystemMessage, as_messages
 from chatclient.runtime import BLOCKING, ON_LOOP, Runtime, drive
@@ -61,7 +61,7 @@ def checked_id(conversation_id: object) -> str:
     return conversation_id
 
 
-class ChatMemoryRepository(ABC):
+class ChatMemoryRepository(Closeable, ABC):
     """Keeps conversations: lists of messages by conversation id.
 
     An implementor writes the five coroutines `load`, `append`, `replace`, `delete` and
@@ -240,22 +240,3 @@ class ChatMemoryRepository(ABC):
         self, conversation_id: str, messages: Iterable[Message], runtime: Runtime
     ) -> None:
         await self.replace(checked_id(conversation_id), as_messages(messages), runtime)
-
-    def close(self) -> None:  # noqa: B027 - a repository that opens nothing has nothing to close
-        """Give back what blocking calls have opened, such as connections."""
-
-    async def aclose(self) -> None:
-        """Give back what calls on this event loop have opened, and what blocking calls have."""
-        self.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_error: object) -> None:
-        await self.aclose()

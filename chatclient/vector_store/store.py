@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 from uuid import uuid4
 
+from chatclient.closing import Closeable
 from chatclient.embedding import EmbeddingModel, Vector
 from chatclient.errors import UsageError
 from chatclient.operations import Retrieval
@@ -67,7 +68,7 @@ class SimilaritySearch:
         predicate(self.where)
 
 
-class VectorStore(ABC):
+class VectorStore(Closeable, ABC):
     """Holds documents with their vectors, and finds the nearest ones by cosine similarity.
 
     An implementor writes `store`, `erase` and `nearest`, which serve blocking and asynchronous
@@ -188,22 +189,3 @@ class VectorStore(ABC):
     ) -> int:
         """Forget documents; see `delete`."""
         return await self.remove(ids, where, ON_LOOP)
-
-    def close(self) -> None:  # noqa: B027 - a store that opens nothing has nothing to close
-        """Give back what the store has opened; the embedding model belongs to the caller."""
-
-    async def aclose(self) -> None:
-        """Give back what the store has opened."""
-        self.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_error: object) -> None:
-        await self.aclose()

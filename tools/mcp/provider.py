@@ -4,8 +4,9 @@ import asyncio
 import threading
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
+from chatclient.closing import Closeable
 from chatclient.errors import McpServerError, ToolDefinitionError, UsageError
 from chatclient.logs import get_logger
 from chatclient.runtime import BLOCKING, ON_LOOP, Runtime, drive
@@ -19,7 +20,7 @@ if TYPE_CHECKING:  # the SDK loads with the first connection
 log = get_logger(__name__)
 
 
-class McpToolCallbackProvider:
+class McpToolCallbackProvider(Closeable):
     """Offers the tools of MCP servers, to blocking and asynchronous requests alike.
 
     The servers are connected, all at once, when a request first wants their tools. The tools are
@@ -104,18 +105,6 @@ class McpToolCallbackProvider:
     async def aclose(self) -> None:
         """Disconnect from the servers; the tools cannot be used any more."""
         await self._close(ON_LOOP)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_error: object) -> None:
-        await self.aclose()
 
     def __repr__(self) -> str:
         return f"McpToolCallbackProvider({', '.join(server.name for server in self.servers)})"

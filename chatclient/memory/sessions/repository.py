@@ -4,8 +4,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Self
 
+from chatclient.closing import Closeable
 from chatclient.errors import UsageError
 from chatclient.memory.sessions.event import Session, SessionEvent
 from chatclient.memory.sessions.filter import EVERYTHING, EventFilter
@@ -26,7 +26,7 @@ class SessionLog:
     version: int = 0
 
 
-class SessionRepository(ABC):
+class SessionRepository(Closeable, ABC):
     """Keeps sessions, and for each a log of events that only grows.
 
     An implementor writes the coroutines below, which serve blocking and asynchronous callers
@@ -126,25 +126,6 @@ class SessionRepository(ABC):
             Whether that was done; False when the log has another version by now, or has not all
             of these events.
         """
-
-    def close(self) -> None:  # noqa: B027 - a repository that opens nothing has nothing to close
-        """Give back what was opened, such as connections."""
-
-    async def aclose(self) -> None:
-        """Give back what was opened; see `close`."""
-        self.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_error: object) -> None:
-        await self.aclose()
 
 
 def no_session(session_id: str) -> str:

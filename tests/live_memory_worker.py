@@ -1,0 +1,51 @@
+"""A process that holds some turns of a conversation with the local model.
+
+`test_live_memory.py` runs it with these arguments: the database, where memory stands (`outside` or
+`inside` the tool loop), the way of asking, and the turns as JSON, each a text and the name of the
+tool that must be called, or null. It prints a line of JSON for each turn.
+"""
+
+import json
+import sys
+
+from conftest import Ask
+
+from chatclient import ChatClient
+from chatclient.advisors.memory import MessageChatMemoryAdvisor
+from chatclient.chain import MEMORY_ORDER, TOOL_CALLING_ORDER
+from chatclient.memory import MessageWindowChatMemory
+from chatclient.memory.sql import SqlChatMemoryRepository
+from chatclient.providers.local import LocalChatModel
+from chatclient.tools import tool
+
+
+@tool(effect="read")
+def find_trains(city: str) -> list[str]:
+    """Find today's trains to a city."""
+    return ["IC 7 at 09:14"]
+
+
+def main() -> None:
+    database, place, mode, turns = sys.argv[1:]
+    order = MEMORY_ORDER if place == "outside" else TOOL_CALLING_ORDER + 100
+    with SqlChatMemoryRepository(f"sqlite:///{database}") as repository, LocalChatModel() as model:
+        memory = MessageChatMemoryAdvisor(MessageWindowChatMemory(repository), order=order)
+        client = (
+            ChatClient.builder(model)
+            .default_system("Answer in one short sentence.")
+            .default_advisors(memory)
+            .default_options(temperature=0.0, max_tokens=200)
+            .build()
+        )
+        ask = Ask(mode)  # type: ignore[arg-type]  # one of the four, says the test
+        for text, tool_name in json.loads(turns):
+            request = client.prompt(text).conversation("c-1")
+            if tool_name is not None:
+                request = request.tools(find_trains).options(tool_choice=tool_name)
+            asked = ask(request)
+            executed = [e.tool_call.arguments for e in asked.executions]
+            sys.stdout.write(json.dumps({"text": asked.text, "executed": executed}) + "\n")
+
+
+if __name__ == "__main__":
+    main()

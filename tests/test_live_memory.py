@@ -1,0 +1,64 @@
+"""The local model remembers, across turns, tool calls and processes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_live import model as model  # noqa: PLC0414 - the fixture: it says when there are no weights
+
+from chatclient import ChatModel, ToolResponseMessage
+from chatclient.memory import conversation_problems
+from chatclient.memory.sql import SqlChatMemoryRepository
+
+pytestmark = pytest.mark.live
+
+WORKER = Path(__file__).with_name("live_memory_worker.py")
+
+
+def held(database: Path, place: str, mode: str, *turns: tuple[str, str | None]) -> list[Any]:
+    """Hold some turns in a process of their own; return what came of each."""
+    ran = subprocess.run(
+        [sys.executable, str(WORKER), str(database), place, mode, json.dumps(turns)],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=300,
+        env={**os.environ, "PYTHONPATH": str(WORKER.parent)},
+    )
+    return [json.loads(line) for line in ran.stdout.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("place", "mode"), [("outside", "call"), ("inside", "astream")], ids=["outside", "inside"]
+)
+def test_a_fact_lasts_five_turns_and_a_restart(
+    model: ChatModel, tmp_path: Path, place: str, mode: str
+) -> None:
+    """The name said first is known last; a tool was called between, and the process restarted."""
+    database = tmp_path / "memory.db"
+    before = held(
+        database,
+        place,
+        mode,
+        ("Hello, my name is Ada and I am a botanist.", None),
+        ("Name one colour.", None),
+        ("Which train goes to Rome today?", "find_trains"),
+    )
+    assert "Rome" in before[2]["executed"][0]
+    assert "9:14" in before[2]["text"]
+
+    after = held(
+        database, place, mode, ("How much is two plus two?", None), ("What is my name?", None)
+    )
+    assert "Ada" in after[1]["text"]
+    assert "4" in after[0]["text"] or "four" in after[0]["text"].lower()
+
+    with SqlChatMemoryRepository(f"sqlite:///{database}") as repository:
+        messages = repository.find_by_conversation_id("c-1")
+    assert conversation_problems(messages, ending="answer") == ()
+    assert sum(message.role == "user" for message in messages) == 5
+    assert any(isinstance(message, ToolResponseMessage) for message in messages)
