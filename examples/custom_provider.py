@@ -16,14 +16,14 @@ from typing import Any
 
 from chatclient import AssistantMessage, ChatClient, ChatModel, ChatOptions, ChatResponse, Prompt
 from chatclient.errors import InvalidResponseError, StreamInterruptedError
-from chatclient.providers.http import HttpClient
+from chatclient.providers.http import HttpClient, OverHttp
 from chatclient.response import Generation
 from chatclient.runtime import Runtime
 
 PROVIDER = "speak"
 
 
-class SpeakModel(ChatModel):
+class SpeakModel(OverHttp, ChatModel):
     """A model of the service.
 
     Args:
@@ -62,14 +62,6 @@ class SpeakModel(ChatModel):
         if stopped is None:
             raise StreamInterruptedError("the stream ended before its answer", provider=PROVIDER)
         yield ChatResponse((Generation(AssistantMessage(), stopped),))
-
-    def close(self) -> None:
-        """Close the connections of blocking calls."""
-        self._http.close()
-
-    async def aclose(self) -> None:
-        """Close the connections of blocking calls and of this event loop."""
-        await self._http.aclose()
 
 
 def body_of(prompt: Prompt, *, stream: bool) -> bytes:

@@ -24,6 +24,7 @@ from chatclient.providers.anthropic_stream import StreamDecoder
 from chatclient.providers.failures import json_of
 from chatclient.providers.http import (
     HttpClient,
+    OverHttp,
     RetryPolicy,
     Timeouts,
     as_retry_policy,
@@ -76,7 +77,7 @@ class AnthropicChatOptions(ChatOptions):
     betas: str | Sequence[str] | None = None
 
 
-class AnthropicChatModel(ChatModel):
+class AnthropicChatModel(OverHttp, ChatModel):
     """A model behind Anthropic's Messages API, or any server that speaks it.
 
     Args:
@@ -164,14 +165,6 @@ class AnthropicChatModel(ChatModel):
                     if chunk is not None:
                         yield chunk
         decoder.finish(events.finish())
-
-    def close(self) -> None:
-        """Close the connections of blocking calls."""
-        self._http.close()
-
-    async def aclose(self) -> None:
-        """Close the connections of blocking calls and of this event loop."""
-        await self._http.aclose()
 
     def _headers(self, options: ChatOptions) -> Headers:
         """Return the headers that a request has beside those of all requests."""

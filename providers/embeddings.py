@@ -17,6 +17,7 @@ from chatclient.providers import gemini, ollama
 from chatclient.providers.failures import error_from
 from chatclient.providers.http import (
     HttpClient,
+    OverHttp,
     RetryPolicy,
     Timeouts,
     as_retry_policy,
@@ -28,7 +29,7 @@ from chatclient.runtime import Runtime
 from chatclient.values import EMPTY
 
 
-class OpenAIEmbeddingModel(EmbeddingModel):
+class OpenAIEmbeddingModel(OverHttp, EmbeddingModel):
     """An embedding model behind OpenAI's API, or any server that speaks it.
 
     Args:
@@ -83,16 +84,8 @@ class OpenAIEmbeddingModel(EmbeddingModel):
         data = await _answer(self._http, runtime, "/embeddings", body)
         return _vectors(self._http.provider, _in_order(data.get("data")), "embedding")
 
-    def close(self) -> None:
-        """Close the connections of blocking calls."""
-        self._http.close()
 
-    async def aclose(self) -> None:
-        """Close the connections of blocking calls and of this event loop."""
-        await self._http.aclose()
-
-
-class OllamaEmbeddingModel(EmbeddingModel):
+class OllamaEmbeddingModel(OverHttp, EmbeddingModel):
     """An embedding model that an Ollama server runs.
 
     Args:
@@ -146,16 +139,8 @@ class OllamaEmbeddingModel(EmbeddingModel):
         data = await _answer(self._http, runtime, "/api/embed", body)
         return _vectors(self._http.provider, data.get("embeddings"))
 
-    def close(self) -> None:
-        """Close the connections of blocking calls."""
-        self._http.close()
 
-    async def aclose(self) -> None:
-        """Close the connections of blocking calls and of this event loop."""
-        await self._http.aclose()
-
-
-class GeminiEmbeddingModel(EmbeddingModel):
+class GeminiEmbeddingModel(OverHttp, EmbeddingModel):
     """An embedding model behind the Gemini API, which takes 100 texts at once.
 
     What a text is for is said with `EmbeddingOptions(extra={"taskType": "RETRIEVAL_QUERY"})`.
@@ -216,14 +201,6 @@ class GeminiEmbeddingModel(EmbeddingModel):
         batch = f"{path}:batchEmbedContents"
         data = await _answer(self._http, runtime, batch, {"requests": requests})
         return _vectors(self._http.provider, data.get("embeddings"), "values")
-
-    def close(self) -> None:
-        """Close the connections of blocking calls."""
-        self._http.close()
-
-    async def aclose(self) -> None:
-        """Close the connections of blocking calls and of this event loop."""
-        await self._http.aclose()
 
 
 def _body(options: EmbeddingOptions, dimensions: str, texts: dict[str, Any]) -> dict[str, Any]:

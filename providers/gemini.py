@@ -17,6 +17,7 @@ from chatclient.providers.gemini_encoding import Conversation, dialect_of, encod
 from chatclient.providers.gemini_stream import StreamReader
 from chatclient.providers.http import (
     HttpClient,
+    OverHttp,
     RetryPolicy,
     Timeouts,
     as_retry_policy,
@@ -74,7 +75,7 @@ class GeminiChatOptions(ChatOptions):
     labels: Mapping[str, str] | None = None
 
 
-class GeminiChatModel(ChatModel):
+class GeminiChatModel(OverHttp, ChatModel):
     """A model behind the Gemini API or Vertex AI.
 
     Args:
@@ -158,14 +159,6 @@ class GeminiChatModel(ChatModel):
         last = decoder.finish()
         if last is not None:
             yield last
-
-    def close(self) -> None:
-        """Close the connections of blocking calls."""
-        self._http.close()
-
-    async def aclose(self) -> None:
-        """Close the connections of blocking calls and of this event loop."""
-        await self._http.aclose()
 
     def _body(self, prompt: Prompt) -> bytes:
         options, head = self._head

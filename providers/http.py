@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from chatclient.closing import Closeable
 from chatclient.errors import (
     ConnectionFailedError,
     DeadlineExceededError,
@@ -41,6 +42,7 @@ __all__ = [
     "Headers",
     "HttpAnswer",
     "HttpClient",
+    "OverHttp",
     "RetryPolicy",
     "Timeouts",
     "as_retry_policy",
@@ -399,6 +401,20 @@ class HttpClient:
             return ConnectionFailedError(msg, provider=self.provider)
         msg = f"the answer of {self.provider} cannot be read: {text}"
         return InvalidResponseError(msg, provider=self.provider)
+
+
+class OverHttp(Closeable):
+    """A model that has its answers from `_http`; closing it closes the connections."""
+
+    _http: HttpClient
+
+    def close(self) -> None:
+        """Close the connections of blocking calls."""
+        self._http.close()
+
+    async def aclose(self) -> None:
+        """Close the connections of blocking calls and of this event loop."""
+        await self._http.aclose()
 
 
 def _plain(headers: Any) -> Headers:

@@ -12,6 +12,7 @@ from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
 from chatclient.providers.http import (
     HttpClient,
+    OverHttp,
     RetryPolicy,
     Timeouts,
     as_retry_policy,
@@ -61,7 +62,7 @@ class OllamaChatOptions(ChatOptions):
     model_options: Mapping[str, Any] | None = None
 
 
-class OllamaChatModel(ChatModel):
+class OllamaChatModel(OverHttp, ChatModel):
     """A model that an Ollama server runs.
 
     Args:
@@ -136,14 +137,6 @@ class OllamaChatModel(ChatModel):
         last = decoder.finish(lines.finish())
         if last is not None:
             yield last
-
-    def close(self) -> None:
-        """Close the connections of blocking calls."""
-        self._http.close()
-
-    async def aclose(self) -> None:
-        """Close the connections of blocking calls and of this event loop."""
-        await self._http.aclose()
 
     def _body(self, prompt: Prompt, *, streaming: bool) -> bytes:
         options, was_streaming, head = self._head

@@ -13,6 +13,7 @@ from chatclient.prompt import Prompt
 from chatclient.providers.failures import json_of
 from chatclient.providers.http import (
     HttpClient,
+    OverHttp,
     RetryPolicy,
     Timeouts,
     as_retry_policy,
@@ -108,7 +109,7 @@ class OpenAIChatOptions(ChatOptions):
     system_role: SystemRole | None = None
 
 
-class OpenAIChatModel(ChatModel):
+class OpenAIChatModel(OverHttp, ChatModel):
     """A model behind OpenAI's Chat Completions API, or any server that speaks it.
 
     Args:
@@ -203,14 +204,6 @@ class OpenAIChatModel(ChatModel):
                         yield chunk
             for last in decoder.finish(events.finish()):
                 yield last
-
-    def close(self) -> None:
-        """Close the connections of blocking calls."""
-        self._http.close()
-
-    async def aclose(self) -> None:
-        """Close the connections of blocking calls and of this event loop."""
-        await self._http.aclose()
 
     def _body(self, prompt: Prompt, *, streaming: bool) -> bytes:
         options, was_streaming, head, dialect = self._head

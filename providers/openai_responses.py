@@ -14,6 +14,7 @@ from chatclient.prompt import Prompt
 from chatclient.providers.failures import json_of
 from chatclient.providers.http import (
     HttpClient,
+    OverHttp,
     RetryPolicy,
     Timeouts,
     as_retry_policy,
@@ -93,7 +94,7 @@ class OpenAIResponsesChatOptions(ChatOptions):
     builtin_tools: tuple[Mapping[str, Any], ...] | None = None
 
 
-class OpenAIResponsesChatModel(ChatModel):
+class OpenAIResponsesChatModel(OverHttp, ChatModel):
     """A model behind OpenAI's Responses API, or any server that speaks it.
 
     Nothing is kept at the provider unless `store` says so: each request carries the conversation,
@@ -182,14 +183,6 @@ class OpenAIResponsesChatModel(ChatModel):
         last = decoder.finish(events.finish())
         if last is not None:
             yield last
-
-    def close(self) -> None:
-        """Close the connections of blocking calls."""
-        self._http.close()
-
-    async def aclose(self) -> None:
-        """Close the connections of blocking calls and of this event loop."""
-        await self._http.aclose()
 
     def _body(self, prompt: Prompt, *, streaming: bool) -> bytes:
         options, was_streaming, head, form = self._head
