@@ -24,6 +24,7 @@ class Connections:
     Attributes:
         proxy: The URL of a proxy, with user and password if it wants them; empty for none. None
             for the one that the environment names (`HTTPS_PROXY`, `ALL_PROXY`, `NO_PROXY`, …).
+            `socks5://` needs the extra `socks`.
         http2: Whether to speak HTTP/2 with servers that do (extra `http2`).
         tls: What to trust, such as a company's own certificates; None for the usual ones.
     """

@@ -51,6 +51,7 @@ class ProxyServer:
             threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 
     def _serve(self, client: socket.socket) -> None:
+        """Serve one connection."""
         with client, contextlib.suppress(OSError, ValueError):
             received = b""
             while b"\r\n\r\n" not in received:
@@ -76,6 +77,54 @@ class ProxyServer:
                 lines[0] = f"{method} {there.path} HTTP/1.1".encode()
                 server.sendall(b"\r\n".join([*lines, b"", b""]) + begun)
                 _pass_on(client, server)
+
+
+class SocksServer(ProxyServer):
+    """A SOCKS5 proxy (RFC 1928), with a password or without (RFC 1929)."""
+
+    def __init__(self, credentials: str = "") -> None:
+        self._credentials = credentials
+        super().__init__()
+
+    @property
+    def url(self) -> str:
+        return f"socks5://{self.address}"
+
+    def _serve(self, client: socket.socket) -> None:
+        with client, contextlib.suppress(OSError, ValueError):
+            _version, count = _exactly(client, 2)
+            _exactly(client, count)
+            if self._credentials:
+                client.sendall(b"\x05\x02")
+                _version, size = _exactly(client, 2)
+                user = _exactly(client, size).decode()
+                password = _exactly(client, _exactly(client, 1)[0]).decode()
+                right = f"{user}:{password}" == self._credentials
+                client.sendall(b"\x01\x00" if right else b"\x01\x01")
+                if not right:
+                    return
+            else:
+                client.sendall(b"\x05\x00")
+            _version, _connect, _reserved, kind = _exactly(client, 4)
+            if kind == 1:
+                host = socket.inet_ntoa(_exactly(client, 4))
+            else:
+                host = _exactly(client, _exactly(client, 1)[0]).decode()
+            port = int.from_bytes(_exactly(client, 2))
+            self.passed.append(f"{host}:{port}")
+            with socket.create_connection((host, port), 5) as server:
+                client.sendall(b"\x05\x00\x00\x01" + bytes(6))
+                _pass_on(client, server)
+
+
+def _exactly(client: socket.socket, size: int) -> bytes:
+    """Return so many bytes."""
+    received = b""
+    while len(received) < size:
+        if not (piece := client.recv(size - len(received))):
+            raise ConnectionResetError
+        received += piece
+    return received
 
 
 def _pass_on(client: socket.socket, server: socket.socket) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from chaos_server import CLOSE, END, STALL, ChaosServer, Step, chunked, http
-from proxy_server import ProxyServer
+from proxy_server import ProxyServer, SocksServer
 from services import SERVICES, Service, outcome_of
 
 from chatclient import ChatModel
@@ -223,6 +223,17 @@ def test_proxies_of_the_environment(form: str, mode: str, monkeypatch: pytest.Mo
         monkeypatch.delenv("no_proxy")
         assert outcome_of(CHAT.model(server.url, http_client=Connections(proxy="")), mode).text
         assert len(proxy.passed) == 1
+
+
+@pytest.mark.usefixtures("no_proxies", "http_library")
+@pytest.mark.parametrize("credentials", ["", "me:pass"])
+def test_a_socks_proxy(mode: str, credentials: str) -> None:
+    """The other kind of proxy, by argument, with a password or without."""
+    with ChaosServer([[answer_for(mode), CLOSE]]) as server, SocksServer(credentials) as proxy:
+        named = f"{credentials}@" if credentials else ""
+        through = Connections(proxy=f"socks5://{named}{proxy.address}")
+        assert outcome_of(CHAT.model(server.url, http_client=through), mode).text == "one two three"
+        assert proxy.passed == [server.url.removeprefix("http://")]
 
 
 @pytest.mark.usefixtures("no_proxies")
