@@ -273,6 +273,64 @@ def test_a_forked_child_has_a_loop_of_its_own() -> None:
     assert os.waitstatus_to_exitcode(status) == 0
 
 
+# --- finish ---
+
+
+@both
+def test_finish_returns_what_the_function_returns(mode: str) -> None:
+    """With the caller's context; on the caller's thread when it blocks, else on another."""
+    token = VAR.set("mine")
+
+    def work(number: int) -> tuple[int, str, bool]:
+        return number, VAR.get(), threading.get_ident() == here
+
+    here = threading.get_ident()
+    blocking = mode == "blocking"
+    assert run(mode, lambda runtime: runtime.finish(work, 3)) == (3, "mine", blocking)
+    VAR.reset(token)
+
+
+@both
+def test_finish_raises_what_the_function_raises(mode: str) -> None:
+    """The very error."""
+    error = LookupError("no such row")
+
+    def work() -> None:
+        raise error
+
+    with pytest.raises(LookupError) as caught:
+        run(mode, lambda runtime: runtime.finish(work))
+    assert caught.value is error
+
+
+@pytest.mark.parametrize("outcome", ["returns", "raises"])
+async def test_a_cancelled_request_ends_when_its_function_has(outcome: str) -> None:
+    """However often it is cancelled; what the function came to is nobody's business any more."""
+    begun, go_on = threading.Event(), threading.Event()
+    ended: list[str] = []
+
+    def work() -> None:
+        begun.set()
+        go_on.wait(30)
+        ended.append("work")
+        if outcome == "raises":
+            msg = "too late"
+            raise LookupError(msg)
+
+    task = asyncio.create_task(ON_LOOP.finish(work))
+    task.add_done_callback(lambda _: ended.append("request"))
+    await asyncio.to_thread(begun.wait, 30)
+    for _ in range(2):
+        task.cancel()
+        await asyncio.sleep(0.02)
+        assert not task.done()
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await asyncio.sleep(0)
+    assert ended == ["work", "request"]
+
+
 # --- gather ---
 
 
