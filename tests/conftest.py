@@ -10,7 +10,7 @@ import pytest
 from hypothesis import settings
 from servers import ChatServer
 
-from chatclient import ChatClientResponse
+from chatclient import ChatClientResponse, ChatModel
 from chatclient.client import ChatClientRequestSpec
 from chatclient.events import TextDelta
 from chatclient.tools import ToolExecution
@@ -103,3 +103,18 @@ def http_library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("CHATCLIENT_HTTP", request.param)
     name: str = request.param
     return name
+
+
+@pytest.fixture(scope="session")
+def local_model() -> Iterator[ChatModel]:
+    """Give the local model to all tests that are marked `live`; `make test` fetches its weights."""
+    from chatclient.providers.local import LocalChatModel
+    from chatclient.providers.weights import QWEN_CODER_1_5B, WeightsError, join_weights
+
+    pytest.importorskip("xllamacpp", reason="the extra `local` is not installed")
+    try:
+        join_weights(QWEN_CODER_1_5B)
+    except WeightsError as error:
+        pytest.skip(f"no weights: {error}")
+    with LocalChatModel() as model:
+        yield model

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 import pytest
 from conftest import Ask
 from test_live import get_current_weather
-from test_live import model as model  # noqa: PLC0414 - the fixture, under its name
 from test_live_tool_search import OTHERS, Seen
 
 pytest.importorskip("mcp_server_time", reason="the server of the tests is not installed")
@@ -28,10 +27,10 @@ def clock() -> Iterator[McpToolCallbackProvider]:
 
 
 def test_the_model_calls_a_tool_of_a_server(
-    ask: Ask, model: ChatModel, clock: McpToolCallbackProvider
+    ask: Ask, local_model: ChatModel, clock: McpToolCallbackProvider
 ) -> None:
     """It picks the right one of two, with arguments that fit, and tells what the server said."""
-    client = ChatClient.builder(model).default_tools(clock).build()
+    client = ChatClient.builder(local_model).default_tools(clock).build()
 
     asked = ask(client.prompt("It is 10:00 in Etc/UTC. What time is that in Asia/Tokyo?"))
 
@@ -42,7 +41,7 @@ def test_the_model_calls_a_tool_of_a_server(
 
 
 def test_a_service_uses_the_tools_of_a_server(
-    model: ChatModel, clock: McpToolCallbackProvider
+    local_model: ChatModel, clock: McpToolCallbackProvider
 ) -> None:
     """A declarative service has whatever its client has."""
     from typing import Protocol
@@ -50,7 +49,7 @@ def test_a_service_uses_the_tools_of_a_server(
     class Clock(Protocol):
         def ask(self, text: str) -> Result[str]: ...
 
-    service = ai_service(Clock, ChatClient.builder(model).default_tools(clock).build())
+    service = ai_service(Clock, ChatClient.builder(local_model).default_tools(clock).build())
     result = service.ask("What time is it now in Europe/Rome?")
 
     assert [e.tool_call.name for e in result.tool_executions][:1] == ["get_current_time"]
@@ -58,10 +57,10 @@ def test_a_service_uses_the_tools_of_a_server(
 
 
 def test_tools_of_a_server_and_of_the_application_in_one_turn(
-    ask: Ask, model: ChatModel, clock: McpToolCallbackProvider
+    ask: Ask, local_model: ChatModel, clock: McpToolCallbackProvider
 ) -> None:
     """The model makes no difference between them."""
-    client = ChatClient.builder(model).default_tools(clock, get_current_weather).build()
+    client = ChatClient.builder(local_model).default_tools(clock, get_current_weather).build()
 
     question = "What is the weather in Paris? And what time is 10:00 in Etc/UTC in Asia/Tokyo?"
     asked = ask(client.prompt(question))
@@ -72,12 +71,12 @@ def test_tools_of_a_server_and_of_the_application_in_one_turn(
 
 
 def test_tools_of_a_server_are_searched_beside_those_of_the_application(
-    ask: Ask, model: ChatModel, clock: McpToolCallbackProvider
+    ask: Ask, local_model: ChatModel, clock: McpToolCallbackProvider
 ) -> None:
     """The model is told about none of them, and finds the server's."""
     seen = Seen()
     client = (
-        ChatClient.builder(model)
+        ChatClient.builder(local_model)
         .default_tools(*OTHERS[:30], clock, get_current_weather)
         .default_advisors(ToolSearchToolCallingAdvisor(), seen)
         .build()

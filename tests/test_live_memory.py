@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_live import model as model  # noqa: PLC0414 - the fixture: it says when there are no weights
 
 from chatclient import ChatModel, ToolResponseMessage
 from chatclient.memory import conversation_problems
@@ -36,7 +35,7 @@ def held(database: Path, place: str, mode: str, *turns: tuple[str, str | None]) 
     ("place", "mode"), [("outside", "call"), ("inside", "astream")], ids=["outside", "inside"]
 )
 def test_a_fact_lasts_five_turns_and_a_restart(
-    model: ChatModel, tmp_path: Path, place: str, mode: str
+    local_model: ChatModel, tmp_path: Path, place: str, mode: str
 ) -> None:
     """The name said first is known last; a tool was called between, and the process restarted."""
     database = tmp_path / "memory.db"

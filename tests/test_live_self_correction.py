@@ -4,7 +4,6 @@ An advisor inside the loop spoils the first call the model makes, as a worse mom
 would have; everything after that is the model's own doing.
 """
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -12,23 +11,9 @@ from conftest import Ask
 
 from chatclient import ChatClient, ChatClientRequest, ChatClientResponse, ChatModel, Next, ToolCall
 from chatclient.chain import Advisor
-from chatclient.providers.local import LocalChatModel
-from chatclient.providers.weights import QWEN_CODER_1_5B, WeightsError, join_weights
 from chatclient.tools import tool
 
 pytestmark = pytest.mark.live
-
-
-@pytest.fixture(scope="module")
-def model() -> Iterator[ChatModel]:
-    """Give the local model; its weights are fetched by `make test`."""
-    pytest.importorskip("xllamacpp", reason="the extra `local` is not installed")
-    try:
-        join_weights(QWEN_CODER_1_5B)
-    except WeightsError as error:
-        pytest.skip(f"no weights: {error}")
-    with LocalChatModel() as model:
-        yield model
 
 
 @tool(effect="read")
@@ -73,10 +58,10 @@ def spoil(name: str | None = None, arguments: str | None = None) -> Advisor:
     ids=["argument error", "unknown tool"],
 )
 def test_the_model_corrects_itself(
-    ask: Ask, model: ChatModel, spoiler: dict[str, str], problem: str
+    ask: Ask, local_model: ChatModel, spoiler: dict[str, str], problem: str
 ) -> None:
     """Told what was wrong with its call, the real model makes a right one and answers."""
-    builder = ChatClient.builder(model).default_tools(get_current_weather)
+    builder = ChatClient.builder(local_model).default_tools(get_current_weather)
     client = builder.default_advisors(spoil(**spoiler)).build()
     result = ask(client.prompt("What is the weather in Paris?"))
     first, *others = result.executions

@@ -1,6 +1,5 @@
 """Tool search with a real model: the local one, two hundred tools, and only the search in sight."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,23 +8,9 @@ from conftest import Ask
 from chatclient import ChatClient, ChatModel
 from chatclient.advisors.tool_search import ToolSearchToolCallingAdvisor
 from chatclient.chain import ChatClientRequest, ChatClientResponse, Next
-from chatclient.providers.local import LocalChatModel
-from chatclient.providers.weights import QWEN_CODER_1_5B, WeightsError, join_weights
 from chatclient.tools import DataToolCallback, ToolCallback, ToolDefinition, tool
 
 pytestmark = pytest.mark.live
-
-
-@pytest.fixture(scope="module")
-def model() -> Iterator[ChatModel]:
-    """Give the local model; its weights are fetched by `make test`."""
-    pytest.importorskip("xllamacpp", reason="the extra `local` is not installed")
-    try:
-        join_weights(QWEN_CODER_1_5B)
-    except WeightsError as error:
-        pytest.skip(f"no weights: {error}")
-    with LocalChatModel() as model:
-        yield model
 
 
 @tool
@@ -70,13 +55,18 @@ class Seen:
         return await call_next(request)
 
 
-def test_the_model_finds_one_tool_among_two_hundred(ask: Ask, model: ChatModel) -> None:
+def test_the_model_finds_one_tool_among_two_hundred(ask: Ask, local_model: ChatModel) -> None:
     """It searches, calls what it found, and need not search again in the next turn."""
     seen = Seen()
     tools: list[Any] = [*OTHERS[:99], get_current_weather, *OTHERS[99:199]]
     assert len(tools) == 200
     advisor = ToolSearchToolCallingAdvisor()
-    client = ChatClient.builder(model).default_tools(*tools).default_advisors(advisor, seen).build()
+    client = (
+        ChatClient.builder(local_model)
+        .default_tools(*tools)
+        .default_advisors(advisor, seen)
+        .build()
+    )
 
     first = ask(client.prompt("What is the weather in Paris?").conversation("c"))
     assert seen.rounds[0] == ["toolSearchTool"]
