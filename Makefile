@@ -13,7 +13,7 @@ demo: .venv/demo
 
 # The live tests come last and alone: a model wants all cores. Exit code 5 says that ARGS chose none.
 test: .venv/demo .venv/dev
-	$(BIN)/pytest -n $(WORKERS) -m "not live" --cov --cov-report= $(ARGS) || test $$? -eq 5
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m "not live" --cov --cov-report= $(ARGS) || test $$? -eq 5
 	$(BIN)/pytest -m live --cov --cov-append $(ARGS) || test $$? -eq 5
 
 lint: .venv/dev
