@@ -1,6 +1,7 @@
 """Logs what goes to the model and what comes back."""
 
 from collections.abc import Callable
+from typing import Literal
 
 from chatclient.chain import ChatClientRequest, ChatClientResponse, Next
 from chatclient.logs import get_logger
@@ -18,30 +19,37 @@ def _response_text(response: ChatResponse) -> str:
 
 
 class SimpleLoggerAdvisor:
-    """Logs each request and response at debug level, through structlog and standard logging.
+    """Logs each request and response, through structlog and standard logging.
 
     With the default order it stands inside the tool loop and logs every round.
 
     Args:
         order: Where it stands in the chain.
-        request_to_text: Says what of a request is logged; default: the text of its messages.
-        response_to_text: Says what of a response is logged; default: the message.
+        level: At which level.
+        request_to_text: Says what of a request is logged; default: the text of its messages. None
+            for no line.
+        response_to_text: Says what of a response is logged; default: the message. None for no
+            line.
     """
 
     def __init__(
         self,
         *,
         order: int = 0,
-        request_to_text: Callable[[ChatClientRequest], str] = _request_text,
-        response_to_text: Callable[[ChatResponse], str] = _response_text,
+        level: Literal["debug", "info"] = "debug",
+        request_to_text: Callable[[ChatClientRequest], str] | None = _request_text,
+        response_to_text: Callable[[ChatResponse], str] | None = _response_text,
     ) -> None:
         self.order = order
+        self._log = log.info if level == "info" else log.debug
         self._request_to_text = request_to_text
         self._response_to_text = response_to_text
 
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         """Return the response of the rest of the chain, unchanged."""
-        log.debug("request", text=self._request_to_text(request))
+        if self._request_to_text is not None:
+            self._log("request", text=self._request_to_text(request))
         response = await call_next(request)
-        log.debug("response", text=self._response_to_text(response.chat_response))
+        if self._response_to_text is not None:
+            self._log("response", text=self._response_to_text(response.chat_response))
         return response

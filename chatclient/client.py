@@ -114,6 +114,7 @@ class ChatClient(Closeable):
             advisors_of,
             manager_of,
             model_settings_of,
+            observers_of,
             settings_of_process,
         )
 
@@ -128,7 +129,8 @@ class ChatClient(Closeable):
             advisors=tuple(advisors_of(settings, manager, tool_index)),
             tool_calling=settings.tool_calling.enabled,
         )
-        builder = ChatClientBuilder(Engine(model, manager, resolver), spec)
+        engine = Engine(model, manager, resolver, observers=observers_of(settings))
+        builder = ChatClientBuilder(engine, spec)
         return builder.default_options(**settings.options).build()
 
     @property

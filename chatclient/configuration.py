@@ -1,22 +1,26 @@
 """Makes the parts of a client out of settings."""
 
 import importlib
+from collections.abc import Iterator
 from typing import Any
 
+from chatclient.advisors import SimpleLoggerAdvisor
 from chatclient.advisors.memory import MessageChatMemoryAdvisor, PromptChatMemoryAdvisor
 from chatclient.advisors.tool_calling import ToolCallingAdvisor
-from chatclient.chain import Advisor
+from chatclient.chain import LOWEST_PRECEDENCE, TOOL_CALLING_ORDER, Advisor
 from chatclient.errors import UsageError
 from chatclient.memory import (
     ChatMemoryRepository,
     InMemoryChatMemoryRepository,
     MessageWindowChatMemory,
 )
+from chatclient.observation import Observer
 from chatclient.settings import (
     UNLIMITED,
     ChatClientSettings,
     EvictionSettings,
     MemorySettings,
+    ObservationSettings,
     RetrySettings,
     ToolCallingSettings,
     ToolLimitsSettings,
@@ -90,12 +94,34 @@ def advisors_of(
     advisors: list[Advisor] = []
     if settings.memory.enabled:
         advisors.append(_memory(settings.memory))
+    advisors.extend(_logger(settings.observations))
     if settings.tool_calling.enabled:
         if settings.tool_search.enabled:
             advisors.append(_tool_search(settings, manager, tool_index))
         elif settings.tool_calling != ToolCallingSettings():
             advisors.append(ToolCallingAdvisor(manager, **_loop(settings, None)))
     return advisors
+
+
+def _logger(settings: ObservationSettings) -> Iterator[Advisor]:
+    if settings.log_prompt or settings.log_completion:
+        # Outside the loop but inside memory, or next to the model.
+        order = TOOL_CALLING_ORDER - 10 if settings.log_at == "client" else LOWEST_PRECEDENCE - 100
+        unlogged = {
+            "request_to_text": settings.log_prompt,
+            "response_to_text": settings.log_completion,
+        }
+        never: dict[str, Any] = {name: None for name, logged in unlogged.items() if not logged}
+        yield SimpleLoggerAdvisor(order=order, level="info", **never)
+
+
+def observers_of(settings: ChatClientSettings) -> tuple[Observer, ...]:
+    """Return the observers that the settings ask for."""
+    if not settings.observations.include_content:
+        return ()
+    from chatclient.telemetry import Telemetry  # noqa: PLC0415 - loads OpenTelemetry
+
+    return (Telemetry(capture_content=True),)
 
 
 def _loop(settings: ChatClientSettings, order: int | None) -> dict[str, Any]:

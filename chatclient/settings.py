@@ -236,6 +236,23 @@ class RetrySettings(_Group):
     backoff: BackoffSettings = BackoffSettings()
 
 
+class ObservationSettings(_Group):
+    """What of a conversation may be seen by those who watch; nothing by default.
+
+    Attributes:
+        log_prompt: Whether what a model is sent is logged, at info.
+        log_completion: Whether what it answers is.
+        log_at: Whether that is logged once for a turn (`client`), or for every model call.
+        include_content: Whether spans hold prompts, answers, and the arguments and results of
+            tools. The application's OpenTelemetry makes the spans.
+    """
+
+    log_prompt: bool = False
+    log_completion: bool = False
+    log_at: Literal["client", "model"] = "model"
+    include_content: bool = False
+
+
 class ChatClientSettings(BaseSettings):
     """All settings of a client.
 
@@ -251,6 +268,7 @@ class ChatClientSettings(BaseSettings):
         tool_search: Tool search.
         memory: Chat memory.
         retry: When the provider is asked again.
+        observations: What of a conversation is logged and traced.
     """
 
     model_config = SettingsConfigDict(
@@ -272,6 +290,7 @@ class ChatClientSettings(BaseSettings):
     tool_search: ToolSearchSettings = ToolSearchSettings()
     memory: MemorySettings = MemorySettings()
     retry: RetrySettings = RetrySettings()
+    observations: ObservationSettings = ObservationSettings()
 
     @classmethod
     def load(cls, file: str | Path | None = None) -> Self:

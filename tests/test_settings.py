@@ -559,6 +559,73 @@ def test_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- the table ---
 
 
+@pytest.mark.parametrize("at", ["client", "model"])
+@pytest.mark.parametrize(
+    ("prompt", "completion", "events"),
+    [("true", "false", ["request"]), ("false", "true", ["response"]), ("true", "true", None)],
+)
+def test_what_is_said_is_logged(
+    ask: Ask,
+    configured: Configured,
+    caplog: pytest.LogCaptureFixture,
+    at: str,
+    prompt: str,
+    completion: str,
+    events: list[str] | None,
+) -> None:
+    """Prompts, answers or both; once for a turn or for every model call; at info."""
+    caplog.set_level("INFO", "chatclient.advisors.simple_logger")
+    client = configured(
+        call("work"),
+        "done",
+        tools=[work],
+        OBSERVATIONS__LOG_PROMPT=prompt,
+        OBSERVATIONS__LOG_COMPLETION=completion,
+        OBSERVATIONS__LOG_AT=at,
+    )
+    ask(client.prompt("a question"))
+
+    once = events or ["request", "response"]
+    found = [record.__dict__["chatclient"] for record in caplog.records]
+    assert [each["event"] for each in found] == once * (1 if at == "client" else 2)
+    assert all(record.levelname == "INFO" for record in caplog.records)
+    if prompt == "true":
+        assert found[0]["text"].endswith("a question")
+    if completion == "true":
+        assert "done" in found[-1]["text"]
+
+
+def test_nothing_is_logged_by_default(
+    ask: Ask, configured: Configured, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nor at debug: what was said is nobody's business."""
+    caplog.set_level("DEBUG", "chatclient")
+    ask(configured("an answer").prompt("a question"))
+    assert "question" not in caplog.text
+    assert "answer" not in caplog.text
+
+
+@pytest.mark.parametrize("wanted", ["true", "false"])
+def test_content_in_spans(
+    ask: Ask, configured: Configured, monkeypatch: pytest.MonkeyPatch, wanted: str
+) -> None:
+    """The application's OpenTelemetry records what was said, when it is asked to."""
+    from opentelemetry import trace
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    exporter, tracers = InMemorySpanExporter(), TracerProvider()
+    tracers.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", tracers)
+    ask(configured("an answer", OBSERVATIONS__INCLUDE_CONTENT=wanted).prompt("a question"))
+
+    attributes = [dict(span.attributes or {}) for span in exporter.get_finished_spans()]
+    assert len(attributes) == 3
+    said = "a question" in str(attributes) and "an answer" in str(attributes)
+    assert said == (wanted == "true")
+
+
 def test_every_setting_is_in_the_table() -> None:
     """The page names every setting that there is, and none that there is not."""
     page = (Path(__file__).parent.parent / "docs" / "settings.md").read_text(encoding="utf-8")
