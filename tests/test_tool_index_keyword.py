@@ -165,6 +165,34 @@ def test_a_value_decides_between_equal_tools() -> None:
     assert first("booking 2024-05-01", plain, dated) == "b_booking"
 
 
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("the wheather please", "get_weather_forecast"),  # a letter too many
+        ("the wether please", "get_weather_forecast"),  # one missing
+        ("the weatter please", "get_weather_forecast"),  # a wrong one
+        ("the waether please", "get_weather_forecast"),  # two that changed places
+        ("the waetter please", ""),  # two mistakes
+        ("the weather please", "get_weather_forecast"),
+        ("wéather", ""),
+    ],
+)
+def test_a_slip_of_the_pen_is_understood(query: str, expected: str) -> None:
+    """A word that no tool has may be meant for one that differs by a letter."""
+    forecast = ToolReference("get_weather_forecast", "Looks ahead.")
+    assert first(query, forecast, filling=False) == expected
+
+
+def test_what_is_written_right_goes_first() -> None:
+    """A word that is known is not mended, and short words are left alone."""
+    tools = (ToolReference("list_boats", "Boats."), ToolReference("list_boots", "Boots."))
+    index = KeywordToolIndex()
+    index.index_tools("s", tools)
+    assert index.search(ToolSearchRequest("s", "boots", 5)).tool_names == ("list_boots",)
+    assert index.search(ToolSearchRequest("s", "bots", 5)).tool_names == ()
+    assert index.search(ToolSearchRequest("s", "boxts list", 1)).tool_names == ("list_boats",)
+
+
 def test_equal_tools_keep_one_order() -> None:
     """Ties are broken by name, so that results never change between runs."""
     tools = [ToolReference(f"copy_{n:02}", "Makes a photocopy.") for n in range(30)]

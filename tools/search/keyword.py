@@ -77,8 +77,12 @@ class KeywordToolIndex(ToolIndex):
         self, catalog: Catalog[Postings], request: ToolSearchRequest, limit: int
     ) -> tuple[list[Scored], int]:
         unwanted = len(request.exclude)
+        admitted = catalog.admitted(request)
         ranking = Ranking(catalog, self._words, request.query)
-        found, total = ranking.best(limit + unwanted, catalog.admitted(request))
+        found, total = ranking.best(limit + unwanted, admitted)
+        if total < limit:  # there is room for what was perhaps meant
+            ranking = Ranking(catalog, self._words, request.query, misspelt=True)
+            found, total = ranking.best(limit + unwanted, admitted)
         if unwanted:
             found = [
                 pair

@@ -19,12 +19,14 @@ from operator import itemgetter
 
 from chatclient.tools.search.catalog import Catalog, Part
 from chatclient.tools.search.postings import Postings
+from chatclient.tools.search.spelling import neighbours
 from chatclient.tools.search.text import Words, concepts, hinted
 
 Scored = tuple[float, int]
 
 _CONCEPT = 0.35  # what a concept counts beside a word
 _HINT = 0.4  # what the kind of a value counts
+_MISSPELT = 0.5  # what a word counts that is nearly one of the request's
 _CLAUSE = 0.6  # what the best clause counts beside the whole request
 _SERVED = 0.7  # how much of a term is settled by the tool that has most of it
 _FRESH = 0.2  # share of a score that counts only for terms that are still open
@@ -41,12 +43,17 @@ _MINOR = 0.4  # ... for terms that count less than this beside the most telling 
 class Ranking:
     """One search in one catalog."""
 
-    def __init__(self, catalog: Catalog[Postings], words: Words, query: str) -> None:
+    def __init__(
+        self, catalog: Catalog[Postings], words: Words, query: str, *, misspelt: bool = False
+    ) -> None:
         self._parts = [
             (part, part.segment.payload) for part in catalog.parts if part.segment.payload
         ]
         self._size = catalog.size
         self._clauses = [_with_concepts(clause) for clause in words.clauses(query)]
+        if misspelt:
+            for clause in self._clauses:
+                self._correct(clause)
         self._weights: dict[str, float] = {}
         for clause in self._clauses:
             for term, share in clause.items():
@@ -54,9 +61,20 @@ class Ranking:
         for term in hinted(query):
             self._weigh(term, _HINT)
 
+    def _correct(self, clause: dict[str, float]) -> None:
+        """Add to a clause what its unknown words could be meant for."""
+        unknown = [t for t, share in clause.items() if share == 1.0 and not self._frequency(t)]
+        for term in unknown:
+            for neighbour in neighbours(term):
+                if neighbour not in clause and self._frequency(neighbour):
+                    clause[neighbour] = _MISSPELT
+
+    def _frequency(self, term: str) -> int:
+        return sum(postings.frequency(term) for _, postings in self._parts)
+
     def _weigh(self, term: str, share: float) -> None:
         if term not in self._weights:
-            found = sum(postings.frequency(term) for _, postings in self._parts)
+            found = self._frequency(term)
             if found:
                 rarity = math.log(1 + max(0.5, self._size - found + 0.5) / (found + 0.5))
                 self._weights[term] = share * rarity**_RARITY

@@ -1,0 +1,22 @@
+"""Words that are nearly another: a letter wrong, missing or too many, or two in each other's place."""
+
+from collections.abc import Iterator
+
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+_SHORTEST = 5  # letters; shorter words have too many neighbours that mean something else
+
+
+def neighbours(word: str) -> Iterator[str]:
+    """Yield all that *word* could be if somebody has made one mistake; most are no words."""
+    if len(word) < _SHORTEST or not word.isascii() or not word.isalpha():
+        return
+    for at in range(len(word) + 1):
+        before, after = word[:at], word[at:]
+        if after:
+            yield before + after[1:]
+        if len(after) > 1:
+            yield before + after[1] + after[0] + after[2:]
+        for letter in _LETTERS:
+            if after:
+                yield before + letter + after[1:]
+            yield before + letter + after
