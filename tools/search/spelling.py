@@ -1,4 +1,4 @@
-"""Words that are nearly another: a letter wrong, missing or too many, or two in each other's place."""
+"""Words that are nearly another: a letter wrong, missing or too many, or two swapped."""
 
 from collections.abc import Iterator
 
