@@ -1,8 +1,8 @@
 """A process that holds some turns of a conversation with the local model.
 
 `test_live_memory.py` runs it with these arguments: the database, where memory stands (`outside` or
-`inside` the tool loop), the way of asking, and the turns as JSON, each a text and the name of the
-tool that must be called, or null. It prints a line of JSON for each turn.
+`inside` the tool loop), the way of asking, and the turns as JSON, each a text and whether the
+tool is offered. It prints a line of JSON for each turn.
 """
 
 import json
@@ -20,9 +20,13 @@ from chatclient.tools import tool
 
 
 @tool(effect="read")
-def find_trains(city: str) -> list[str]:
-    """Find today's trains to a city."""
-    return ["IC 7 at 09:14"]
+def get_current_weather(city: str) -> dict[str, str | int]:
+    """Get the current weather in a city.
+
+    Args:
+        city: The city's name.
+    """
+    return {"city": city, "temperature_celsius": 19}
 
 
 def main() -> None:
@@ -32,16 +36,15 @@ def main() -> None:
         memory = MessageChatMemoryAdvisor(MessageWindowChatMemory(repository), order=order)
         client = (
             ChatClient.builder(model)
-            .default_system("Answer in one short sentence.")
             .default_advisors(memory)
             .default_options(temperature=0.0, max_tokens=200)
             .build()
         )
         ask = Ask(mode)  # type: ignore[arg-type]  # one of the four, says the test
-        for text, tool_name in json.loads(turns):
+        for text, offered in json.loads(turns):
             request = client.prompt(text).conversation("c-1")
-            if tool_name is not None:
-                request = request.tools(find_trains).options(tool_choice=tool_name)
+            if offered:
+                request = request.tools(get_current_weather)
             asked = ask(request)
             executed = [e.tool_call.arguments for e in asked.executions]
             sys.stdout.write(json.dumps({"text": asked.text, "executed": executed}) + "\n")
