@@ -38,6 +38,8 @@ bench: .venv/dev
 	$(BIN)/python benchmarks/overhead.py --mode async
 	$(BIN)/python benchmarks/throughput.py
 	$(BIN)/python benchmarks/imports.py
+	$(BIN)/python benchmarks/tracing.py
+	$(BIN)/python benchmarks/memory.py
 
 clean:
 	rm -rf .venv site dist .coverage .mypy_cache .pytest_cache .ruff_cache
