@@ -33,11 +33,11 @@ _FRESH = 0.2  # share of a score that counts only for terms that are still open
 _IN_TURN = 12  # tools that are chosen one after another; what follows is not read by models
 _COVERAGE = 0.15  # what a name gains that is all in the query
 _RARITY = 1.1  # exponent of the inverse document frequency
-_CANDIDATES = 30  # tools that are looked at closely, at least ...
+_CANDIDATES = 20  # tools that are looked at closely, at least ...
 _PER_CANDIDATE = 150  # ... and one more for so many tools ...
 _MOST_CANDIDATES = 120  # ... up to this
-_ENOUGH = 40  # times as many nominated tools as are looked at are enough ...
-_MINOR = 0.4  # ... for terms that count less than this beside the most telling one
+_ENOUGH = 20  # times as many nominated tools as are looked at are enough ...
+_MINOR = 0.6  # ... for terms that count less than this beside the most telling one
 
 
 class Ranking:
@@ -120,13 +120,13 @@ class Ranking:
         whole = [0.0] * len(chosen)
         gains: list[dict[str, float]] = [{} for _ in chosen]
         named = [0] * len(chosen)
-        clauses = [[0.0] * len(chosen) for _ in self._clauses]
+        # A request of one clause is scored as a whole.
+        several = self._clauses if len(self._clauses) > 1 else ()
+        clauses = [[0.0] * len(chosen) for _ in several]
         for part, postings in self._parts:
             places = self._places(part, chosen)
             for term, weight in self._weights.items():
-                within = [
-                    row for row, terms in zip(clauses, self._clauses, strict=True) if term in terms
-                ]
+                within = [row for row, terms in zip(clauses, several, strict=True) if term in terms]
                 for place, impact in postings.hits(term, places):
                     gain = weight * impact
                     whole[place] += gain
@@ -208,7 +208,6 @@ def _in_turn(
             if gain > peaks.get(term, 0.0):
                 peaks[term] = gain
     wanted = dict.fromkeys(peaks, 1.0)
-    totals = [sum(each.values()) or 1.0 for each in gains]
     left = sorted(range(len(scores)), key=lambda place: (-scores[place], place))
     found: list[tuple[float, int]] = []
     while left and len(found) < min(limit, _IN_TURN):
@@ -216,8 +215,12 @@ def _in_turn(
         for place in left:
             if scores[place] <= score:
                 break  # nothing that follows can be better
-            fresh = sum(gain * wanted[term] for term, gain in gains[place].items())
-            value = scores[place] * (1 - _FRESH + _FRESH * fresh / totals[place])
+            if not found:  # all is open yet
+                value = scores[place]
+            else:
+                open_ = sum(gain * wanted[term] for term, gain in gains[place].items())
+                total = sum(gains[place].values()) or 1.0
+                value = scores[place] * (1 - _FRESH + _FRESH * open_ / total)
             if value > score:
                 best, score = place, value
         left.remove(best)
