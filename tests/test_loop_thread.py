@@ -12,11 +12,11 @@ from chatclient.runtime import (
     BLOCKING,
     ON_LOOP,
     AsyncEvents,
-    LoopThread,
     Runtime,
     drive,
     drive_stream,
 )
+from chatclient.threads import LoopThread
 
 
 @pytest.fixture

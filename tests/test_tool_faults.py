@@ -367,9 +367,9 @@ def threads_beside_the_private_loop() -> set[threading.Thread]:
 
 def tasks_of_the_private_loop() -> int:
     """Return how many tasks live on loops that run in threads of the library."""
-    from chatclient import runtime
+    from chatclient import threads
 
-    return sum(len(asyncio.all_tasks(loop._loop)) for loop in runtime._loops)
+    return sum(len(asyncio.all_tasks(loop._loop)) for loop in threads._loops)
 
 
 def settled(condition: Callable[[], bool]) -> bool:

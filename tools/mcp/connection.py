@@ -23,7 +23,8 @@ from mcp_types import (
 from pydantic import ValidationError
 
 from chatclient.errors import McpServerError, ToolError, UsageError
-from chatclient.runtime import LoopThread, Runtime
+from chatclient.runtime import Runtime
+from chatclient.threads import LoopThread
 from chatclient.tools.mcp.server import McpServer
 from chatclient.tools.mcp.session import Session
 

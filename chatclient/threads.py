@@ -1,0 +1,166 @@
+"""Threads that a blocking request needs: loops for what is asynchronous, and time-outs."""
+
+import asyncio
+import functools
+import inspect
+import os
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextvars import Context, copy_context
+from typing import Any, Generic, TypeVar, cast
+
+T = TypeVar("T")
+
+_GRACE = 5.0  # seconds a cancelled coroutine on a private loop gets to clean up
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Return whether calling *function* gives a coroutine, also for partials and callables."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(function, "__call__", None)  # noqa: B004 - the method is wanted, not the fact
+    )
+
+
+def call_in_thread(function: Callable[..., Any], args: tuple[Any, ...], timeout: float) -> Any:
+    """Call *function* in a thread that is abandoned when *timeout* has passed."""
+    future: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(function(*args))
+        except BaseException as error:  # noqa: BLE001 - it belongs to the caller
+            future.set_exception(error)
+
+    threading.Thread(target=copy_context().run, args=(run,), daemon=True).start()
+    try:
+        return future.result(timeout)
+    except FutureTimeoutError:
+        if future.done():  # the function's own TimeoutError
+            raise
+        msg = f"no result within {timeout:g} s"
+        raise TimeoutError(msg) from None
+
+
+class LoopThread:
+    """An event loop in a daemon thread, for what is asynchronous while its callers may block.
+
+    The private ones, for the asynchronous parts of blocking requests, live as long as the process:
+    connection pools that a user's tools open on them stay usable from one call to the next.
+    """
+
+    def __init__(self, name: str = "chatclient-loop") -> None:
+        self._loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+        self._loop.close()
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs; the copy in a forked child does not."""
+        return self.thread.is_alive()
+
+    def close(self) -> None:
+        """End the loop and its thread; what still runs on it must have been ended before."""
+        if self.alive:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self.thread.join()
+
+    def soon(self, function: Callable[[], object], context: Context | None = None) -> None:
+        """Call *function* on the loop's thread."""
+        self._loop.call_soon_threadsafe(function, context=context)
+
+    def create_task(self, coroutine: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+        """Begin *coroutine*; to be called on the loop's thread."""
+        return self._loop.create_task(coroutine)
+
+
+class Work(Generic[T]):
+    """Something that runs on a private loop while another thread waits for it."""
+
+    def __init__(
+        self,
+        loop: LoopThread,
+        awaitable: Awaitable[T],
+        context: Context,
+        notify: Callable[[], None],
+    ) -> None:
+        self._loop = loop
+        self._awaitable = awaitable
+        self._notify = notify
+        self._done = threading.Event()
+        self._task: asyncio.Task[T] | None = None
+        self._interrupt: BaseException | None = None
+        loop.soon(self._start, context)
+
+    def interrupt(self) -> None:
+        """Cancel it, without waiting for it to clean up."""
+        self._loop.soon(self._cancel)
+
+    def cancel(self) -> None:
+        """Cancel it, and wait a while for it to clean up."""
+        self.interrupt()
+        self._done.wait(_GRACE)
+
+    def result(self) -> T:
+        """Return what it came to, once it is done."""
+        if self._interrupt is not None:
+            raise self._interrupt
+        return cast("asyncio.Task[T]", self._task).result()
+
+    def _start(self) -> None:
+        self._task = self._loop.create_task(self._run())
+        self._task.add_done_callback(self._finish)
+
+    async def _run(self) -> T:
+        try:
+            return await self._awaitable
+        except (KeyboardInterrupt, SystemExit) as error:
+            # Raised in a task they would end the loop, on which later requests count.
+            self._interrupt = error
+            raise asyncio.CancelledError from error
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def _finish(self, _task: "asyncio.Task[T]") -> None:
+        if inspect.iscoroutine(self._awaitable):
+            self._awaitable.close()  # it may have been cancelled before it began
+        self._done.set()
+        self._notify()
+
+
+_lock = threading.Lock()
+_loops: list[LoopThread] = []
+
+
+def private_loop() -> LoopThread:
+    """Return the private loop, or one more when called from within it.
+
+    An asynchronous tool may make a blocking call whose tools are asynchronous again: waiting for
+    them on the loop that waits would never end, so each such level has a loop of its own.
+    """
+    here = threading.current_thread()
+    with _lock:
+        depth = next((i + 1 for i, loop in enumerate(_loops) if loop.thread is here), 0)
+        if depth == len(_loops):
+            _loops.append(LoopThread())
+        return _loops[depth]
+
+
+def _forget_loops() -> None:
+    """Start anew in a forked child, whose copy of the threads does not run."""
+    global _lock  # noqa: PLW0603 - the parent may have held it while forking
+    _lock = threading.Lock()
+    _loops.clear()
+
+
+os.register_at_fork(after_in_child=_forget_loops)
