@@ -56,6 +56,7 @@ def test_a_service_uses_the_tools_of_a_server(
     assert result.usage.total_tokens > 0
 
 
+@pytest.mark.parametrize("ask", ["call", "astream"], indirect=True)  # each takes its time
 def test_tools_of_a_server_and_of_the_application_in_one_turn(
     ask: Ask, local_model: ChatModel, clock: McpToolCallbackProvider
 ) -> None:
@@ -70,6 +71,7 @@ def test_tools_of_a_server_and_of_the_application_in_one_turn(
     assert "19:00" in called["convert_time"]
 
 
+@pytest.mark.parametrize("ask", ["call", "astream"], indirect=True)  # each takes its time
 def test_tools_of_a_server_are_searched_beside_those_of_the_application(
     ask: Ask, local_model: ChatModel, clock: McpToolCallbackProvider
 ) -> None:
