@@ -1,9 +1,11 @@
 """The advisor chain: what a request passes on its way to the model, and back."""
 
+import inspect
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from types import CoroutineType
 from typing import Any, Protocol, Self
 
 from chatclient.aggregator import MessageAggregator
@@ -12,6 +14,7 @@ from chatclient.events import RoundEnded, TextDelta, events_of
 from chatclient.model import ChatModel
 from chatclient.observation import Step
 from chatclient.operations import TIME_TO_FIRST_CHUNK, AdvisorPass, ModelCall
+from chatclient.options import check_tool_choice
 from chatclient.prompt import Prompt
 from chatclient.response import ChatResponse
 from chatclient.runtime import BLOCKING, Runtime
@@ -174,7 +177,11 @@ def _step(advisor: Advisor, call_next: Next) -> Next:
 
     async def step(request: ChatClientRequest) -> ChatClientResponse:
         with request.runtime.observe(AdvisorPass(name, order, request.prompt)) as observed:
-            response: object = await advisor(request, call_next)
+            pending: Any = advisor(request, call_next)
+            if type(pending) is not CoroutineType and not inspect.isawaitable(pending):
+                msg = f"advisor {name!r} is no coroutine function; write it with `async def`"
+                raise TypeError(msg)
+            response: object = await pending
             observed.result = response
         if not isinstance(response, ChatClientResponse):
             msg = (
@@ -190,6 +197,7 @@ def _step(advisor: Advisor, call_next: Next) -> Next:
 def _model_call(model: ChatModel) -> Next:
     async def call_model(request: ChatClientRequest) -> ChatClientResponse:
         prompt, runtime = request.prompt, request.runtime
+        check_tool_choice(prompt.options)
         conversation_id = request.context.get(CONVERSATION_ID)
         call = ModelCall(model, prompt, runtime.streaming, conversation_id)
         with runtime.observe(call) as observed:

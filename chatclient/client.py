@@ -460,10 +460,11 @@ class ChatClientRequestSpec:
         """Say which conversation this request continues; memory advisors and tools read it.
 
         Raises:
-            UsageError: The id is blank.
+            UsageError: The id is blank, or no text.
         """
-        if not conversation_id.strip():
-            msg = "the conversation id is blank"
+        given: object = conversation_id
+        if not isinstance(given, str) or not given.strip():
+            msg = f"a conversation id is a text that is not blank, not {given!r}"
             raise UsageError(msg)
         return self.advisor_params({CONVERSATION_ID: conversation_id})
 

@@ -8,6 +8,12 @@ from chatclient.errors import UsageError
 from chatclient.tool import ToolCallback
 from chatclient.values import EMPTY, deep_frozen, frozen, merged
 
+_NUMBERS = (
+    *("temperature", "top_p", "top_k", "max_tokens"),
+    *("presence_penalty", "frequency_penalty", "seed"),
+)
+_TOOL_CHOICES = ("auto", "none", "required")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatOptions:
@@ -34,6 +40,9 @@ class ChatOptions:
         tool_context: What the application tells its tools.
         internal_tool_execution_enabled: False hands tool calls back unexecuted.
         extra: Fields for the provider's request that this library does not model.
+
+    Raises:
+        UsageError: A number is none.
     """
 
     model: str | None = None
@@ -57,6 +66,11 @@ class ChatOptions:
     def __post_init__(self) -> None:
         for name in ("tool_context", "extra"):
             object.__setattr__(self, name, frozen(getattr(self, name)))
+        for name in _NUMBERS:
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, int | float):
+                msg = f"{name} is a number, not {value!r}"
+                raise UsageError(msg)
         for name in ("stop", "tool_callbacks", "tool_names"):
             given = getattr(self, name)
             if given is not None and not isinstance(given, tuple):
@@ -127,6 +141,22 @@ def checked(kind: type[ChatOptions], values: Mapping[str, Any]) -> dict[str, Any
         )
         raise UsageError(msg)
     return dict(values)
+
+
+def check_tool_choice(options: ChatOptions) -> None:
+    """Make sure that a tool that must be called is offered; providers only say that it is not.
+
+    Raises:
+        UsageError: It is not.
+    """
+    choice = options.tool_choice
+    if choice is None or choice in _TOOL_CHOICES:
+        return
+    offered = [callback.definition.name for callback in options.tool_callbacks or ()]
+    if choice not in offered:
+        names = f"the tools are {', '.join(offered)}" if offered else "there are no tools"
+        msg = f"tool_choice is auto, none, required or the name of a tool, not {choice!r}; {names}"
+        raise UsageError(msg)
 
 
 NO_OPTIONS = ChatOptions()

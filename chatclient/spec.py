@@ -83,8 +83,11 @@ class RequestSpec:
         metadata: Mapping[str, Any] | None,
     ) -> Self:
         """Return this with a user text, or more params and media for the present one."""
-        media = (media,) if isinstance(media, Media) else tuple(media)
-        return replace(self, user=self.user.updated(text, params, media, metadata))
+        several: tuple[Any, ...] = (media,) if isinstance(media, Media) else tuple(media)
+        if strange := [each for each in several if not isinstance(each, Media)]:
+            msg = f"{strange[0]!r} is no Media; make one: Media('image/png', data or URL)"
+            raise UsageError(msg)
+        return replace(self, user=self.user.updated(text, params, several, metadata))
 
     def with_messages(self, messages: Iterable[Message | Iterable[Message]]) -> Self:
         """Return this with more messages, given one by one or as collections."""

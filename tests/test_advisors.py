@@ -1,5 +1,6 @@
 """The advisor chain: order, context, repeating, and what is streamed past it."""
 
+import asyncio
 import logging
 from typing import Any
 
@@ -122,6 +123,30 @@ def test_what_cannot_be_called_is_no_advisor(wrong: Any) -> None:
     """An advisor has to be callable; a class instead of an instance is refused."""
     with pytest.raises(TypeError, match="no advisor"):
         ChatClient.builder(ScriptedModel("ok")).default_advisors(wrong)
+
+
+def test_a_plain_function_is_no_advisor(ask: Ask) -> None:
+    """The error says what to write in its place."""
+
+    def plain(request: ChatClientRequest, call_next: Next) -> Any:
+        return None
+
+    client = ChatClient.builder(ScriptedModel("ok")).default_advisors(plain).build()
+    with pytest.raises(TypeError, match="'plain' is no coroutine function; write it with `async"):
+        ask(client.prompt("x"))
+
+
+def test_a_function_that_returns_an_awaitable_is_an_advisor() -> None:
+    """Such as a future of an event loop."""
+
+    async def main() -> str:
+        def plain(request: ChatClientRequest, call_next: Next) -> Any:
+            return asyncio.ensure_future(call_next(request))  # type: ignore[arg-type]
+
+        client = ChatClient.builder(ScriptedModel("ok")).default_advisors(plain).build()
+        return await client.prompt("x").acall().content()
+
+    assert asyncio.run(main()) == "ok"
 
 
 def test_an_advisor_may_rewrite_what_is_streamed(ask: Ask) -> None:

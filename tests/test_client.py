@@ -591,10 +591,37 @@ def test_print_shows_the_chain_in_order() -> None:
     assert repr(client) == "ChatClient(gpt-x)"
 
 
-def test_a_conversation_needs_an_id() -> None:
-    """A blank conversation id is refused."""
+@pytest.mark.parametrize("nothing", [" ", "", None, 7])
+def test_a_conversation_needs_an_id(nothing: Any) -> None:
+    """A conversation id that is blank, or no text, is refused."""
     with pytest.raises(UsageError, match="conversation id"):
-        ChatClient.create(ScriptedModel("never")).prompt("Hi").conversation(" ")
+        ChatClient.create(ScriptedModel("never")).prompt("Hi").conversation(nothing)
+
+
+@pytest.mark.parametrize("media", ["picture.png", [Path("picture.png")], [b"1"]])
+def test_media_are_media(media: Any) -> None:
+    """A path or a text in place of a medium is a mistake, told before anything is sent."""
+    request = ChatClient.create(ScriptedModel("never")).prompt()
+    with pytest.raises(UsageError, match="is no Media; make one"):
+        request.user("What is this?", media=media)
+
+
+@pytest.mark.parametrize(("tools", "told"), [((), "there are no tools"), ((ping,), "are ping")])
+def test_a_tool_that_must_be_called_is_offered(ask: Ask, tools: Any, told: str) -> None:
+    """A name that is none of the request's tools is refused, and nothing is sent."""
+    model = ScriptedModel("never")
+    request = ChatClient.create(model).prompt("Hi").tools(*tools).options(tool_choice="pong")
+    with pytest.raises(UsageError, match=f"not 'pong'; .*{told}"):
+        ask(request)
+    assert model.prompts == []
+
+
+def test_a_tool_that_is_offered_may_have_to_be_called(ask: Ask) -> None:
+    """By its name, like the three words that name none."""
+    for choice in ("ping", "auto", "none", "required"):
+        model = ScriptedModel("pong")
+        ask(ChatClient.create(model).prompt("Hi").tools(ping).options(tool_choice=choice))
+        assert model.prompts[0].options.tool_choice == choice
 
 
 def test_a_deadline_lies_ahead() -> None:

@@ -160,6 +160,29 @@ def test_foreign_options_are_dropped() -> None:
 # --- changes --------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "temperature",
+        "top_p",
+        "top_k",
+        "max_tokens",
+        "presence_penalty",
+        "frequency_penalty",
+        "seed",
+    ],
+)
+def test_numbers_are_numbers(name: str) -> None:
+    """A text in place of one is refused where it is given, however it is given."""
+    wrong: Any = {name: "hot"}
+    with pytest.raises(UsageError, match=f"{name} is a number, not 'hot'"):
+        ChatOptions(**wrong)
+    with pytest.raises(UsageError, match=f"{name} is a number, not 'hot'"):
+        ChatOptions().mutate(**wrong)
+    right: Any = {name: 1}
+    assert getattr(ChatOptions(**right), name) == 1
+
+
 def test_mutate_changes_a_copy() -> None:
     """The options themselves stay as they were; None takes an option back."""
     options = AcmeOptions(effort="low", seed=1)

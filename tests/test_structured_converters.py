@@ -291,6 +291,12 @@ def test_types_that_cannot_be_hashed_are_read_as_well() -> None:
 
 
 @pytest.mark.parametrize("kind", [object(), type(lambda: None)])
+def test_a_function_is_no_type() -> None:
+    """It is refused before anything is sent."""
+    with pytest.raises(UsageError, match="<lambda> is a function"):
+        converter_of(lambda: 3)
+
+
 def test_a_type_without_schema_is_refused(kind: Any) -> None:
     """The error comes before anything is sent."""
     with pytest.raises(UsageError, match="no model can be asked for"):

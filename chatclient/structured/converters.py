@@ -4,6 +4,7 @@ import functools
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
+from types import FunctionType
 from typing import Any, Generic, Protocol, TypeVar, cast, get_args, overload, runtime_checkable
 
 from pydantic import TypeAdapter, ValidationError
@@ -222,6 +223,9 @@ def converter_of(kind: Any) -> StructuredOutputConverter[Any]:
         return kind
     if kind is str:
         return _TEXT
+    if isinstance(kind, FunctionType):
+        msg = f"{kind.__name__} is a function; an answer is read as a type, or by a converter"
+        raise UsageError(msg)
     try:
         return _converter_of(kind)
     except TypeError:  # what is said about the type cannot be hashed
