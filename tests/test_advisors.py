@@ -141,7 +141,7 @@ def test_a_function_that_returns_an_awaitable_is_an_advisor() -> None:
 
     async def main() -> str:
         def plain(request: ChatClientRequest, call_next: Next) -> Any:
-            return asyncio.ensure_future(call_next(request))  # type: ignore[arg-type]
+            return asyncio.ensure_future(call_next(request))
 
         client = ChatClient.builder(ScriptedModel("ok")).default_advisors(plain).build()
         return await client.prompt("x").acall().content()
