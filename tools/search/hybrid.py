@@ -19,7 +19,7 @@ from chatclient.tools.search.index import (
 log = get_logger(__name__)
 
 _DEPTH = 50  # results that each index is asked for, at least
-_BY_MEANING = 1.2  # what every index but the first counts: measured with words first, MiniLM second
+_BY_MEANING = 0.7  # what every index but the first counts: measured with words first, MiniLM second
 
 
 class HybridToolIndex(ToolIndex):
@@ -30,7 +30,7 @@ class HybridToolIndex(ToolIndex):
 
     Args:
         *indexes: Whom to ask, such as a `KeywordToolIndex` and a `VectorToolIndex`.
-        weights: What each counts; None for 1.0 for the first and 1.2 for each other.
+        weights: What each counts; None for 1.0 for the first and 0.7 for each other.
         max_results: How many tools a search gives that does not say.
 
     Raises:
