@@ -291,12 +291,6 @@ def test_types_that_cannot_be_hashed_are_read_as_well() -> None:
 
 
 @pytest.mark.parametrize("kind", [object(), type(lambda: None)])
-def test_a_function_is_no_type() -> None:
-    """It is refused before anything is sent."""
-    with pytest.raises(UsageError, match="<lambda> is a function"):
-        converter_of(lambda: 3)
-
-
 def test_a_type_without_schema_is_refused(kind: Any) -> None:
     """The error comes before anything is sent."""
     with pytest.raises(UsageError, match="no model can be asked for"):
@@ -553,3 +547,9 @@ def test_fields_are_found_by_their_aliases() -> None:
     values = parts(Row, '{"rowId": 7, "sort": "a", "label": "x"}')
 
     assert [(v.row_id, v.kind) for v in values][:2] == [(7, None), (7, "")]
+
+
+def test_a_function_is_no_type() -> None:
+    """It is refused before anything is sent."""
+    with pytest.raises(UsageError, match="<lambda> is a function"):
+        converter_of(lambda: 3)
