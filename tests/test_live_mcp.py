@@ -26,6 +26,7 @@ def clock() -> Iterator[McpToolCallbackProvider]:
         yield provider
 
 
+@pytest.mark.parametrize("ask", ["call", "astream"], indirect=True)
 def test_the_model_calls_a_tool_of_a_server(
     ask: Ask, local_model: ChatModel, clock: McpToolCallbackProvider
 ) -> None:

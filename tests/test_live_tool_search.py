@@ -55,6 +55,7 @@ class Seen:
         return await call_next(request)
 
 
+@pytest.mark.parametrize("ask", ["call", "astream"], indirect=True)  # each takes its time
 def test_the_model_finds_one_tool_among_two_hundred(ask: Ask, local_model: ChatModel) -> None:
     """It searches, calls what it found, and need not search again in the next turn."""
     seen = Seen()
