@@ -1,6 +1,6 @@
 """What the library costs beside a hand-written loop over httpx, in client CPU time.
 
-    python benchmarks/overhead.py [--repeat 15] [--mode blocking|async]
+    python benchmarks/overhead.py [--repeat 31] [--mode blocking|async]
 
 A stub server runs in a process of its own. Each job is done by a loop as one would write it by
 hand (httpx and json, nothing cached) and by a `ChatClient`, in turn; the medians of this process's
@@ -142,7 +142,7 @@ def compare(name: str, by_hand: Any, ours: Any, aim: float, repeat: int) -> None
 def main() -> None:
     """Print a row for each job."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--repeat", type=int, default=15)
+    parser.add_argument("--repeat", type=int, default=31)
     parser.add_argument("--mode", choices=["blocking", "async"], default="blocking")
     parser.add_argument("--only", default="")
     arguments = parser.parse_args()

@@ -41,12 +41,17 @@ class MessageAggregator:
     def add(self, chunk: ChatResponse | str) -> None:
         """Take the next chunk; a text stands for the next piece of the first generation's text."""
         if isinstance(chunk, str):
-            self._builder(0).add_text(chunk)
+            self.add_text(chunk)
             return
         for generation in chunk.generations:
             self._builder(generation.index).add(generation)
         if chunk.metadata is not NO_METADATA:
             self._metadata = _joined(self._metadata, chunk.metadata)
+
+    def add_text(self, text: str) -> None:
+        """Take the next piece of the first generation's text."""
+        builder = self._generations.get(0) or self._builder(0)
+        builder.add_text(text)
 
     def _builder(self, index: int) -> "_GenerationBuilder":
         builder = self._generations.get(index)

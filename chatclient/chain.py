@@ -224,11 +224,12 @@ async def _stream_model(
                 if started is not None:
                     observed.note(TIME_TO_FIRST_CHUNK, time.perf_counter() - started)
                     started = None
-                aggregator.add(chunk)
                 if isinstance(chunk, str):  # nearly every chunk there is
+                    aggregator.add_text(chunk)
                     if chunk:
                         await emit(TextDelta(chunk))
                     continue
+                aggregator.add(chunk)
                 result = chunk.result
                 if result is not None and not result.index:  # further answers are not streamed
                     for event in events_of(result.output):
