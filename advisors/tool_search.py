@@ -5,6 +5,7 @@ import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TypedDict, Unpack
+from uuid import uuid4
 
 from chatclient.advisors.tool_calling import (
     EARLIER_MESSAGES,
@@ -236,14 +237,20 @@ class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
         A session without an id is searched under the name of its catalog, which all such sessions
         with the same tools have in common.
         """
-        for _attempt in range(_ATTEMPTS if session.id else 0):
-            response, undisturbed = await self._find_as(session.id, session, request, runtime)
+        index_id = session.id or session.catalog.key
+        if not session.id:
+            await self._make_room(index_id, runtime)
+        for _attempt in range(_ATTEMPTS):
+            response, undisturbed = await self._find_as(index_id, session, request, runtime)
             if undisturbed:
                 return response
-        # Nobody disturbs a name that stands for the tools themselves.
-        await self._make_room(session.catalog.key, runtime)
-        response, _ = await self._find_as(session.catalog.key, session, request, runtime)
-        return response
+        # Nobody disturbs a name that nobody else knows; the tools are indexed already.
+        index_id = f"{session.catalog.key}-{uuid4().hex}"
+        await self.tool_index.put(index_id, session.catalog.references, runtime)
+        try:
+            return await self.tool_index.find(replace(request, session_id=index_id), runtime)
+        finally:
+            await self.tool_index.drop(index_id, runtime)
 
     async def _find_as(
         self, index_id: str, session: SearchSession, request: ToolSearchRequest, runtime: Runtime

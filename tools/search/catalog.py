@@ -163,6 +163,8 @@ class Catalogs(Generic[P]):
             before = self._sessions.get(session_id)
             catalog = self._catalogs.get(key)
             if catalog is None:
+                # Also one that was known a moment ago: somebody may have dropped it since.
+                unique = unique or _by_name(given)
                 catalog = self._add(Catalog(key, self._parts(unique, before)))
             self._recent[key] = given
             self._recent.move_to_end(key)
@@ -212,14 +214,15 @@ class Catalogs(Generic[P]):
         dropped: list[Segment[P]] = []
         for key in list(self._recent)[: max(0, len(self._recent) - _KEPT)]:
             del self._recent[key]
-            if not self._catalogs[key].sessions:
+            if key in self._catalogs and not self._catalogs[key].sessions:
                 dropped += self._drop(self._catalogs[key])
         if catalog is not None and not catalog.sessions and catalog.key not in self._recent:
             dropped += self._drop(catalog)
         return tuple(dropped)
 
     def _drop(self, catalog: Catalog[P]) -> Iterator[Segment[P]]:
-        del self._catalogs[catalog.key]
+        if self._catalogs.get(catalog.key) is catalog:  # there may be a newer one by now
+            del self._catalogs[catalog.key]
         for part in catalog.parts:
             part.segment.users -= 1
             if not part.segment.users:
