@@ -2,6 +2,8 @@
 
 import copy
 import sys
+import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -136,6 +138,59 @@ def test_a_segment_is_dropped_with_its_last_catalog() -> None:
 
     assert one.parts[0].segment not in dropped
     assert set(catalogs.clear()) >= {part.segment for part in two.parts}
+
+
+def test_a_session_that_moves_on_lets_go_once() -> None:
+    """Of what it had, and of what is too old to be kept, even where both are the same."""
+    catalogs: Catalogs[None] = Catalogs()
+    catalogs.assign("s", tools(1000))  # shares its segment with the next
+    shared = catalogs.assign("other", (*tools(1000), *tools(1, 5000))).catalog
+    assert shared is not None
+    for start in range(10_000, 16_000, 1000):  # as many as are kept, then one more
+        catalogs.assign(f"s{start}", tools(100, start))
+
+    change = catalogs.assign("s", tools(100, 20_000))
+
+    assert change.catalog is catalogs.of("s")
+    assert change.dropped == ()
+    assert [part.segment.users for part in shared.parts] == [1, 1]
+    assert catalogs.remove("other").dropped == tuple(part.segment for part in shared.parts)
+
+
+class _Busy:
+    """A lock with somebody who gets it as soon as it is free for the first time."""
+
+    def __init__(self, meanwhile: Callable[[], object]) -> None:
+        self._lock = threading.Lock()
+        self._meanwhile: Callable[[], object] | None = meanwhile
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+        meanwhile, self._meanwhile = self._meanwhile, None
+        if meanwhile is not None:
+            meanwhile()
+
+
+def test_a_catalog_that_is_dropped_while_it_is_given_out_is_made_anew() -> None:
+    """It has its tools, though it was known a moment ago and no longer is."""
+    catalogs: Catalogs[None] = Catalogs()
+    given = tools(100)
+
+    def meanwhile() -> None:
+        catalogs.remove("first")
+        for start in range(1000, 11_000, 1000):
+            catalogs.assign(f"s{start}", tools(100, start))
+
+    known = catalogs.assign("first", given).catalog
+    catalogs._lock = _Busy(meanwhile)  # type: ignore[assignment]
+    again = catalogs.assign("second", given).catalog
+
+    assert again is not None
+    assert again is not known
+    assert again.size == 100
 
 
 def test_the_same_tuple_costs_nothing() -> None:

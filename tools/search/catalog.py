@@ -7,6 +7,7 @@ other's segments, without the tools that are gone, and of one more segment for t
 change costs what has changed, and sessions that have a few tools of their own share the rest.
 """
 
+import itertools
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -211,18 +212,18 @@ class Catalogs(Generic[P]):
         """Note that one session less has *catalog*; forget what nobody had for long."""
         if catalog is not None:
             catalog.sessions -= 1
-        dropped: list[Segment[P]] = []
-        for key in list(self._recent)[: max(0, len(self._recent) - _KEPT)]:
+        over = list(self._recent)[: max(0, len(self._recent) - _KEPT)]
+        for key in over:
             del self._recent[key]
-            if key in self._catalogs and not self._catalogs[key].sessions:
-                dropped += self._drop(self._catalogs[key])
-        if catalog is not None and not catalog.sessions and catalog.key not in self._recent:
-            dropped += self._drop(catalog)
-        return tuple(dropped)
+        # The one that was released may be among those that are too many.
+        unwanted = {key: self._catalogs[key] for key in over}
+        if catalog is not None and catalog.key not in self._recent:
+            unwanted[catalog.key] = catalog
+        dropped = (self._drop(each) for each in unwanted.values() if not each.sessions)
+        return tuple(itertools.chain.from_iterable(dropped))
 
     def _drop(self, catalog: Catalog[P]) -> Iterator[Segment[P]]:
-        if self._catalogs.get(catalog.key) is catalog:  # there may be a newer one by now
-            del self._catalogs[catalog.key]
+        del self._catalogs[catalog.key]
         for part in catalog.parts:
             part.segment.users -= 1
             if not part.segment.users:
