@@ -154,7 +154,6 @@ def test_a_session_that_moves_on_lets_go_once() -> None:
     assert change.catalog is catalogs.of("s")
     assert change.dropped == ()
     assert [part.segment.users for part in shared.parts] == [1, 1]
-    assert catalogs.remove("other").dropped == tuple(part.segment for part in shared.parts)
 
 
 class _Busy:
