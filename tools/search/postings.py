@@ -8,7 +8,7 @@ term is in the name.
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from chatclient.tools.search.index import ToolReference
@@ -144,7 +144,3 @@ class Postings:
     def name_length(self, tool: int) -> int:
         """Return how many different terms the name of a tool has."""
         return self._name_lengths[tool]
-
-    def vocabulary(self) -> Iterable[str]:
-        """Return all terms, without the concepts."""
-        return (term for term in self._terms if term[0] != "#")
