@@ -2,9 +2,10 @@
 
 An `Operation` describes itself: by a name, by attributes named as in OpenTelemetry's conventions
 for generative AI (our own begin with `chatclient.`), and by its content, which is for opted-in eyes
-only. Observers travel with the request's runtime. There are two in the library: the trail that
-every response carries, and `chatclient.telemetry`, which makes spans and metrics when the
-application has set up OpenTelemetry.
+only. A `Step` is an operation while it runs, and what is known of it afterwards; the steps of a
+request are its trail. Observers travel with the request's runtime. There are two in the library:
+`chatclient.telemetry`, which makes spans and metrics when the application has set up OpenTelemetry,
+and `chatclient.operation_log`, which writes a line of each while somebody listens at debug.
 """
 
 import time
