@@ -6,7 +6,6 @@ own with `capture_content=True`, or set `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESS
 """
 
 import os
-import time
 from collections.abc import Callable, Mapping
 from contextvars import Token
 from functools import lru_cache
@@ -134,17 +133,15 @@ class Telemetry:
 class _Spanned:
     """An operation with its span."""
 
-    __slots__ = ("_span", "_started", "_telemetry", "_token")
+    __slots__ = ("_span", "_telemetry", "_token")
 
     def __init__(self, telemetry: Telemetry, span: Span, token: Token[Context]) -> None:
         self._telemetry = telemetry
         self._span = span
         self._token = token
-        self._started = time.perf_counter()
 
     def end(self, ended: Step, error: BaseException | None) -> None:
         """End the span, with what became known."""
-        seconds = time.perf_counter() - self._started
         otel_context.detach(self._token)
         span, operation, result = self._span, ended.operation, ended.result
         outcome = {} if result is None else operation.outcome(result)
@@ -159,7 +156,7 @@ class _Spanned:
                 span.set_status(Status(StatusCode.ERROR, str(error)))
         span.end()
         attributes = {**operation.attributes(), **found}
-        self._telemetry.count(operation, seconds, attributes, error_type)
+        self._telemetry.count(operation, ended.seconds or 0.0, attributes, error_type)
 
 
 def active(observers: tuple[Observer, ...]) -> tuple[Observer, ...]:
