@@ -1,12 +1,16 @@
 """The stem of an English word, after Porter's second algorithm (snowballstem.org/algorithms)."""
 
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 
 _VOWELS = "aeiouy"
 _VOWEL = re.compile("[aeiouy]")
+_VOWEL_AND_CONSONANT = re.compile("[aeiouy][^aeiouy]")
+_CONSONANT_Y = re.compile("(?:^|(?<=[aeiouy]))y")
 _SHORT_END = re.compile(r"(^[aeiouy][^aeiouy]|[^aeiouy][aeiouy][^aeiouywxY])$")
 _EARLY_REGIONS = ("gener", "commun", "arsen")
+_TENSES = ("eed", "ed", "ing", "ly")
 _DOUBLES = ("bb", "dd", "ff", "gg", "mm", "nn", "pp", "rr", "tt")
 
 # Longer endings stand before those that they end in.
@@ -20,6 +24,8 @@ _THIRD = {
     "ational": "ate", "tional": "tion", "alize": "al", "icate": "ic", "iciti": "ic", "ical": "ic",
     "ful": "", "ness": "",
 }  # fmt: skip
+_SECOND_ENDINGS = tuple(_SECOND)
+_THIRD_ENDINGS = tuple(_THIRD)
 _FOURTH = (
     "ement", "ance", "ence", "able", "ible", "ment", "ant", "ent", "ism", "ate", "iti", "ous",
     "ive", "ize", "al", "er", "ic",
@@ -28,17 +34,18 @@ _FOURTH = (
 
 @lru_cache(4096)
 def stem(word: str) -> str:
-    """Return the stem of *word*, which is in lower case; what is not ASCII stays as it is."""
-    if len(word) < 3 or not word.isascii():  # noqa: PLR2004
+    """Return the stem of *word*, which is in lower case; ASCII letters only, others stay."""
+    if len(word) < 3 or not word.isascii() or not word.isalpha():  # noqa: PLR2004
         return word
-    word = re.sub("(?:^|(?<=[aeiouy]))y", "Y", word)  # here a consonant
+    if "y" in word:
+        word = _CONSONANT_Y.sub("Y", word)
     first = _region(word)
     second = _after_consonant(word, first)
     word = _past_and_present(_plural(word), first)
     if len(word) > 2 and word[-1] in "yY" and word[-2] not in _VOWELS:  # noqa: PLR2004
         word = word[:-1] + "i"
     word = _derivation(word, first)
-    word = _replaced(word, _THIRD, first)
+    word = _replaced(word, _THIRD, _THIRD_ENDINGS, first)
     if word.endswith("ative") and len(word) - 5 >= second:
         word = word[:-5]
     word = _residue(word, second)
@@ -54,10 +61,8 @@ def _region(word: str) -> int:
 
 def _after_consonant(word: str, start: int) -> int:
     """Return where the part after the first consonant that follows a vowel begins."""
-    for i in range(start + 1, len(word)):
-        if word[i] not in _VOWELS and word[i - 1] in _VOWELS:
-            return i + 1
-    return len(word)
+    found = _VOWEL_AND_CONSONANT.search(word, start)
+    return found.end() if found else len(word)
 
 
 def _plural(word: str) -> str:
@@ -71,6 +76,8 @@ def _plural(word: str) -> str:
 
 
 def _past_and_present(word: str, region: int) -> str:
+    if not word.endswith(_TENSES):
+        return word
     for ending in ("eedly", "eed"):
         if word.endswith(ending):
             cut = len(word) - len(ending)
@@ -94,25 +101,24 @@ def _mended(base: str, region: int) -> str:
 def _derivation(word: str, region: int) -> str:
     if word.endswith("logi"):
         return word[:-1] if len(word) - 3 >= region else word
-    changed = _replaced(word, _SECOND, region)
-    if changed == word and word.endswith("li") and not word.endswith(tuple(_SECOND)):
+    changed = _replaced(word, _SECOND, _SECOND_ENDINGS, region)
+    if changed == word and word.endswith("li") and not word.endswith(_SECOND_ENDINGS):
         return word[:-2] if len(word) - 2 >= region and word[-3] in "cdeghkmnrt" else word
     return changed
 
 
-def _replaced(word: str, endings: dict[str, str], region: int) -> str:
-    for ending, instead in endings.items():
-        if word.endswith(ending):
-            cut = len(word) - len(ending)
-            return word[:cut] + instead if cut >= region else word
-    return word
+def _replaced(word: str, changes: Mapping[str, str], endings: tuple[str, ...], region: int) -> str:
+    if not word.endswith(endings):
+        return word
+    ending = next(filter(word.endswith, endings))
+    cut = len(word) - len(ending)
+    return word[:cut] + changes[ending] if cut >= region else word
 
 
 def _residue(word: str, region: int) -> str:
-    for ending in _FOURTH:
-        if word.endswith(ending):
-            cut = len(word) - len(ending)
-            return word[:cut] if cut >= region else word
+    if word.endswith(_FOURTH):
+        cut = len(word) - len(next(filter(word.endswith, _FOURTH)))
+        return word[:cut] if cut >= region else word
     if word.endswith(("sion", "tion")) and len(word) - 3 >= region:
         return word[:-3]
     return word
