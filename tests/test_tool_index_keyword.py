@@ -154,7 +154,7 @@ def test_words_for_the_same_are_understood() -> None:
 )  # fmt: skip
 def test_values_tell_what_they_are_for(query: str, terms: set[str]) -> None:
     """The kinds of values in a request hint at the parameters that take them."""
-    assert hinted(query) == terms
+    assert hinted(query, Words().terms(query)) == terms
 
 
 def test_a_value_decides_between_equal_tools() -> None:
@@ -205,8 +205,79 @@ def test_equal_tools_keep_one_order() -> None:
     assert found == tuple(f"copy_{n:02}" for n in range(5))
 
 
+def test_a_name_that_is_asked_for_is_found() -> None:
+    """The exact name of a tool counts more than all words that another one shares with it."""
+    tools = [
+        ToolReference(f"{city}_time", f"The current time: get the current time of {city}.")
+        for city in ("rome", "oslo", "bonn", "cork", "lima", "kyiv")
+    ]
+    named = ToolReference("get_current_time", "Reads a clock.", parameters(place="Where it hangs"))
+
+    query = "Use get_current_time to find out what the current time of Rome or Oslo is"
+    assert first(query, *tools, named) == "get_current_time"
+
+
+def test_an_allowed_value_tells_what_is_meant() -> None:
+    """Who asks for a value that only one tool allows gets that tool, whatever it is called."""
+    schema = {"type": "object", "properties": {"kind": {"enum": ["walnut", "oak"]}}}
+    tools = (ToolReference("b_wood", "Orders wood.", schema), ToolReference("a_wood", "Orders it."))
+
+    assert first("wood, oak", *tools) == "b_wood"
+
+
+def test_what_asks_for_less_goes_first() -> None:
+    """Of tools that fit alike, the one with fewer required arguments is tried first."""
+    schema = parameters(one="x", two="x", three="x")
+    demanding = ToolReference("a_raft", "Builds it.", {**schema, "required": ["one", "two"]})
+    modest = ToolReference("b_raft", "Builds it.", {**schema, "required": []})
+
+    assert first("raft", demanding, modest) == "b_raft"
+
+
+def test_what_is_about_nothing_else_goes_first() -> None:
+    """A tool that is about what is asked for comes before one that is about much else, too."""
+    broad = ToolReference("a_one", "Kites, boats, balloons, planes, gliders, trains and rockets.")
+    narrow = ToolReference("b_one", "Boats, kites.")
+
+    assert first("kites and boats", broad, narrow) == "b_one"
+
+
+def test_as_many_are_found_as_are_asked_for() -> None:
+    """A frequent word finds more tools than it nominates when more are wanted."""
+    index = KeywordToolIndex()
+    index.index_tools("s", [ToolReference(f"item_{n}", "Handles it.") for n in range(1000)])
+
+    assert len(index.search(ToolSearchRequest("s", "item", 300)).tool_names) == 300
+
+
+def test_the_weak_are_found_when_the_strong_are_gone() -> None:
+    """Tools that were taken away take no place from those that are left."""
+    index = KeywordToolIndex()
+    strong = [ToolReference(f"kite_{n}", "Kites.") for n in range(240)]
+    weak = [ToolReference(f"thing_{n}", "A thing for toys and such as a kite.") for n in range(780)]
+    index.index_tools("s", (*strong, *weak))
+    index.index_tools("s", weak)
+
+    found = index.search(ToolSearchRequest("s", "kite", 5)).tool_names
+    assert len(found) == 5
+    assert all(name.startswith("thing_") for name in found)
+
+
+def test_whom_a_filter_admits_is_found_among_thousands() -> None:
+    """A filter is no post-filter: the one tool of a category is found, however weak it is."""
+    index = KeywordToolIndex()
+    others = [ToolReference(f"kite_{n}", "Kites.") for n in range(2000)]
+    own = ToolReference(
+        "thing", "A thing for toys and such as a kite.", categories=frozenset({"toys"})
+    )
+    index.index_tools("s", (*others, own))
+
+    request = ToolSearchRequest("s", "kite", 5, category_filter=frozenset({"toys"}))
+    assert index.search(request).tool_names == ("thing",)
+
+
 def test_large_catalogs_are_searched_by_their_telling_words() -> None:
-    """Frequent words nominate no more once rare ones have found enough; the best stay the same."""
+    """A frequent word nominates few of its tools, a rare one all; the best stay the same."""
     index = KeywordToolIndex()
     tools = [ToolReference(f"item_{n}", f"Handles an item of group {n % 3}.") for n in range(2000)]
     index.index_tools("s", (*tools, ToolReference("zebra_item", "About a zebra, an item.")))
@@ -247,4 +318,4 @@ def test_real_requests_find_their_tools() -> None:
         ]
         shares.append(sum(hits) / len(hits))
 
-    assert sum(shares) / len(shares) > 0.79
+    assert sum(shares) / len(shares) > 0.81

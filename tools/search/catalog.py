@@ -9,6 +9,7 @@ change costs what has changed, and sessions that have a few tools of their own s
 
 import itertools
 import threading
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -68,6 +69,11 @@ class Part(Generic[P]):
         for number, reference in enumerate(self.segment.references):
             if number not in self.removed:
                 yield number, reference
+
+    def among(self, numbers: Sequence[int]) -> Sequence[int]:
+        """Return those of *numbers*, which are in order, that tools of this part have."""
+        end = self.offset + len(self.segment.references)
+        return numbers[bisect_left(numbers, self.offset) : bisect_left(numbers, end)]
 
     def __len__(self) -> int:
         return len(self.segment.references) - len(self.removed)

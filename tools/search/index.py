@@ -139,7 +139,8 @@ class ToolSearchResponse:
 
     Attributes:
         tool_references: The tools, best first, each with its score.
-        total_matches: How many tools fit at all, before the limit.
+        total_matches: How many tools fit, before the limit. A large catalog may have more: who has
+            nothing but a word that most tools have is not looked at.
         search_type: Which kind of index has answered.
         query: What was asked.
         seconds: How long the search took.

@@ -1,15 +1,17 @@
-"""What a keyword index holds of some tools: for each term, which of them have it and how much.
+"""What a keyword index holds of some tools: which of them have a term, which terms each has.
 
 The impact of a term on a tool depends on the tool alone: field lengths are compared with fixed
 typical ones, which on real catalogs serve as well as their own averages. So tools that were indexed
-at different times can be searched together. It is held in one byte, whose lowest bit says that the
-term is in the name.
+at different times can be searched together. It is held in one byte, the two lowest bits of which
+say whether the term is in the name and whether it is in a value that a parameter allows.
+
+All is there twice: by term, to find tools, and by tool, to look at those closely.
 """
 
 from array import array
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from chatclient.tools.search.index import ToolReference
 from chatclient.tools.search.text import Words, concepts, parameter_texts
@@ -31,38 +33,47 @@ class _Field:
 
 # Tuned on half of the development queries over 16,000 tools, checked on the other half.
 _NAME = _Field(1.7, 1.0, 4.0)
-_SUMMARY = _Field(1.0, 0.75, 11.5)
-_PARAMETER_NAMES = _Field(0.46, 1.0, 4.3)
-_PARAMETER_DESCRIPTIONS = _Field(0.30, 0.45, 14.0)
+_SUMMARY = _Field(0.6, 0.45, 11.5)
+_PARAMETER_NAMES = _Field(0.46, 0.6, 4.3)
+_PARAMETER_DESCRIPTIONS = _Field(0.30, 0.27, 14.0)
 _VALUES = _Field(0.17, 1.0, 1.3)
-_SATURATION = 1.15
+_SATURATION = 0.8
 _LEVELS = 255
-_SEARCHED = 8  # entries per tool asked for, from which on searching is cheaper than reading
+
+IN_NAME = 1
+"""The bit of an impact that says that the term is in the name of the tool."""
+IN_VALUES = 2
+"""The bit of an impact that says that the term is in a value that a parameter allows."""
+_FLAGS = IN_NAME | IN_VALUES
 
 
 def impacts(reference: ToolReference, words: Words) -> dict[str, int]:
-    """Return the impact of each term and concept on a tool: 1 to 255, odd for those in the name."""
+    """Return the impact of each term and concept on a tool: up to 255, its flags included."""
     names, descriptions, values = parameter_texts(reference.parameters)
     in_name = words.terms(reference.tool_name)
+    in_values = words.terms(" ".join(values))
     occurrences: dict[str, float] = {}
     for spec, terms in (
         (_NAME, in_name),
         (_SUMMARY, words.terms(reference.summary)),
         (_PARAMETER_NAMES, words.terms(" ".join(names))),
         (_PARAMETER_DESCRIPTIONS, words.terms(" ".join(descriptions))),
-        (_VALUES, words.terms(" ".join(values))),
+        (_VALUES, in_values),
     ):
         if terms:
             worth = spec.worth(len(terms))
             for term in terms:
                 occurrences[term] = occurrences.get(term, 0.0) + worth
     levels = {
-        term: int(_LEVELS * count / (_SATURATION + count)) & ~1 or 2
+        term: int(_LEVELS * count / (_SATURATION + count)) & ~_FLAGS or _FLAGS + 1
         for term, count in occurrences.items()
     }
-    levels.update(_concept_impacts(levels))
+    found = _concept_impacts(levels)
     for term in in_name:
-        levels[term] |= 1
+        levels[term] |= IN_NAME
+    for term in in_values:
+        levels[term] |= IN_VALUES
+    levels.update(found)
     return levels
 
 
@@ -78,69 +89,99 @@ def _concept_impacts(levels: Mapping[str, int]) -> dict[str, int]:
     return found
 
 
-class Postings:
-    """The terms of some tools; never changes."""
+def _required(schema: Mapping[str, Any]) -> int:
+    """Return how many arguments a tool cannot do without."""
+    required = schema.get("required")
+    return min(len(required), 255) if isinstance(required, list) else 0
 
-    __slots__ = ("_impacts", "_name_lengths", "_peaks", "_starts", "_terms", "_tools")
+
+class Postings:
+    """The terms of some tools; never changes.
+
+    Attributes:
+        name_lengths: How many different terms the name of each tool has.
+        required: How many arguments each tool cannot do without.
+        totals: The sum of the impacts of each tool's terms.
+    """
+
+    __slots__ = (
+        "_ends",
+        "_impacts",
+        "_levels",
+        "_numbers",
+        "_places",
+        "_starts",
+        "_tools",
+        "name_lengths",
+        "required",
+        "totals",
+    )
 
     def __init__(self, references: Sequence[ToolReference], words: Words) -> None:
-        tools: dict[str, list[int]] = {}
-        strengths: dict[str, bytearray] = {}
+        numbers: dict[str, int] = {}
+        tools: list[list[int]] = []
+        strengths: list[bytearray] = []
+        places: list[int] = []
+        levels = bytearray()
         name_lengths = bytearray()
-        for number, reference in enumerate(references):
-            name_length = 0
-            for term, level in impacts(reference, words).items():
-                if term not in tools:
-                    tools[term], strengths[term] = [], bytearray()
-                tools[term].append(number)
-                strengths[term].append(level)
-                name_length += level & 1
-            name_lengths.append(min(name_length, 255))
-        kind = "H" if len(references) <= 1 << 16 else "I"
-        self._terms = {term: number for number, term in enumerate(tools)}
+        self._ends = array("I", [0])
+        self.totals = array("I")
+        for tool, reference in enumerate(references):
+            found = impacts(reference, words)
+            for term, level in found.items():
+                number = numbers.get(term)
+                if number is None:
+                    numbers[term] = number = len(tools)
+                    tools.append([])
+                    strengths.append(bytearray())
+                tools[number].append(tool)
+                strengths[number].append(level)
+                places.append(number)
+            levels += bytes(found.values())
+            name_lengths.append(min(sum(level & IN_NAME for level in found.values()), 255))
+            self.totals.append(sum(found.values()))
+            self._ends.append(len(places))
+        self._numbers = numbers
         self._starts = array("I", [0])
-        self._tools = array(kind)
-        for numbers in tools.values():
-            self._tools.extend(numbers)
+        self._tools = array(_kind(len(references)))
+        impacts_ = bytearray()
+        for each, levels_ in zip(tools, strengths, strict=True):
+            strongest = sorted(range(len(each)), key=levels_.__getitem__, reverse=True)
+            self._tools.extend(map(each.__getitem__, strongest))
+            impacts_ += bytes(map(levels_.__getitem__, strongest))
             self._starts.append(len(self._tools))
-        self._impacts = b"".join(strengths.values())
-        self._peaks = bytes(map(max, strengths.values()))
-        self._name_lengths = bytes(name_lengths)
+        self._impacts = bytes(impacts_)
+        self._places = array(_kind(len(numbers)), places)
+        self._levels = bytes(levels)
+        self.name_lengths = bytes(name_lengths)
+        self.required = bytes(_required(reference.parameters) for reference in references)
 
     def frequency(self, term: str) -> int:
         """Return how many tools have *term*."""
-        number = self._terms.get(term)
+        number = self._numbers.get(term)
         return 0 if number is None else self._starts[number + 1] - self._starts[number]
 
-    def having(self, term: str) -> tuple[Sequence[int], bytes]:
-        """Return the tools that have *term*, and its impact on each."""
-        number = self._terms.get(term)
+    def having(self, term: str, most: int) -> tuple[Sequence[int], bytes]:
+        """Return the *most* tools that *term* has the greatest impact on, and those impacts."""
+        number = self._numbers.get(term)
         if number is None:
             return (), b""
-        start, end = self._starts[number], self._starts[number + 1]
+        start = self._starts[number]
+        end = min(self._starts[number + 1], start + most)
         return self._tools[start:end], self._impacts[start:end]
 
-    def hits(self, term: str, places: Mapping[int, int]) -> list[tuple[int, int]]:
-        """Return the places of those tools that have *term*, each with its impact.
+    def number(self, term: str) -> int | None:
+        """Return the number that stands for *term* here, if there is one."""
+        return self._numbers.get(term)
 
-        Args:
-            term: The term.
-            places: The place of each tool, in the order of the tools.
-        """
-        number = self._terms.get(term)
-        if number is None:
-            return []
-        start, end = self._starts[number], self._starts[number + 1]
-        if end - start < _SEARCHED * len(places):
-            listed = zip(self._tools[start:end], self._impacts[start:end], strict=True)
-            return [(places[tool], impact) for tool, impact in listed if tool in places]
-        found = []
-        for tool, place in places.items():
-            start = bisect_left(self._tools, tool, start, end)
-            if start < end and self._tools[start] == tool:
-                found.append((place, self._impacts[start]))
-        return found
+    def matches(self, tool: int, wanted: frozenset[int]) -> list[tuple[int, int]]:
+        """Return the numbers of those terms of a tool that are in *wanted*, with their impacts."""
+        start, end = self._ends[tool], self._ends[tool + 1]
+        numbers = self._places[start:end]
+        levels, at = self._levels, numbers.index
+        return [(number, levels[start + at(number)]) for number in wanted.intersection(numbers)]
 
-    def name_length(self, tool: int) -> int:
-        """Return how many different terms the name of a tool has."""
-        return self._name_lengths[tool]
+
+def _kind(count: int) -> str:
+    """Return the type code of an array of numbers below *count*."""
+    return "H" if count <= 1 << 16 else "I"

@@ -6,21 +6,23 @@ BM25F gives each tool the sum of its terms' impacts, rare terms counting more. O
   serves one clause well counts beside one that serves a little of everything; once a tool is
   chosen, what it serves counts less for those after it.
 * A concept stands for words that mean nearly the same, and counts a third of a word.
-* A tool whose name is covered by the query gains.
+* It tells for a tool how much of the request it covers, how much of the tool the request speaks of,
+  and how much of its name; that the request has one of the values that a parameter allows, or the
+  very name. It tells against it how many arguments it cannot do without.
 
 Rare terms nominate the candidates, the more frequent ones only help to rank them: the time a search
 takes grows far slower than the catalog.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from heapq import nlargest
-from operator import itemgetter
+from typing import NamedTuple
 
 from chatclient.tools.search.catalog import Catalog, Part
-from chatclient.tools.search.postings import Postings
+from chatclient.tools.search.postings import IN_NAME, IN_VALUES, Postings
 from chatclient.tools.search.spelling import neighbours
-from chatclient.tools.search.text import Words, concepts, hinted
+from chatclient.tools.search.text import Words, concepts, hinted, is_concept
 
 Scored = tuple[float, int]
 
@@ -31,13 +33,30 @@ _CLAUSE = 0.6  # what the best clause counts beside the whole request
 _SERVED = 0.7  # how much of a term is settled by the tool that has most of it
 _FRESH = 0.2  # share of a score that counts only for terms that are still open
 _IN_TURN = 12  # tools that are chosen one after another; what follows is not read by models
-_COVERAGE = 0.15  # what a name gains that is all in the query
+# What a tool gains for being fit in other ways, where 1 is what the best sum of impacts counts.
+_COVERED = 1.2  # for all of the request, by the weight of its words
+_ALLOWED = 1.5  # for values that its parameters allow being all of the request
+_SPOKEN_OF = 1.2  # for all of the tool being in the request, by the impact of its terms
+_NAMED = 0.15  # for all of its name being in the request
+_NAMED_EXACTLY = 3.0  # for a name of several words being in the request: it is what is meant
+_REQUIRED = tuple(0.35 * math.log1p(count) for count in range(256))  # less for that many arguments
+_LEAST = 0.01  # a score is positive, so that those of several indexes can be added up
 _RARITY = 1.1  # exponent of the inverse document frequency
-_CANDIDATES = 20  # tools that are looked at closely, at least ...
-_PER_CANDIDATE = 150  # ... and one more for so many tools ...
-_MOST_CANDIDATES = 120  # ... up to this
-_ENOUGH = 20  # times as many nominated tools as are looked at are enough ...
-_MINOR = 0.6  # ... for terms that count less than this beside the most telling one
+_CANDIDATES = 14  # tools that are looked at closely, at least ...
+_PER_CANDIDATE = 200  # ... and one more for so many tools ...
+_MOST_CANDIDATES = 80  # ... up to this
+_NOMINATED = 40  # tools that a term nominates, those that it has the greatest impact on ...
+_PER_NOMINATED = 100  # ... and one more for so many tools ...
+_MOST_NOMINATED = 200  # ... up to this
+
+
+class _Term(NamedTuple):
+    """A term of the query, and where it counts: the rows of scores of its clauses."""
+
+    text: str
+    weight: float
+    is_word: bool
+    rows: list[list[float]]
 
 
 class Ranking:
@@ -50,6 +69,7 @@ class Ranking:
             (part, part.segment.payload) for part in catalog.parts if part.segment.payload
         ]
         self._size = catalog.size
+        self._query = query
         self._clauses = [_with_concepts(clause) for clause in words.clauses(query)]
         if misspelt:
             for clause in self._clauses:
@@ -58,8 +78,9 @@ class Ranking:
         for clause in self._clauses:
             for term, share in clause.items():
                 self._weigh(term, share)
-        for term in hinted(query):
+        for term in hinted(query, self._weights):
             self._weigh(term, _HINT)
+        self._whole = math.fsum(w for term, w in self._weights.items() if not is_concept(term))
 
     def _correct(self, clause: dict[str, float]) -> None:
         """Add to a clause what its unknown words could be meant for."""
@@ -70,7 +91,10 @@ class Ranking:
                     clause[neighbour] = _MISSPELT
 
     def _frequency(self, term: str) -> int:
-        return sum(postings.frequency(term) for _, postings in self._parts)
+        found = 0
+        for _, postings in self._parts:
+            found += postings.frequency(term)
+        return found
 
     def _weigh(self, term: str, share: float) -> None:
         if term not in self._weights:
@@ -83,76 +107,95 @@ class Ranking:
         """Return the *limit* best tools with their scores, and how many fit at all."""
         wanted = min(_CANDIDATES + self._size // _PER_CANDIDATE, _MOST_CANDIDATES)
         wanted = max(wanted, 2 * limit)
-        sums = self._nominate(_ENOUGH * wanted if admitted is None else self._size)
-        for part, _ in self._parts:
-            for number in part.removed:
-                sums.pop(part.offset + number, None)
+        sums = self._nominate(self._size if admitted is not None else wanted)
         if admitted is not None:
             sums = {number: sums[number] for number in sums.keys() & admitted}
         if not sums:
             return [], 0
         return self._closely(_top(sums, wanted), limit), len(sums)
 
-    def _nominate(self, enough: int) -> dict[int, float]:
-        """Return the tools that have terms of the query, each with the sum that they come to.
+    def _nominate(self, most: int) -> dict[int, float]:
+        """Return those tools that a term has the greatest impact on, *most* of each or more.
 
-        Once there are *enough*, terms that count little nominate no more.
+        Each comes with the sum of those impacts, as far as the terms have nominated it.
         """
         sums: dict[int, float] = {}
-        ordered = sorted(self._weights.items(), key=itemgetter(1), reverse=True)
-        for term, weight in ordered:
-            if len(sums) >= enough and weight < _MINOR * ordered[0][1]:
-                break
-            for part, postings in self._parts:
-                offset = part.offset
-                tools, impacts = postings.having(term)
-                if not sums and not offset:
-                    sums = dict(zip(tools, map(weight.__mul__, impacts), strict=True))
-                    continue
-                get = sums.get
+        get = sums.get
+        most = max(most, min(_NOMINATED + self._size // _PER_NOMINATED, _MOST_NOMINATED))
+        for part, postings in self._parts:
+            offset = part.offset
+            for term, weight in self._weights.items():
+                tools, impacts = postings.having(term, most + len(part.removed))
                 for tool, impact in zip(tools, impacts, strict=True):
                     number = tool + offset
                     sums[number] = get(number, 0.0) + weight * impact
+            for tool in part.removed:
+                sums.pop(tool + offset, None)
         return sums
 
     def _closely(self, chosen: Sequence[int], limit: int) -> list[Scored]:
         """Return the best of *chosen*, which are in the order of their numbers."""
-        whole = [0.0] * len(chosen)
-        gains: list[dict[str, float]] = [{} for _ in chosen]
-        named = [0] * len(chosen)
         # A request of one clause is scored as a whole.
-        several = self._clauses if len(self._clauses) > 1 else ()
-        clauses = [[0.0] * len(chosen) for _ in several]
+        several = len(self._clauses) if len(self._clauses) > 1 else 0
+        rows = [[0.0] * len(chosen) for _ in range(several)]
+        gains: list[dict[str, float]] = []
+        merits: list[float] = []
         for part, postings in self._parts:
-            places = self._places(part, chosen)
-            for term, weight in self._weights.items():
-                within = [row for row, terms in zip(clauses, several, strict=True) if term in terms]
-                for place, impact in postings.hits(term, places):
-                    gain = weight * impact
-                    whole[place] += gain
-                    gains[place][term] = gain
-                    named[place] += impact & 1
-                    for row in within:
-                        row[place] += gain
-        boosts = [
-            1 + _COVERAGE * hits / (self._name_length(number) or 1) if hits else 1.0
-            for hits, number in zip(named, chosen, strict=True)
-        ]
-        scores = _with_clauses(_relative(whole), [row for row in clauses if any(row)])
-        boosted = [score * boost for score, boost in zip(scores, boosts, strict=True)]
-        return [(score, chosen[place]) for score, place in _in_turn(boosted, gains, limit)]
+            wanted = self._wanted(postings, rows)
+            numbers = frozenset(wanted)
+            for number in part.among(chosen):
+                tool = number - part.offset
+                found = [(wanted[n], impact) for n, impact in postings.matches(tool, numbers)]
+                gained = {term.text: term.weight * impact for term, impact in found}
+                for term, _ in found:
+                    for row in term.rows:
+                        row[len(gains)] += gained[term.text]
+                gains.append(gained)
+                merits.append(self._merit(part, postings, tool, found))
+        sums = _relative([sum(gained.values()) for gained in gains])
+        scores = _with_clauses(sums, [row for row in rows if any(row)])
+        fair = [max(s + merit, _LEAST) for s, merit in zip(scores, merits, strict=True)]
+        return [(score, chosen[place]) for score, place in _in_turn(fair, gains, limit)]
 
-    @staticmethod
-    def _places(part: Part[Postings], chosen: Sequence[int]) -> dict[int, int]:
-        """Return the tools of one part among *chosen*, by their numbers within it."""
-        end = part.offset + len(part.segment.references)
-        return {n - part.offset: i for i, n in enumerate(chosen) if part.offset <= n < end}
+    def _merit(
+        self,
+        part: Part[Postings],
+        postings: Postings,
+        tool: int,
+        found: Sequence[tuple[_Term, int]],
+    ) -> float:
+        """Return how fit a tool is beside the sum of the impacts of the terms *found* in it."""
+        covered = allowed = 0.0
+        named = spoken_of = 0
+        for term, impact in found:
+            if term.is_word:
+                covered += term.weight
+                spoken_of += impact
+                if impact & IN_NAME:
+                    named += 1
+                if impact & IN_VALUES:
+                    allowed += term.weight
+        merit = (
+            (_COVERED * covered + _ALLOWED * allowed) / (self._whole or 1.0)
+            + _SPOKEN_OF * spoken_of / postings.totals[tool]
+            - _REQUIRED[postings.required[tool]]
+        )
+        if named:
+            words = postings.name_lengths[tool]
+            merit += _NAMED * named / words
+            if words > 1 and part.segment.references[tool].tool_name in self._query:
+                merit += _NAMED_EXACTLY
+        return merit
 
-    def _name_length(self, number: int) -> int:
-        for part, postings in reversed(self._parts):
-            if number >= part.offset:
-                return postings.name_length(number - part.offset)
-        raise IndexError(number)
+    def _wanted(self, postings: Postings, rows: Sequence[list[float]]) -> dict[int, _Term]:
+        """Return the terms of the query by the numbers that they have in *postings*."""
+        found = {}
+        for text, weight in self._weights.items():
+            number = postings.number(text)
+            if number is not None:
+                own = [row for row, c in zip(rows, self._clauses, strict=False) if text in c]
+                found[number] = _Term(text, weight, not is_concept(text), own)
+        return found
 
 
 def _top(sums: dict[int, float], wanted: int) -> list[int]:
@@ -163,9 +206,12 @@ def _top(sums: dict[int, float], wanted: int) -> list[int]:
     if len(sums) <= wanted:
         return sorted(sums)
     least = nlargest(wanted, sums.values())[-1]
-    top = [number for number, value in sums.items() if value > least]
-    last = sorted(number for number, value in sums.items() if value == least)
-    return sorted(top + last[: wanted - len(top)])
+    top = [number for number, value in sums.items() if value >= least]
+    if len(top) > wanted:
+        better = [number for number in top if sums[number] > least]
+        equal = sorted(number for number in top if sums[number] == least)
+        top = better + equal[: wanted - len(better)]
+    return sorted(top)
 
 
 def _with_concepts(clause: Iterable[str]) -> dict[str, float]:
@@ -215,12 +261,8 @@ def _in_turn(
         for place in left:
             if scores[place] <= score:
                 break  # nothing that follows can be better
-            if not found:  # all is open yet
-                value = scores[place]
-            else:
-                open_ = sum(gain * wanted[term] for term, gain in gains[place].items())
-                total = sum(gains[place].values()) or 1.0
-                value = scores[place] * (1 - _FRESH + _FRESH * open_ / total)
+            # At first, all is open.
+            value = scores[place] * (_openness(gains[place], wanted) if found else 1.0)
             if value > score:
                 best, score = place, value
         left.remove(best)
@@ -231,3 +273,12 @@ def _in_turn(
     least = found[-1][0]
     found += [(min(scores[place], least), place) for place in left[: limit - len(found)]]
     return found
+
+
+def _openness(gains: Mapping[str, float], wanted: Mapping[str, float]) -> float:
+    """Return what a score counts after others were chosen, by how much of its terms is open."""
+    total = still = 0.0
+    for term, gain in gains.items():
+        total += gain
+        still += gain * wanted[term]
+    return 1 - _FRESH + _FRESH * still / total

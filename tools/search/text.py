@@ -1,7 +1,7 @@
 """From text to the terms that are indexed and searched: words of identifiers, stems, wishes."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -17,29 +17,31 @@ _CLAUSE = re.compile(r"[.;?!\n]+(?:\s|$)|,?\s+(?:and|then|also)\s+", re.IGNORECA
 _MOST_CLAUSES = 12  # of a request; what is longer is a document, and its rest is taken as one
 _REMEMBERED = 20_000  # words whose terms are kept
 
-_MONTHS = "january|february|march|april|may|june|july|august|september|october|november|december"
-_DAYS = "monday|tuesday|wednesday|thursday|friday|saturday|sunday|today|tomorrow|yesterday|weekend"
-_DAY = re.compile(rf"\b(?:{_DAYS})\b", re.IGNORECASE)
-_VALUE = re.compile(r"[\d@$€£¥%/,]|www\.|\w\.\w")  # without one of these there is no value
-# Values that give away what kind of argument they are for.
+_MONTHS = "January February March April June July August September October November December"
+_DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday today tomorrow yesterday weekend"
+_DATES = frozenset(stem(word.lower()) for word in f"{_MONTHS} {_DAYS}".split())
+_DIGITS = "0123456789"
+# Values that give away what kind of argument they are for: one of the characters that such a value
+# has to have, what it looks like, and the terms of the argument.
 _VALUES = tuple(
-    (re.compile(pattern, re.IGNORECASE), tuple(map(stem, words)))
-    for pattern, words in (
-        (
-            rf"\b\d{{4}}-\d\d-\d\d\b|\b\d{{1,2}}/\d{{1,2}}/\d{{2,4}}\b|\b(?:{_MONTHS})\s+\d",
-            ("date",),
-        ),
-        (r"\b\d{1,2}:\d\d\b|\b\d{1,2}\s*[ap]\.?m\b", ("time",)),
-        (r"\S+@\S+\.\w+", ("email",)),
-        (r"https?://|\bwww\.", ("url",)),
-        (r"[$€£¥]\s*\d", ("amount", "price")),
-        (r"\b\d{1,3}(?:\.\d{1,3}){3}\b", ("ip",)),
-        (r"-?\d+\.\d+,\s*-?\d+\.\d+", ("latitude", "longitude")),
-        (r"\b\w+\.(?:csv|pdf|txt|json|png|jpe?g|docx?|xlsx?|mp[34]|py|zip)\b", ("file",)),
-        (r"\d\s*%", ("percentage",)),
-        (r"\b(?-i:[A-Z][a-z]+,\s*[A-Z]{2})\b", ("city", "location")),
+    (marks, re.compile(pattern), tuple(map(stem, words)))
+    for marks, pattern, words in (
+        ("-/", r"\b(?:\d{4}-\d\d-\d\d|\d{1,2}/\d{1,2}/\d{2,4})\b", ("date",)),
+        (_DIGITS, r"May\s+\d|\d\s+May\b", ("date",)),
+        (":", r"\b\d{1,2}:\d\d\b", ("time",)),
+        (_DIGITS, r"\b\d{1,2}\s*(?:[ap]\.?m\b|[AP]M\b)", ("time",)),
+        ("@", r"\S@\S+\.\w", ("email",)),
+        ("/", r"https?://", ("url",)),
+        (".", r"www\.", ("url",)),
+        ("$€£¥", r"[$€£¥]\s*\d", ("amount", "price")),
+        (".", r"\b\d{1,3}(?:\.\d{1,3}){3}\b", ("ip",)),
+        (".", r"\d\.\d+,\s*-?\d+\.\d", ("latitude", "longitude")),
+        (".", r"\w\.(?:csv|pdf|txt|json|png|jpe?g|docx?|xlsx?|mp[34]|py|zip)\b", ("file",)),
+        ("%", r"\d\s*%", ("percentage",)),
+        (",", r"[a-z],\s*[A-Z]{2}\b", ("city", "location")),
     )
 )
+_MARKS = frozenset("".join(marks for marks, _, _ in _VALUES))
 
 
 class Words:
@@ -98,11 +100,24 @@ def concepts() -> Mapping[str, tuple[str, ...]]:
     return found
 
 
-def hinted(query: str) -> set[str]:
-    """Return the terms for the kinds of values that *query* has in it, such as a date."""
-    found = {"date"} if _DAY.search(query) else set()
-    if _VALUE.search(query):
-        found.update(term for pattern, terms in _VALUES if pattern.search(query) for term in terms)
+def is_concept(term: str) -> bool:
+    """Return whether *term* stands for a concept instead of a word."""
+    return term.startswith("#")
+
+
+def hinted(query: str, terms: Collection[str]) -> set[str]:
+    """Return the terms for the kinds of values that *query* has in it, such as a date.
+
+    Args:
+        query: The query.
+        terms: Its terms.
+    """
+    found = set() if _DATES.isdisjoint(terms) else {"date"}
+    present = _MARKS.intersection(query)
+    if present:
+        for marks, pattern, kinds in _VALUES:
+            if not present.isdisjoint(marks) and pattern.search(query):
+                found.update(kinds)
     return found
 
 
