@@ -19,7 +19,6 @@ from chatclient.tools.search.index import (
 log = get_logger(__name__)
 
 _DEPTH = 50  # results that each index is asked for, at least
-_BY_MEANING = 0.7  # what every index but the first counts: measured with words first, MiniLM second
 
 
 class HybridToolIndex(ToolIndex):
@@ -30,7 +29,7 @@ class HybridToolIndex(ToolIndex):
 
     Args:
         *indexes: Whom to ask, such as a `KeywordToolIndex` and a `VectorToolIndex`.
-        weights: What each counts; None for 1.0 for the first and 0.7 for each other.
+        weights: What each counts; None for all the same, which is best for words and MiniLM.
         max_results: How many tools a search gives that does not say.
 
     Raises:
@@ -44,7 +43,7 @@ class HybridToolIndex(ToolIndex):
         max_results: int = DEFAULT_MAX_RESULTS,
     ) -> None:
         if weights is None:
-            weights = (1.0, *(_BY_MEANING for _ in indexes[1:]))
+            weights = [1.0] * len(indexes)
         if not indexes or len(weights) != len(indexes):
             msg = f"{len(indexes)} indexes and {len(weights)} weights; give one weight for each"
             raise UsageError(msg)
