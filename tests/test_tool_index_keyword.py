@@ -75,8 +75,25 @@ def test_what_is_remembered_of_words_is_limited(monkeypatch: pytest.MonkeyPatch)
     words = Words()
     words.terms("one two three four five")
 
-    assert len(words._known) <= 3
+    words.identifier_terms("oneTwo", "twoThree", "threeFour", "fourFive")
+
+    assert len(words._words) <= 3
+    assert len(words._identifiers) <= 3
     assert words.terms("Lists two orders") == ["list", "two", "order"]
+
+
+@pytest.mark.parametrize("query", ["on YouTube", "on youtube", "on You Tube"])
+@pytest.mark.parametrize("name", ["youtube_search", "YouTubeSearch"])
+def test_names_of_two_words_in_one_are_found(query: str, name: str) -> None:
+    """`YouTube` is found as it is, in lower case and by its parts."""
+    tool = ToolReference(name, "Searches YouTube.")
+    assert first(query, tool) == name
+
+
+@pytest.mark.parametrize(("query", "name"), [("help", "help"), ("who am I?", "who_am_i")])
+def test_a_name_that_says_nothing_is_found(query: str, name: str) -> None:
+    """Words that say nothing are looked for where a name or a request has no others."""
+    assert first(query, ToolReference(name, "")) == name
 
 
 @pytest.mark.parametrize(

@@ -50,13 +50,13 @@ _FLAGS = IN_NAME | IN_VALUES
 def impacts(reference: ToolReference, words: Words) -> dict[str, int]:
     """Return the impact of each term and concept on a tool: up to 255, its flags included."""
     names, descriptions, values = parameter_texts(reference.parameters)
-    in_name = words.terms(reference.tool_name)
+    in_name = words.identifier_terms(reference.tool_name)
     in_values = words.terms(" ".join(values))
     occurrences: dict[str, float] = {}
     for spec, terms in (
         (_NAME, in_name),
         (_SUMMARY, words.terms(reference.summary)),
-        (_PARAMETER_NAMES, words.terms(" ".join(names))),
+        (_PARAMETER_NAMES, words.identifier_terms(*names)),
         (_PARAMETER_DESCRIPTIONS, words.terms(" ".join(descriptions))),
         (_VALUES, in_values),
     ):

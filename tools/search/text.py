@@ -1,7 +1,7 @@
 """From text to the terms that are indexed and searched: words of identifiers, stems, wishes."""
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -48,23 +48,28 @@ class Words:
     """Turns text into terms, and remembers how each word came out."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[str, ...]] = {}
+        self._words: dict[str, tuple[str, ...]] = {}
+        self._identifiers: dict[str, tuple[str, ...]] = {}
 
     def terms(self, text: str) -> list[str]:
-        """Return the stems of the words of *text* that say something, in their order."""
-        known = self._known
-        found: list[str] = []
-        for word in _WORD.findall(text):
-            terms = known.get(word)
-            if terms is None:
-                terms = self._remember(word)
-            found += terms
-        return found
+        """Return the stems of the words of *text* that say something, in their order.
+
+        A word such as `YouTube` counts as what it is made of and as a whole.
+        """
+        return _looked_up(_WORD.findall(text), self._words, _word_terms)
+
+    def identifier_terms(self, *names: str) -> list[str]:
+        """Return the stems of what *names* are made of, what says nothing only if all says so."""
+        return _looked_up(names, self._identifiers, _identifier_terms)
 
     def clauses(self, query: str) -> list[list[str]]:
-        """Return the terms of each wish of *query*: what stands between full stops and `and`s."""
+        """Return the terms of each wish of *query*: what stands between full stops and `and`s.
+
+        A query of nothing but words that say nothing may still be the name of a tool.
+        """
         texts = _CLAUSE.split(query, _MOST_CLAUSES - 1)
-        return [terms for text in texts if (terms := list(dict.fromkeys(self.terms(text))))]
+        found = [terms for text in texts if (terms := list(dict.fromkeys(self.terms(text))))]
+        return found or [list(dict.fromkeys(_identifier_terms(query)))]
 
     def wishes(self, query: str) -> list[str]:
         """Return the clauses of *query* as they are written, without those that say nothing."""
@@ -76,13 +81,35 @@ class Words:
         """Return the words of an identifier with spaces between them."""
         return " ".join(part for word in _WORD.findall(identifier) for part in _parts(word))
 
-    def _remember(self, word: str) -> tuple[str, ...]:
-        if len(self._known) >= _REMEMBERED:
-            self._known.clear()
-        parts = [part.lower() for part in _parts(word.partition("'")[0])]
-        terms = tuple(stem(part) for part in parts if part not in STOP_WORDS)
-        self._known[word] = terms
-        return terms
+
+def _looked_up(
+    words: Iterable[str],
+    known: dict[str, tuple[str, ...]],
+    make: Callable[[str], tuple[str, ...]],
+) -> list[str]:
+    """Return the terms of *words*, made where they are not *known*."""
+    found: list[str] = []
+    for word in words:
+        terms = known.get(word)
+        if terms is None:
+            if len(known) >= _REMEMBERED:
+                known.clear()
+            known[word] = terms = make(word)
+        found += terms
+    return found
+
+
+def _word_terms(word: str) -> tuple[str, ...]:
+    parts = [part.lower() for part in _parts(word.partition("'")[0])]
+    terms = tuple(stem(part) for part in parts if part not in STOP_WORDS)
+    if len(parts) == 2 and word.isalpha():  # noqa: PLR2004
+        return (*terms, stem("".join(parts)))
+    return terms
+
+
+def _identifier_terms(name: str) -> tuple[str, ...]:
+    parts = [part.lower() for word in _WORD.findall(name) for part in _parts(word)]
+    return tuple(stem(part) for part in parts if part not in STOP_WORDS) or tuple(map(stem, parts))
 
 
 def _parts(word: str) -> list[str]:
