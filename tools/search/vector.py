@@ -19,6 +19,7 @@ from chatclient.vector_store.store import Document, SimilaritySearch, VectorStor
 
 _DEPTH = 50  # documents that each wish brings, at least
 _MOST_WISHES = 8  # of a query that are embedded by themselves
+_BEST_WISH = 0.7  # what the wish that a tool fits best counts; the rest, the query as a whole
 _POLL = 0.02  # seconds between two looks at whether somebody else has built a segment
 
 
@@ -170,7 +171,7 @@ def _relative(scores: dict[int, float]) -> dict[int, float]:
 
 
 def _combined(whole: dict[int, float], wishes: Sequence[dict[int, float]]) -> dict[int, float]:
-    """Return the mean of the score for the whole query and that for the best wish.
+    """Return the score for the whole query together with that for the best wish.
 
     What an answer does not reach to counts as the last that it has.
     """
@@ -179,6 +180,7 @@ def _combined(whole: dict[int, float], wishes: Sequence[dict[int, float]]) -> di
     least = min(whole.values(), default=0.0)
     numbers = set(whole).union(*wishes)
     return {
-        number: (whole.get(number, least) + max(wish.get(number, 0.0) for wish in wishes)) / 2
+        number: (1 - _BEST_WISH) * whole.get(number, least)
+        + _BEST_WISH * max(wish.get(number, 0.0) for wish in wishes)
         for number in numbers
     }
