@@ -266,7 +266,7 @@ class _Loop:
     async def _round(self) -> tuple[ChatClientRequest, ChatClientResponse]:
         """Call the model once."""
         advisor, runtime = self.advisor, self.request.runtime
-        if self.refresh is not None and self.turn.rounds:
+        if self.refresh is not None:  # in the first round, too: memory knows more than the request
             await self._refresh_tools(self.refresh)
         prompt = Prompt.of(self.messages, self.options)
         if advisor.conversation_history is False:

@@ -43,7 +43,11 @@ class ToolCatalog:
     @cached_property
     def always_visible(self) -> tuple[str, ...]:
         """The names of the tools that a model is always told about."""
-        return tuple(name for name in self.by_name if name in self._always_visible)
+        return tuple(
+            name
+            for name, callback in self.by_name.items()
+            if name in self._always_visible or callback.metadata.always_visible
+        )
 
     @cached_property
     def categories(self) -> tuple[str, ...]:

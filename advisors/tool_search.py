@@ -93,7 +93,8 @@ class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
         eviction_strategy: Decides which sessions are forgotten; default: all but the 1,000 that
             were used last.
         threshold: Where fewer tools than this could be searched, all are sent, and no search.
-        always_visible: The names of tools that the model is always told about.
+        always_visible: The names of tools that the model is always told about, beside those that
+            say so themselves (`@tool(always_visible=True)`).
         run_undiscovered: Whether a tool of the request that the model calls without having found
             it is run. Without, the model is told that there is no such tool.
         describe: Says what the index is told about a tool, for categories and roles.
@@ -177,11 +178,10 @@ class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
         if isinstance(last, ToolResponseMessage) and session.learn(last) and session.id:
             self._memories.keep(session.id, session.names, accumulate=self.accumulates)
             await self._still_used(session.id, request.runtime)
-        if session.refresh is not None and session.rounds:
+        if session.refresh is not None:
             said = (*request.context.get(EARLIER_MESSAGES, ()), *request.prompt.messages)
             callbacks = await session.refresh(said, request.runtime)
             session.change(self._catalogs.of(tuple(callbacks)))
-        session.rounds += 1
         options = session.offered(request.prompt.options)
         if options is request.prompt.options:
             return request

@@ -114,7 +114,6 @@ class SearchSession:
         self.id = id
         self.roles = frozenset(roles)
         self.refresh = refresh
-        self.rounds = 0
         self.names: list[str] = []
         self._changing: dict[str, ToolCallback] = {}
         self.search: ToolCallback | None = None

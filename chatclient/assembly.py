@@ -17,7 +17,7 @@ from chatclient.chain import (
     order_of,
 )
 from chatclient.errors import ToolDefinitionError, UsageError
-from chatclient.messages import Message
+from chatclient.messages import Message, SystemMessage
 from chatclient.model import ChatModel
 from chatclient.observation import Observer
 from chatclient.options import NO_OPTIONS, ChatOptions, checked
@@ -151,11 +151,21 @@ async def complete_request(
     if not any(getattr(source, "dynamic", False) for source in spec.tool_sources):
         return options, spec.advisor_params
 
-    async def refresh(messages: tuple[Message, ...], runtime: Runtime) -> Sequence[ToolCallback]:
-        options = await complete_options(engine, spec, messages, runtime, offers)
-        return options.tool_callbacks or ()
+    seen, known = _spoken(messages), options.tool_callbacks or ()
+
+    async def refresh(messages: Sequence[Message], runtime: Runtime) -> Sequence[ToolCallback]:
+        nonlocal seen, known
+        if (spoken := _spoken(messages)) != seen:
+            options = await complete_options(engine, spec, tuple(messages), runtime, offers)
+            seen, known = spoken, options.tool_callbacks or ()
+        return known
 
     return options, merged(spec.advisor_params, {REFRESH_TOOLS: refresh})
+
+
+def _spoken(messages: Iterable[Message]) -> list[Message]:
+    """Return *messages* without system texts, which advisors may change without saying anything."""
+    return [message for message in messages if not isinstance(message, SystemMessage)]
 
 
 async def complete_options(

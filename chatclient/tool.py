@@ -138,6 +138,7 @@ class ToolMetadata:
         concurrency_group: Tools of one group never run beside each other.
         exclusive: Whether it runs alone: the calls before it end first, those after it wait.
         effect: What running it twice does; retries, de-duplication and approval read this.
+        always_visible: Whether a tool search leaves it visible to the model from the start.
     """
 
     return_direct: bool | Literal["if_last"] = False
@@ -146,6 +147,7 @@ class ToolMetadata:
     concurrency_group: str | None = None
     exclusive: bool = False
     effect: Effect = "write"
+    always_visible: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,7 +338,8 @@ class ToolCallbackProvider(Protocol):
 
     `tool_callbacks` may be asynchronous, and may take a `ToolRequest`. A provider may also have a
     method `hidden_tools`, of the same shape, that returns the names of tools to take away. One with
-    an attribute `dynamic` that is true is asked again before every further round of a turn.
+    an attribute `dynamic` that is true is asked again before every round of a turn in which the
+    conversation says more than when it was asked last; memory outside the loop counts.
     """
 
     @property

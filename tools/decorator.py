@@ -40,6 +40,7 @@ def tool(
     concurrency_group: str | None = None,
     exclusive: bool = False,
     effect: Effect = "write",
+    always_visible: bool = False,
     strict: bool | None = None,
 ) -> Callable[[F], F]: ...
 
@@ -68,7 +69,7 @@ def tool(
             everything else as JSON.
         strict: Whether the provider enforces the schema; default: as the model's options say.
         **metadata: How it is to be run: `return_direct`, `timeout`, `sequential`,
-            `concurrency_group`, `exclusive`, `effect`; see `ToolMetadata`.
+            `concurrency_group`, `exclusive`, `effect`, `always_visible`; see `ToolMetadata`.
     """
     mark = ToolMark(name, description, ToolMetadata(**metadata), result_converter, strict)
 
