@@ -1,0 +1,273 @@
+"""Skills: instructions that a model reads when it needs them, with tools that come with them."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from html import escape
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from chatclient.errors import ToolError, UsageError
+from chatclient.messages import ToolResponseMessage
+from chatclient.tool import (
+    ToolCallback,
+    ToolContext,
+    ToolDefinition,
+    ToolMetadata,
+    ToolRequest,
+    ToolResult,
+)
+from chatclient.tools.callback import FunctionToolCallback
+from chatclient.tools.parameters import ToolParam
+from chatclient.tools.sources import ToolSource, tool_callbacks
+from chatclient.values import EMPTY, own
+
+ACTIVATED_SKILL = "activated_skill"
+"""The key in a tool response's metadata of the skill whose instructions it holds."""
+
+ACTIVATE_SKILL = "activate_skill"
+"""The tool with which a model reads the instructions of a skill."""
+
+READ_SKILL_RESOURCE = "read_skill_resource"
+"""The tool with which a model reads a file of a skill."""
+
+_FILE = "SKILL.md"
+_FENCE = "---"
+_NOT_RESOURCES = "scripts"  # a folder of what is to be run, not read
+_ALWAYS = ToolMetadata(effect="read", always_visible=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Skill:
+    """Instructions for one kind of task.
+
+    Attributes:
+        name: What the model calls it.
+        description: What it is for, which the model is told beforehand.
+        instructions: What the model reads when it needs the skill.
+        resources: More texts that the instructions refer to, by relative path.
+        tools: Tools that the model is offered once it has read the instructions: functions,
+            objects, callbacks, as for `.tools(...)`.
+
+    Raises:
+        UsageError: Name, description or instructions are empty.
+    """
+
+    name: str
+    description: str
+    instructions: str
+    resources: Mapping[str, str] = EMPTY
+    tools: tuple[ToolSource, ...] = ()
+
+    def __post_init__(self) -> None:
+        for field in ("name", "description", "instructions"):
+            if not getattr(self, field).strip():
+                msg = f"a skill needs a text for its {field}; that of {self.name!r} is empty"
+                raise UsageError(msg)
+        if self.resources is not EMPTY:
+            own(self, "resources")
+
+    @classmethod
+    def from_folder(cls, folder: str | Path, *, tools: Iterable[ToolSource] = ()) -> Self:
+        """Return the skill that a folder holds.
+
+        The instructions are in `SKILL.md`, with `name` and `description` as YAML between two lines
+        of `---` at its top (agentskills.io). Other text files are resources; a folder `scripts`,
+        empty and binary files and links that lead elsewhere are not. Needs the extra `skills`.
+
+        Args:
+            folder: Where the skill is.
+            tools: Tools that come with it.
+
+        Raises:
+            UsageError: There is no such file, it does not say name and description, or the extra is
+                not installed.
+        """
+        folder = Path(folder)
+        file = folder / _FILE
+        if not file.is_file():
+            msg = f"{folder} has no {_FILE}"
+            raise UsageError(msg)
+        about, instructions = _front_matter(file)
+        missing = [key for key in ("name", "description") if not isinstance(about.get(key), str)]
+        if missing:
+            msg = f"{file} does not say its {' and '.join(missing)} between two lines of ---"
+            raise UsageError(msg)
+        return cls(
+            about["name"], about["description"], instructions, _texts_in(folder), tuple(tools)
+        )
+
+
+class Skills:
+    """Offers skills to a model: pass it to `.tools(...)` or `default_tools(...)`.
+
+    The model is told names and descriptions with the tool `activate_skill`, which returns the
+    instructions, and reads resources with `read_skill_resource`. The tools of a skill are offered
+    from the next round on, for as long as the instructions are in the conversation: no process has
+    to keep anything. Under a tool search, all of these are visible from the start.
+
+    Args:
+        *skills: The skills.
+
+    Raises:
+        UsageError: There is none, or two have the same name.
+        ToolDefinitionError: A tool of a skill cannot be built.
+    """
+
+    dynamic = True
+
+    def __init__(self, *skills: Skill) -> None:
+        self.skills: Mapping[str, Skill] = {skill.name: skill for skill in skills}
+        if not skills or len(self.skills) < len(skills):
+            names = [skill.name for skill in skills]
+            msg = f"skills need names of their own, and there has to be one: {names}"
+            raise UsageError(msg)
+        description = (
+            "Returns the full instructions for a skill. Call this before following any steps of "
+            f"the skill. Skills:\n{self._lines()}"
+        )
+        always = [
+            FunctionToolCallback(
+                self._activate, name=ACTIVATE_SKILL, description=description, metadata=_ALWAYS
+            )
+        ]
+        if any(skill.resources for skill in skills):
+            always.append(
+                FunctionToolCallback(
+                    self._read,
+                    name=READ_SKILL_RESOURCE,
+                    description="Returns a file that the instructions of a skill refer to.",
+                    metadata=_ALWAYS,
+                )
+            )
+        self._always: tuple[ToolCallback, ...] = tuple(always)
+        # Made once: the same list of tools is the same to caches of serialised tools.
+        self._scoped = {
+            skill.name: tuple(map(_SkillTool, tool_callbacks(*skill.tools))) for skill in skills
+        }
+
+    @classmethod
+    def from_folder(cls, folder: str | Path) -> Self:
+        """Return the skills in the folders inside *folder*, those that have a `SKILL.md`.
+
+        Raises:
+            UsageError: There is none, or one is no skill; see `Skill.from_folder`.
+        """
+        files = sorted(Path(folder).glob(f"*/{_FILE}"))
+        return cls(*(Skill.from_folder(file.parent) for file in files))
+
+    @property
+    def listing(self) -> str:
+        """All names and descriptions as XML, for a system text that is to tell about them."""
+        skills = "".join(
+            f"<skill><name>{escape(skill.name, quote=False)}</name>"
+            f"<description>{escape(skill.description, quote=False)}</description></skill>\n"
+            for skill in self.skills.values()
+        )
+        return f"<available_skills>\n{skills}</available_skills>"
+
+    def tool_callbacks(self, request: ToolRequest) -> list[ToolCallback]:
+        """Return the tools to offer after the messages of *request*."""
+        active = (
+            str(response.metadata[ACTIVATED_SKILL])
+            for message in request.messages
+            if isinstance(message, ToolResponseMessage)
+            for response in message.responses
+            if ACTIVATED_SKILL in response.metadata
+        )
+        # A tool of two skills is offered once.
+        scoped = {
+            callback.definition.name: callback
+            for name in dict.fromkeys(active)
+            for callback in self._scoped.get(name, ())
+        }
+        return [*self._always, *scoped.values()]
+
+    def _activate(
+        self, skill_name: Annotated[str, ToolParam(description="The name of the skill")]
+    ) -> ToolResult:
+        skill = self._named(skill_name)
+        text = skill.instructions
+        if skill.resources:
+            files = "\n".join(f"- {path}" for path in skill.resources)
+            text = f"{text}\n\nFiles, to be read with {READ_SKILL_RESOURCE}:\n{files}"
+        return ToolResult(text, metadata={ACTIVATED_SKILL: skill.name})
+
+    def _read(
+        self,
+        skill_name: Annotated[str, ToolParam(description="The name of the skill")],
+        relative_path: Annotated[str, ToolParam(description="The file, as the skill writes it")],
+    ) -> str:
+        resources = self._named(skill_name).resources
+        path = relative_path.strip().removeprefix("./")
+        if path not in resources:
+            known = ", ".join(resources) or "none"
+            msg = f"The skill {skill_name!r} has no file {relative_path!r}; it has: {known}"
+            raise ToolError(msg)
+        return resources[path]
+
+    def _named(self, name: str) -> Skill:
+        wanted = name.strip().casefold()
+        for skill in self.skills.values():
+            if skill.name.casefold() == wanted:
+                return skill
+        msg = f"There is no skill {name!r}; available: {', '.join(self.skills)}"
+        raise ToolError(msg)
+
+    def _lines(self) -> str:
+        return "\n".join(f"- {skill.name}: {skill.description}" for skill in self.skills.values())
+
+
+class _SkillTool:
+    """A tool that came with a skill: who has read about it need not search for it."""
+
+    def __init__(self, callback: ToolCallback) -> None:
+        self.definition: ToolDefinition = callback.definition
+        self.metadata: ToolMetadata = replace(callback.metadata, always_visible=True)
+        self.function: Callable[..., Any] | ToolCallback = getattr(callback, "function", callback)
+        self._callback = callback
+
+    async def invoke(self, arguments: str, context: ToolContext) -> ToolResult:
+        return await self._callback.invoke(arguments, context)
+
+
+def _front_matter(file: Path) -> tuple[Mapping[str, Any], str]:
+    """Return what is said about a skill at the top of its file, and the rest of that."""
+    try:
+        import yaml  # noqa: PLC0415 - optional
+    except ImportError as error:
+        msg = "skills in folders need the extra 'skills': pip install 'chatclient[skills]'"
+        raise UsageError(msg) from error
+    text = file.read_text(encoding="utf-8-sig")
+    lines = text.splitlines(keepends=True)
+    ends = [at for at, line in enumerate(lines) if line.strip() == _FENCE]
+    if len(ends) < 2 or ends[0] != 0:  # noqa: PLR2004
+        return {}, text
+    try:
+        about = yaml.safe_load("".join(lines[1 : ends[1]]))
+    except yaml.YAMLError as error:
+        msg = f"{file} has no valid YAML between the lines of ---: {error}"
+        raise UsageError(msg) from error
+    return about if isinstance(about, dict) else {}, "".join(lines[ends[1] + 1 :]).strip()
+
+
+def _texts_in(folder: Path) -> dict[str, str]:
+    """Return the text files of a skill by their paths within its folder."""
+    found: dict[str, str] = {}
+    root = folder.resolve()
+    for file in sorted(folder.rglob("*")):
+        path = file.relative_to(folder)
+        inside = file.resolve().is_relative_to(root)
+        if path.parts[0] == _NOT_RESOURCES or path == Path(_FILE) or not inside:
+            continue
+        if file.is_file() and (text := _text_of(file)):
+            found[path.as_posix()] = text
+    return found
+
+
+def _text_of(file: Path) -> str:
+    """Return the text of a file; none if it is no text."""
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        return ""
+    return "" if "\0" in text or not text.strip() else text
