@@ -9,7 +9,9 @@ from test_tool_calling import client_of, results
 
 from chatclient import ChatClient, ChatClientRequest, Prompt, ToolResponseMessage
 from chatclient.advisors import ToolCallingAdvisor
+from chatclient.advisors.memory import MessageChatMemoryAdvisor
 from chatclient.errors import DuplicateToolError
+from chatclient.memory import InMemoryChatMemoryRepository, MessageWindowChatMemory
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import (
     ToolApproval,
@@ -122,6 +124,22 @@ def test_what_a_dynamic_provider_sees(ask: Ask) -> None:
         assert (each.user_message.text, each.conversation_id) == ("x", "c")
         assert each.context["tenant"] == "acme"
         assert [callback.definition.name for callback in each.callbacks] == ["transfer"]
+
+
+def test_a_dynamic_provider_sees_what_is_remembered(ask: Ask) -> None:
+    """In the first round of a later turn it knows the turns before; it is not asked for nothing."""
+    account = Account()
+    memory = MessageChatMemoryAdvisor(MessageWindowChatMemory(InMemoryChatMemoryRepository()))
+    model = ScriptedModel(call("log_in"), "You are in", call("balance"), "100")
+    builder = ChatClient.builder(model).default_tools(account).default_advisors(memory)
+    client = builder.build()
+    ask(client.prompt("Log in").conversation("c"))
+    result = ask(client.prompt("What do I have?").conversation("c"))
+
+    # The request alone, then with what came of the call; the same again with four messages before.
+    assert [len(each.messages) for each in account.requests] == [1, 3, 1, 5, 7]
+    assert offered(model.prompts[2]) == ["balance", "log_out"]
+    assert [execution.response.data for execution in result.executions] == ["100"]
 
 
 def test_a_list_that_does_not_change_stays_the_same_object(ask: Ask) -> None:
