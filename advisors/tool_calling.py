@@ -150,7 +150,11 @@ class ToolCallingAdvisor:
         turn = ToolTurn(_tool_context(request, request.prompt.options))
         turn.unoffered = self.unoffered_tools(request)
         loop = _Loop(self, request, call_next, turn)
-        response = await loop.run(request.context.get(RESUME))
+        try:
+            response = await loop.run(request.context.get(RESUME))
+        except BaseException:  # whatever ends the turn before its end
+            await self.manager.abandon(loop.prompt, request.runtime, turn)
+            raise
         if turn.executions:
             response = response.mutate(
                 context={TOOL_EXECUTIONS: tuple(turn.executions), TOOL_MESSAGES: loop.said}
@@ -250,7 +254,7 @@ class _Loop:
             if not self.advisor.is_eligible(sent.prompt.options, answer):
                 return response.mutate(chat_response=answer.with_usage(self.usage))
             result = await self.advisor.manager.execute(
-                Prompt.of(self.history, self.options), answer, self.request.runtime, self.turn
+                self.prompt, answer, self.request.runtime, self.turn
             )
             self.history = result.conversation_history
             ended = await self._ended(response, result)
@@ -262,6 +266,11 @@ class _Loop:
     def said(self) -> tuple[Message, ...]:
         """What models and tools have said so far, but for the answer that ends the turn."""
         return self.history[self.begun :]
+
+    @property
+    def prompt(self) -> Prompt:
+        """The conversation so far, with the tools of the turn."""
+        return Prompt.of(self.history, self.options)
 
     async def _round(self) -> tuple[ChatClientRequest, ChatClientResponse]:
         """Call the model once."""

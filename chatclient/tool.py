@@ -139,6 +139,9 @@ class ToolMetadata:
         exclusive: Whether it runs alone: the calls before it end first, those after it wait.
         effect: What running it twice does; retries, de-duplication and approval read this.
         always_visible: Whether a tool search leaves it visible to the model from the start.
+        compensation: Undoes a call that succeeded when a later one fails or the turn does: a plain
+            or asynchronous function of some of the tool's parameters, or of one `ToolExecution`;
+            for a method with `@tool`, the name of another method will do.
     """
 
     return_direct: bool | Literal["if_last"] = False
@@ -148,6 +151,7 @@ class ToolMetadata:
     exclusive: bool = False
     effect: Effect = "write"
     always_visible: bool = False
+    compensation: Callable[..., Any] | str | None = None
 
 
 @dataclass(frozen=True, slots=True)

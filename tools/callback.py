@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 from chatclient.errors import ToolDefinitionError, ToolResultError
 from chatclient.runtime import drive
 from chatclient.tool import ToolContext, ToolDefinition, ToolMetadata, ToolResult
+from chatclient.tools.compensation import check_compensation
 from chatclient.tools.conversion import ResultConverter, to_tool_result
 from chatclient.tools.decorator import ToolMark, mark_of
 from chatclient.tools.schema import (
@@ -69,6 +70,8 @@ class FunctionToolCallback:
         self._signature = signature = _signature(function, name, input_type, input_schema)
         self.function = function
         self.metadata = metadata or mark.metadata
+        if self.metadata.compensation is not None:
+            check_compensation(name, signature.parameters, self.metadata.compensation)
         self._convert = result_converter or mark.result_converter
         strict = mark.strict if strict is None else strict
         self.definition = ToolDefinition(

@@ -41,6 +41,7 @@ def tool(
     exclusive: bool = False,
     effect: Effect = "write",
     always_visible: bool = False,
+    compensation: Callable[..., Any] | str | None = None,
     strict: bool | None = None,
 ) -> Callable[[F], F]: ...
 
@@ -69,7 +70,8 @@ def tool(
             everything else as JSON.
         strict: Whether the provider enforces the schema; default: as the model's options say.
         **metadata: How it is to be run: `return_direct`, `timeout`, `sequential`,
-            `concurrency_group`, `exclusive`, `effect`, `always_visible`; see `ToolMetadata`.
+            `concurrency_group`, `exclusive`, `effect`, `always_visible`,
+            `compensation`; see `ToolMetadata`.
     """
     mark = ToolMark(name, description, ToolMetadata(**metadata), result_converter, strict)
 

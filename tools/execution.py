@@ -158,6 +158,7 @@ class ToolTurn:
         rounds: How often the model was called.
         started: When the turn began, on the clock of `time.monotonic`.
         unoffered: More tools, by name, that are run if the model names them all the same.
+        abandoned: Whether the turn has failed, and what it has done is undone.
     """
 
     context: Mapping[str, Any] = EMPTY
@@ -167,6 +168,7 @@ class ToolTurn:
     rounds: int = 0
     started: float = field(default_factory=time.monotonic)
     unoffered: Mapping[str, ToolCallback] = EMPTY
+    abandoned: bool = False
     _repeats: dict[tuple[str, str], tuple[str, int]] = field(default_factory=dict)
     _made: Counter[tuple[str, str]] = field(default_factory=Counter)
     _seed: tuple[str, ...] | None = None

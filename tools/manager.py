@@ -3,7 +3,7 @@
 import difflib
 import functools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -33,6 +33,14 @@ from chatclient.tool import (
     ToolResult,
 )
 from chatclient.tools.approval import ApprovalRequired, PendingTurn
+from chatclient.tools.compensation import (
+    Undone,
+    executed_in,
+    is_failure,
+    rewritten,
+    told_anew,
+    undo,
+)
 from chatclient.tools.decorator import PLAIN
 from chatclient.tools.execution import (
     ToolExecution,
@@ -144,7 +152,11 @@ class ToolCallingManager:
         done = {response.id: response for response in answered}
         round_ = _Round(self, prompt, message, runtime, turn)
         round_.cut_off = message.tool_calls[-1].id if cut_off else None
-        executions = await round_.run(done)
+        try:
+            executions = await round_.run(done)
+        except BaseException:  # whatever ends the turn before its end
+            await self.abandon(prompt, runtime, turn, round_.executed)
+            raise
         pending = tuple(call for call in message.tool_calls if call.id in round_.pending)
         if pending:
             # The history ends before the message: its calls have no answers yet.
@@ -156,13 +168,40 @@ class ToolCallingManager:
                 pending=pending,
                 agents=agents,
             )
+        messages = prompt.messages
+        undone = await round_.undone(executions)
+        if undone:
+            messages = rewritten(messages, undone)
+            executions = [told_anew(execution, undone) for execution in executions]
+            turn.executions[:] = [told_anew(execution, undone) for execution in turn.executions]
         answers = ToolResponseMessage(execution.response for execution in executions)
         return ToolExecutionResult(
-            (*prompt.messages, message, answers),
+            (*messages, message, answers),
             _return_direct(executions, round_.metadata_of),
             tuple(executions),
             round_.breach,
         )
+
+    async def abandon(
+        self,
+        prompt: Prompt,
+        runtime: Runtime,
+        turn: ToolTurn,
+        executed: Iterable[ToolExecution] = (),
+    ) -> None:
+        """Undo what *turn* has done, because it ends with an error; once only.
+
+        Args:
+            prompt: The conversation so far, and the tools.
+            runtime: How the request runs.
+            turn: The turn.
+            executed: What has been run since the last message of the conversation.
+        """
+        if turn.abandoned:
+            return
+        turn.abandoned = True
+        round_ = _Round(self, prompt, AssistantMessage(), runtime, turn)
+        await round_.undo((*executed_in(prompt.messages), *executed), "the turn failed")
 
     def callbacks_of(self, options: ChatOptions) -> _Callbacks:
         """Return the tools in *options* by name."""
@@ -259,10 +298,11 @@ class _Round:
         self.pending: dict[str, PendingTurn | None] = {}
         self.cut_off: str | None = None
         self._attempts = [0] * len(self.calls)
+        self._executions: dict[int, ToolExecution] = {}
 
     async def run(self, done: Mapping[str, ToolResponse]) -> list[ToolExecution]:
         """Return an execution for every call but those that wait for approval."""
-        executions: dict[int, ToolExecution] = {}
+        executions = self._executions
         admitted: list[int] = []
         for at, call in enumerate(self.calls):
             if call.id in done:
@@ -286,6 +326,34 @@ class _Round:
             if self.calls[at].id not in done:
                 self.turn.executions.append(executions[at])
         return [executions[at] for at in sorted(executions)]
+
+    @property
+    def executed(self) -> list[ToolExecution]:
+        """What has been run so far, in the order of the calls."""
+        return [self._executions[at] for at in sorted(self._executions)]
+
+    async def undone(self, executions: Sequence[ToolExecution]) -> Undone:
+        """Undo what the turn has done if one of *executions*, this round's, has failed."""
+        errors = (e for e in executions if e.is_error)
+        failed = (e for e in errors if is_failure(e, self.metadata_of(e.tool_call.name)))
+        failure = next(failed, None)
+        if failure is None:
+            return {}
+        earlier = executed_in(self.prompt.messages)
+        return await self.undo((*earlier, *executions), f"'{failure.tool_call.name}' failed")
+
+    async def undo(self, executions: Iterable[ToolExecution], cause: str) -> Undone:
+        """Undo those of *executions* that can be, the last one first."""
+
+        def context_of(call: ToolCall) -> ToolContext:
+            return ToolContext(
+                self.turn.context,
+                runtime=self.runtime,
+                tool_call_id=call.id,
+                tool_name=call.name,
+            )
+
+        return await undo(executions, cause, self.metadata_of, context_of)
 
     async def _run_stages(
         self, admitted: Sequence[int], executions: dict[int, ToolExecution]

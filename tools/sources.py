@@ -3,13 +3,14 @@
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from types import ModuleType
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 from chatclient.errors import DuplicateToolError, ToolDefinitionError
 from chatclient.runtime import BLOCKING, drive
-from chatclient.tool import ToolCallback, ToolCallbackProvider
+from chatclient.tool import ToolCallback, ToolCallbackProvider, ToolMetadata
 from chatclient.tools.callback import FunctionToolCallback
 from chatclient.tools.decorator import ToolMark, mark_of
 
@@ -156,7 +157,7 @@ def _tools_of_attributes(
                 function,
                 name=mark.name,
                 description=mark.description,
-                metadata=mark.metadata,
+                metadata=_bound(mark.metadata, source),
                 result_converter=mark.result_converter,
                 strict=mark.strict,
             )
@@ -165,6 +166,14 @@ def _tools_of_attributes(
         msg = f"{source.__name__} has no method with @tool"
         raise ToolDefinitionError(msg)
     return callbacks
+
+
+def _bound(metadata: ToolMetadata, source: Any) -> ToolMetadata:
+    """Return *metadata* with the method of *source* that it names as compensation."""
+    name = metadata.compensation
+    if not isinstance(name, str):
+        return metadata
+    return replace(metadata, compensation=getattr(source, name, name))
 
 
 def _needs_instance(kind: type, attribute: str) -> bool:

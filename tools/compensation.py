@@ -1,0 +1,168 @@
+"""Undoes what tools have done when a later call of the turn fails (a saga).
+
+A tool says with `@tool(compensation=...)` how a call of it is undone. When a tool that writes fails
+in a turn, or when the turn ends with an error, all calls of the turn that succeeded are undone, the
+last one first. What the model was told about them is rewritten, so that it knows where it stands.
+"""
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, get_type_hints
+
+from chatclient.errors import ToolDefinitionError
+from chatclient.json import dumps, loads
+from chatclient.logs import get_logger
+from chatclient.messages import (
+    AssistantMessage,
+    Message,
+    ToolCall,
+    ToolResponse,
+    ToolResponseMessage,
+    UserMessage,
+)
+from chatclient.tool import FAILURE, ToolContext, ToolMetadata
+from chatclient.tools.execution import ToolExecution
+from chatclient.tools.repair import repair_json
+from chatclient.tools.schema import signature_of
+
+log = get_logger(__name__)
+
+_FAILURES = frozenset({"exception", "timeout"})  # of a tool; the model's own slips undo nothing
+
+Undone = Mapping[int, ToolResponse]
+"""What the model is told of calls that were undone, by the identity of the call."""
+
+
+def is_failure(execution: ToolExecution, metadata: ToolMetadata) -> bool:
+    """Return whether *execution* is reason to undo what the turn has done.
+
+    A tool that only reads may fail and be asked again; arguments that do not fit are the model's to
+    mend.
+    """
+    failed = execution.response.metadata.get(FAILURE) in _FAILURES
+    return failed and metadata.effect != "read"
+
+
+def executed_in(messages: Sequence[Message]) -> list[ToolExecution]:
+    """Return the calls that the last turn of *messages* has made, with what came of them."""
+    found: list[ToolExecution] = []
+    for message, following in zip(reversed(messages[:-1]), reversed(messages), strict=False):
+        if isinstance(following, UserMessage):
+            break
+        if isinstance(message, AssistantMessage) and isinstance(following, ToolResponseMessage):
+            answers = {response.id: response for response in following.responses}
+            round_ = [
+                ToolExecution(c, answers[c.id]) for c in message.tool_calls if c.id in answers
+            ]
+            found = round_ + found
+    return found
+
+
+async def undo(
+    executions: Iterable[ToolExecution],
+    cause: str,
+    metadata_of: Callable[[str], ToolMetadata],
+    context_of: Callable[[ToolCall], ToolContext],
+) -> Undone:
+    """Undo *executions*, the last one first, and return which of them no longer hold.
+
+    Args:
+        executions: In the order in which they were made.
+        cause: Why, for the model.
+        metadata_of: Knows how tools are to be run, by name.
+        context_of: Returns what the application tells tools about a call.
+    """
+    undone: dict[int, ToolResponse] = {}
+    for execution in reversed(list(executions)):
+        call = execution.tool_call
+        compensation = metadata_of(call.name).compensation
+        if not callable(compensation) or execution.is_error:
+            continue
+        try:
+            await _compensate(compensation, execution, context_of(call))
+        except Exception as error:  # noqa: BLE001 - the others are to be undone all the same
+            log.warning("tool call not undone", tool=call.name, id=call.id, error=repr(error))
+            continue
+        log.info("tool call undone", tool=call.name, id=call.id)
+        told = f"'{call.name}' was run, and then undone because {cause}."
+        undone[id(call)] = ToolResponse(call.id, call.name, told, is_error=True)
+    return undone
+
+
+def rewritten(messages: Sequence[Message], undone: Undone) -> tuple[Message, ...]:
+    """Return *messages* with what is to be told about calls that were undone."""
+    return tuple(_rewritten(messages, undone))
+
+
+def _rewritten(messages: Sequence[Message], undone: Undone) -> Iterator[Message]:
+    calls: Mapping[str, ToolCall] = {}
+    for message in messages:
+        if isinstance(message, AssistantMessage):
+            calls = {call.id: call for call in message.tool_calls}
+        elif isinstance(message, ToolResponseMessage):
+            new = [undone.get(id(calls.get(r.id)), r) for r in message.responses]
+            if new != list(message.responses):
+                yield message.mutate(responses=new)
+                continue
+        yield message
+
+
+def told_anew(execution: ToolExecution, undone: Undone) -> ToolExecution:
+    """Return *execution* with what the model is told about it now."""
+    response = undone.get(id(execution.tool_call))
+    return execution if response is None else replace(execution, response=response)
+
+
+def check_compensation(name: str, known: Sequence[str], compensation: Any) -> None:
+    """Make sure that *compensation* can undo calls of the tool *name*.
+
+    Args:
+        name: The tool.
+        known: The names of its parameters.
+        compensation: What its metadata says.
+
+    Raises:
+        ToolDefinitionError: It is nothing that can be called, or wants what the tool does not get.
+    """
+    if not callable(compensation):
+        msg = f"the compensation of tool {name!r} is {compensation!r}, which cannot be called"
+        raise ToolDefinitionError(msg)
+    if _wants_execution(compensation):
+        return
+    schema = signature_of(compensation, name=_name(name)).input_schema
+    if missing := [each for each in schema.get("required", ()) if each not in known]:
+        msg = (
+            f"the compensation of tool {name!r} wants {missing}, which the tool does not get; it "
+            f"takes some of {list(known)}, or one ToolExecution"
+        )
+        raise ToolDefinitionError(msg)
+
+
+async def _compensate(
+    compensation: Callable[..., Any], execution: ToolExecution, context: ToolContext
+) -> None:
+    if _wants_execution(compensation):
+        await context.runtime.invoke(compensation, execution)
+        return
+    signature = signature_of(compensation, name=_name(execution.tool_call.name))
+    given = loads(repair_json(execution.tool_call.arguments or "{}") or "{}")
+    arguments = {name: given[name] for name in signature.parameters if name in given}
+    call = signature.prepare(compensation, dumps(arguments).decode(), context)
+    await context.runtime.invoke(call)
+
+
+def _name(tool: str) -> str:
+    return f"the compensation of {tool}"
+
+
+def _wants_execution(compensation: Callable[..., Any]) -> bool:
+    """Return whether *compensation* takes a `ToolExecution` and nothing else."""
+    parameters = list(inspect.signature(compensation).parameters.values())
+    if len(parameters) != 1:
+        return False
+    annotation = parameters[0].annotation
+    if isinstance(annotation, str):
+        function = inspect.unwrap(getattr(compensation, "__func__", compensation))
+        annotation = get_type_hints(function).get(parameters[0].name)
+    return annotation is ToolExecution
