@@ -31,7 +31,7 @@ class _Field:
         return self.weight / (1 - penalty + penalty * length / self.typical_length)
 
 
-# Tuned on half of the development queries over 16,000 tools, checked on the other half.
+# Chosen over 16,000 tools and 3,000 requests, for what helps both of two random halves of these.
 _NAME = _Field(1.7, 1.0, 4.0)
 _SUMMARY = _Field(0.6, 0.45, 11.5)
 _PARAMETER_NAMES = _Field(0.46, 0.6, 4.3)
