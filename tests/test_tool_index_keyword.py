@@ -166,6 +166,8 @@ def test_words_for_the_same_are_understood() -> None:
         ("of https://example.org", {"url"}), ("for $20", {"amount", "price"}),
         ("of 10.0.0.1", {"ip"}), ("at 48.1, 11.5", {"latitud", "longitud"}),
         ("in data.csv", {"file"}), ("by 20 %", {"percentag"}), ("in Boston, MA", {"citi", "locat"}),
+        ("in REPORT.PDF", {"file"}), ("on may 5", {"date"}), ("at 5 P.M", {"time"}),
+        ("of WWW.example.org", {"url"}), ("of HTTPS://example", {"url"}),
         ("nothing of the kind", set()),
     ],
 )  # fmt: skip

@@ -10,8 +10,8 @@ BM25F gives each tool the sum of its terms' impacts, rare terms counting more. O
   and how much of its name; that the request has one of the values that a parameter allows, or the
   very name. It tells against it how many arguments it cannot do without.
 
-Rare terms nominate the candidates, the more frequent ones only help to rank them: the time a search
-takes grows far slower than the catalog.
+Each term nominates those tools that it has the greatest impact on, and only the best of them are
+looked at closely: the time a search takes grows far slower than the catalog.
 """
 
 import math

@@ -27,16 +27,16 @@ _VALUES = tuple(
     (marks, re.compile(pattern), tuple(map(stem, words)))
     for marks, pattern, words in (
         ("-/", r"\b(?:\d{4}-\d\d-\d\d|\d{1,2}/\d{1,2}/\d{2,4})\b", ("date",)),
-        (_DIGITS, r"May\s+\d|\d\s+May\b", ("date",)),
+        (_DIGITS, r"\b(?i:may)\s+\d|\d\s+May\b", ("date",)),
         (":", r"\b\d{1,2}:\d\d\b", ("time",)),
-        (_DIGITS, r"\b\d{1,2}\s*(?:[ap]\.?m\b|[AP]M\b)", ("time",)),
+        (_DIGITS, r"\b\d{1,2}\s*(?i:[ap]\.?m)\b", ("time",)),
         ("@", r"\S@\S+\.\w", ("email",)),
-        ("/", r"https?://", ("url",)),
-        (".", r"www\.", ("url",)),
+        ("/", r"(?i:https?)://", ("url",)),
+        (".", r"\b(?i:www)\.", ("url",)),
         ("$€£¥", r"[$€£¥]\s*\d", ("amount", "price")),
         (".", r"\b\d{1,3}(?:\.\d{1,3}){3}\b", ("ip",)),
         (".", r"\d\.\d+,\s*-?\d+\.\d", ("latitude", "longitude")),
-        (".", r"\w\.(?:csv|pdf|txt|json|png|jpe?g|docx?|xlsx?|mp[34]|py|zip)\b", ("file",)),
+        (".", r"\w\.(?i:csv|pdf|txt|json|png|jpe?g|docx?|xlsx?|mp[34]|py|zip)\b", ("file",)),
         ("%", r"\d\s*%", ("percentage",)),
         (",", r"[a-z],\s*[A-Z]{2}\b", ("city", "location")),
     )
