@@ -250,7 +250,7 @@ class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
         try:
             return await self.tool_index.find(replace(request, session_id=index_id), runtime)
         finally:
-            await self.tool_index.drop(index_id, runtime)
+            await runtime.shielded(self.tool_index.drop(index_id, runtime))
 
     async def _find_as(
         self, index_id: str, session: SearchSession, request: ToolSearchRequest, runtime: Runtime

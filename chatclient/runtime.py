@@ -31,7 +31,7 @@ import queue
 import time
 import types
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar, copy_context
@@ -198,7 +198,15 @@ class Runtime:
         """
         if self.blocking:
             return function(*args)
-        return await _to_its_end(function, args)
+        return await _to_its_end(anyio.to_thread.run_sync(functools.partial(function, *args)))
+
+    async def shielded(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await what has to be done although the request is being cancelled, such as cleaning up.
+
+        Like `finish`, for a coroutine. Neither a task that is cancelled nor a cancelled scope of
+        anyio, which would cancel whatever is awaited in it, gets in its way.
+        """
+        return await (work if self.blocking else _to_its_end(work))
 
     async def within(self, seconds: float | None, awaitable: Awaitable[T]) -> T:
         """Await for at most *seconds*; a blocking request can only be as good as its leaves.
@@ -458,7 +466,7 @@ class AsyncEvents(AsyncIterator[Any], Generic[T]):
         task = self._task
         if task is not None and not task.done():
             task.cancel()
-            await asyncio.wait([task])
+            await _ended([task])
         if task is not None:
             _look_at_error(task)
 
@@ -497,19 +505,28 @@ async def _invoke_on_loop(
     return await result if inspect.isawaitable(result) else result
 
 
-async def _to_its_end(function: Callable[..., T], args: tuple[Any, ...]) -> T:
-    """Call *function* in a worker thread; a cancellation waits until it has returned."""
-    work = asyncio.ensure_future(anyio.to_thread.run_sync(functools.partial(function, *args)))
+async def _to_its_end(awaitable: Awaitable[T]) -> T:
+    """Await *awaitable* in a task of its own; a cancellation waits until it is done."""
+    work = asyncio.ensure_future(awaitable)
     cancelled: asyncio.CancelledError | None = None
     while not work.done():
         try:
-            await asyncio.wait([work])
+            await _ended([work])
         except asyncio.CancelledError as error:
             cancelled = error
     if cancelled is None:
         return work.result()
     work.exception()  # nobody is left to be told
     raise cancelled
+
+
+async def _ended(tasks: Collection["asyncio.Future[Any]"]) -> None:
+    """Wait until all of *tasks* are done, even in a scope of anyio that was cancelled.
+
+    Such a scope, Starlette's when a client has gone for one, cancels all awaits inside it, not one.
+    """
+    with anyio.CancelScope(shield=True):
+        await asyncio.wait(tasks)
 
 
 async def _gather_in_tasks(
@@ -534,7 +551,7 @@ async def _gather_in_tasks(
         for task in unfinished:
             task.cancel()
         if unfinished:
-            await asyncio.wait(unfinished)
+            await _ended(unfinished)
         for task in tasks:
             _look_at_error(task)
 

@@ -292,11 +292,17 @@ def test_a_compensation_takes_what_it_wants(ask: Ask) -> None:
     assert seen == ["cup", ("s", "buy", "tea")]
 
 
+def return_it(item: "Unknown") -> None:  # type: ignore[name-defined]  # noqa: F821
+    """Take back."""
+
+
 @pytest.mark.parametrize(
     ("compensation", "problem"),
     [
         ("nothing", "is 'nothing', which cannot be called"),
         (lambda item, price: None, r"wants \['price'\], which the tool does not get.*\['item'\]"),
+        (return_it, r"compensation of tool 'buy' cannot be told: name 'Unknown' is not defined"),
+        (dict.update, r"compensation of tool 'buy' "),
     ],
 )
 def test_what_cannot_undo_is_refused(compensation: Any, problem: str) -> None:

@@ -21,8 +21,9 @@ from chatclient.messages import (
     ToolResponseMessage,
     UserMessage,
 )
+from chatclient.runtime import Runtime
 from chatclient.tool import FAILURE, ToolContext, ToolMetadata
-from chatclient.tools.execution import ToolExecution
+from chatclient.tools.execution import ToolExecution, ToolTurn
 from chatclient.tools.repair import repair_json
 from chatclient.tools.schema import signature_of
 
@@ -30,8 +31,8 @@ log = get_logger(__name__)
 
 _FAILURES = frozenset({"exception", "timeout"})  # of a tool; the model's own slips undo nothing
 
-Undone = Mapping[int, ToolResponse]
-"""What the model is told of calls that were undone, by the identity of the call."""
+Undone = Mapping[int, ToolExecution]
+"""Calls that were undone, by the identity of the call, each with what the model is told now."""
 
 
 def is_failure(execution: ToolExecution, metadata: ToolMetadata) -> bool:
@@ -63,31 +64,51 @@ async def undo(
     executions: Iterable[ToolExecution],
     cause: str,
     metadata_of: Callable[[str], ToolMetadata],
-    context_of: Callable[[ToolCall], ToolContext],
-) -> Undone:
-    """Undo *executions*, the last one first, and return which of them no longer hold.
+    turn: ToolTurn,
+    runtime: Runtime,
+) -> None:
+    """Undo what can be undone of *executions*, the last one first, and note it in *turn*.
+
+    Cancelling the request waits until that is done. What was undone before is left alone.
 
     Args:
         executions: In the order in which they were made.
         cause: Why, for the model.
         metadata_of: Knows how tools are to be run, by name.
-        context_of: Returns what the application tells tools about a call.
+        turn: What they belong to.
+        runtime: How the request runs.
     """
-    undone: dict[int, ToolResponse] = {}
-    for execution in reversed(list(executions)):
+    wanted = [
+        (execution, compensation)
+        for execution in executions
+        if callable(compensation := metadata_of(execution.tool_call.name).compensation)
+        and not execution.is_error
+        and id(execution.tool_call) not in turn.undone
+    ]
+    if wanted:
+        await runtime.shielded(_undo(wanted[::-1], cause, turn, runtime))
+
+
+async def _undo(
+    wanted: Sequence[tuple[ToolExecution, Callable[..., Any]]],
+    cause: str,
+    turn: ToolTurn,
+    runtime: Runtime,
+) -> None:
+    for execution, compensation in wanted:
         call = execution.tool_call
-        compensation = metadata_of(call.name).compensation
-        if not callable(compensation) or execution.is_error:
-            continue
+        context = ToolContext(
+            turn.context, runtime=runtime, tool_call_id=call.id, tool_name=call.name
+        )
         try:
-            await _compensate(compensation, execution, context_of(call))
+            await _compensate(compensation, execution, context)
         except Exception as error:  # noqa: BLE001 - the others are to be undone all the same
             log.warning("tool call not undone", tool=call.name, id=call.id, error=repr(error))
             continue
         log.info("tool call undone", tool=call.name, id=call.id)
         told = f"'{call.name}' was run, and then undone because {cause}."
-        undone[id(call)] = ToolResponse(call.id, call.name, told, is_error=True)
-    return undone
+        response = ToolResponse(call.id, call.name, told, is_error=True)
+        turn.undone[id(call)] = replace(execution, response=response)
 
 
 def rewritten(messages: Sequence[Message], undone: Undone) -> tuple[Message, ...]:
@@ -101,17 +122,15 @@ def _rewritten(messages: Sequence[Message], undone: Undone) -> Iterator[Message]
         if isinstance(message, AssistantMessage):
             calls = {call.id: call for call in message.tool_calls}
         elif isinstance(message, ToolResponseMessage):
-            new = [undone.get(id(calls.get(r.id)), r) for r in message.responses]
+            executions = [undone.get(id(calls.get(r.id))) for r in message.responses]
+            new = [
+                response if execution is None else execution.response
+                for execution, response in zip(executions, message.responses, strict=True)
+            ]
             if new != list(message.responses):
                 yield message.mutate(responses=new)
                 continue
         yield message
-
-
-def told_anew(execution: ToolExecution, undone: Undone) -> ToolExecution:
-    """Return *execution* with what the model is told about it now."""
-    response = undone.get(id(execution.tool_call))
-    return execution if response is None else replace(execution, response=response)
 
 
 def check_compensation(name: str, known: Sequence[str], compensation: Any) -> None:
@@ -128,7 +147,12 @@ def check_compensation(name: str, known: Sequence[str], compensation: Any) -> No
     if not callable(compensation):
         msg = f"the compensation of tool {name!r} is {compensation!r}, which cannot be called"
         raise ToolDefinitionError(msg)
-    if _wants_execution(compensation):
+    try:
+        alone = _wants_execution(compensation)
+    except Exception as error:
+        msg = f"the parameters of the compensation of tool {name!r} cannot be told: {error}"
+        raise ToolDefinitionError(msg) from error
+    if alone:
         return
     schema = signature_of(compensation, name=_name(name)).input_schema
     if missing := [each for each in schema.get("required", ()) if each not in known]:

@@ -158,6 +158,7 @@ class ToolTurn:
         rounds: How often the model was called.
         started: When the turn began, on the clock of `time.monotonic`.
         unoffered: More tools, by name, that are run if the model names them all the same.
+        undone: Calls that were undone, by the identity of the call, with what is told of them.
         abandoned: Whether the turn has failed, and what it has done is undone.
     """
 
@@ -168,6 +169,7 @@ class ToolTurn:
     rounds: int = 0
     started: float = field(default_factory=time.monotonic)
     unoffered: Mapping[str, ToolCallback] = EMPTY
+    undone: dict[int, ToolExecution] = field(default_factory=dict)
     abandoned: bool = False
     _repeats: dict[tuple[str, str], tuple[str, int]] = field(default_factory=dict)
     _made: Counter[tuple[str, str]] = field(default_factory=Counter)

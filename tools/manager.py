@@ -34,11 +34,9 @@ from chatclient.tool import (
 )
 from chatclient.tools.approval import ApprovalRequired, PendingTurn
 from chatclient.tools.compensation import (
-    Undone,
     executed_in,
     is_failure,
     rewritten,
-    told_anew,
     undo,
 )
 from chatclient.tools.decorator import PLAIN
@@ -169,11 +167,12 @@ class ToolCallingManager:
                 agents=agents,
             )
         messages = prompt.messages
-        undone = await round_.undone(executions)
-        if undone:
-            messages = rewritten(messages, undone)
-            executions = [told_anew(execution, undone) for execution in executions]
-            turn.executions[:] = [told_anew(execution, undone) for execution in turn.executions]
+        if await round_.undone(executions):
+            messages = rewritten(messages, turn.undone)
+            executions = [turn.undone.get(id(each.tool_call), each) for each in executions]
+            turn.executions[:] = [
+                turn.undone.get(id(each.tool_call), each) for each in turn.executions
+            ]
         answers = ToolResponseMessage(execution.response for execution in executions)
         return ToolExecutionResult(
             (*messages, message, answers),
@@ -200,8 +199,14 @@ class ToolCallingManager:
         if turn.abandoned:
             return
         turn.abandoned = True
-        round_ = _Round(self, prompt, AssistantMessage(), runtime, turn)
-        await round_.undo((*executed_in(prompt.messages), *executed), "the turn failed")
+        callbacks = _runnable(self, prompt, turn)
+        await undo(
+            (*executed_in(prompt.messages), *executed),
+            "the turn failed",
+            lambda name: self.metadata_of(name, callbacks),
+            turn,
+            runtime,
+        )
 
     def callbacks_of(self, options: ChatOptions) -> _Callbacks:
         """Return the tools in *options* by name."""
@@ -275,6 +280,12 @@ class _Runnable(Mapping[str, ToolCallback]):
         return len(self._offered)
 
 
+def _runnable(manager: ToolCallingManager, prompt: Prompt, turn: ToolTurn) -> _Callbacks:
+    """Return the tools that may be run in *turn*, by name."""
+    offered = manager.callbacks_of(prompt.options)
+    return _Runnable(offered, turn.unoffered) if turn.unoffered else offered
+
+
 class _Round:
     """The tool calls of one message: which are run, in which order, and what came of them."""
 
@@ -291,9 +302,7 @@ class _Round:
         self.calls = message.tool_calls
         self.runtime = runtime
         self.turn = turn
-        self.callbacks = manager.callbacks_of(prompt.options)
-        if turn.unoffered:
-            self.callbacks = _Runnable(self.callbacks, turn.unoffered)
+        self.callbacks = _runnable(manager, prompt, turn)
         self.breach: str | None = None
         self.pending: dict[str, PendingTurn | None] = {}
         self.cut_off: str | None = None
@@ -332,28 +341,17 @@ class _Round:
         """What has been run so far, in the order of the calls."""
         return [self._executions[at] for at in sorted(self._executions)]
 
-    async def undone(self, executions: Sequence[ToolExecution]) -> Undone:
+    async def undone(self, executions: Sequence[ToolExecution]) -> bool:
         """Undo what the turn has done if one of *executions*, this round's, has failed."""
         errors = (e for e in executions if e.is_error)
         failed = (e for e in errors if is_failure(e, self.metadata_of(e.tool_call.name)))
         failure = next(failed, None)
         if failure is None:
-            return {}
+            return False
         earlier = executed_in(self.prompt.messages)
-        return await self.undo((*earlier, *executions), f"'{failure.tool_call.name}' failed")
-
-    async def undo(self, executions: Iterable[ToolExecution], cause: str) -> Undone:
-        """Undo those of *executions* that can be, the last one first."""
-
-        def context_of(call: ToolCall) -> ToolContext:
-            return ToolContext(
-                self.turn.context,
-                runtime=self.runtime,
-                tool_call_id=call.id,
-                tool_name=call.name,
-            )
-
-        return await undo(executions, cause, self.metadata_of, context_of)
+        cause = f"'{failure.tool_call.name}' failed"
+        await undo((*earlier, *executions), cause, self.metadata_of, self.turn, self.runtime)
+        return bool(self.turn.undone)
 
     async def _run_stages(
         self, admitted: Sequence[int], executions: dict[int, ToolExecution]
