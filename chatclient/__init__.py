@@ -25,6 +25,7 @@ from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
 from chatclient.response import ChatResponse, Usage
 from chatclient.template import PromptTemplate
+from chatclient.version import __version__ as __version__
 
 __all__ = [
     "HIGHEST_PRECEDENCE",

@@ -23,6 +23,7 @@ from chatclient.observation import Operation
 from chatclient.operations import ModelCall
 from chatclient.streams import StreamResponse
 from chatclient.trail import Trail
+from chatclient.version import __version__
 
 _SHOWN = 200  # characters of a tool's result on screen
 _PROMPT = "> "
@@ -175,6 +176,7 @@ def _parser() -> argparse.ArgumentParser:
         "without, it is forgotten at the end",
     )
     parser.add_argument("--conversation", default="terminal", help="its id (default: %(default)s)")
+    parser.add_argument("--version", action="version", version=__version__)
     parser.add_argument("--trace", action="store_true", help="show what each turn consisted of")
     return parser
 

@@ -53,8 +53,13 @@ class LoopThread:
     """
 
     def __init__(self, name: str = "chatclient-loop") -> None:
-        self._loop = asyncio.new_event_loop()
-        self.thread = threading.Thread(target=self._run, name=name, daemon=True)
+        # In a context of its own: that of the request that happens to need it first would be kept
+        # alive, with all that it holds.
+        context = Context()
+        self._loop = context.run(asyncio.new_event_loop)
+        self.thread = threading.Thread(
+            target=context.run, args=(self._run,), name=name, daemon=True
+        )
         self.thread.start()
 
     def _run(self) -> None:

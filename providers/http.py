@@ -36,6 +36,7 @@ from chatclient.providers.retries import RetryPolicy, as_retry_policy, with_retr
 from chatclient.providers.timeouts import Timeouts, as_timeouts, shorter
 from chatclient.runtime import Runtime
 from chatclient.values import EMPTY
+from chatclient.version import __version__
 
 __all__ = [
     "Connections",
@@ -89,7 +90,7 @@ _HEADERS = {
     "accept": "*/*",
     "accept-encoding": "gzip, deflate",
     "content-type": "application/json",
-    "user-agent": "chatclient",
+    "user-agent": f"chatclient/{__version__}",
 }
 _IDEMPOTENCY = "idempotency-key"
 # So that a server gone wild cannot fill the memory; vectors of 2,000 texts have room.

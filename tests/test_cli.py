@@ -4,13 +4,14 @@ import io
 import re
 import sys
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
 from servers import ChatServer, Reply, completion
 
-from chatclient import ChatClient
+from chatclient import ChatClient, __version__
 from chatclient.advisors.memory import MessageChatMemoryAdvisor
 from chatclient.cli import Chat, main
 from chatclient.memory import MessageWindowChatMemory
@@ -66,6 +67,14 @@ def test_a_question_is_answered(serve: Serve, capsys: pytest.CaptureFixture[str]
         "Say hello",
     ]
     assert server.requests[0]["model"] == "m-1"
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """The installed one, and it is the package's."""
+    with pytest.raises(SystemExit, match=r"^0$"):
+        main(["--version"])
+
+    assert capsys.readouterr().out.strip() == metadata.version("chatclient") == __version__
 
 
 def test_what_is_piped_in_is_answered(

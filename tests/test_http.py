@@ -14,7 +14,7 @@ import pytest
 from conftest import Ask
 from servers import ChatServer, Reply, as_stream, completion
 
-from chatclient import ChatClient
+from chatclient import ChatClient, __version__
 from chatclient.errors import (
     AuthenticationError,
     ConnectionFailedError,
@@ -67,6 +67,7 @@ def test_an_answer_comes_over_real_http(ask: Ask, chat_server: Start) -> None:
     assert server.headers[0]["authorization"] == f"Bearer {KEY}"
     assert server.headers[0]["x-team"] == "a"
     assert server.headers[0]["content-type"] == "application/json"
+    assert server.headers[0]["user-agent"] == f"chatclient/{__version__}"
 
 
 def test_a_tool_round_over_real_http(ask: Ask, chat_server: Start) -> None:

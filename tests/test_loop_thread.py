@@ -1,9 +1,12 @@
 """Work on the loop of another thread, for requests that come from anywhere."""
 
 import asyncio
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar, copy_context
 from typing import Any
 
 import pytest
@@ -45,6 +48,26 @@ def test_a_job_runs_on_the_other_thread(run: Run, thread: LoopThread) -> None:
         return threading.current_thread().name, runtime.blocking
 
     assert run(lambda runtime: runtime.run_on(thread, job)) == ("of-the-test", False)
+
+
+def test_a_thread_keeps_nothing_of_whoever_began_it() -> None:
+    """The first request that needs one is not kept alive by it."""
+
+    class Token:
+        pass
+
+    variable: ContextVar[Token] = ContextVar("variable")
+
+    def begin() -> tuple[LoopThread, weakref.ref[Token]]:
+        token = Token()
+        variable.set(token)
+        return LoopThread(), weakref.ref(token)
+
+    begun, gone = copy_context().run(begin)
+    gc.collect()
+
+    assert gone() is None
+    begun.close()
 
 
 def test_an_error_of_a_job_is_raised_here(run: Run, thread: LoopThread) -> None:

@@ -26,6 +26,7 @@ from pydantic import (
     Tag,
     WithJsonSchema,
 )
+from pydantic_core import CoreSchema, core_schema
 from typing_extensions import TypeAliasType, TypedDict
 
 from chatclient.tools.schema import ToolParam, signature_of
@@ -302,6 +303,20 @@ class Size(NamedTuple):
     height: int = 1
 
 
+class Called:
+    """What the schema of pydantic calls with arguments."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> CoreSchema:
+        height = core_schema.with_default_schema(core_schema.int_schema(), default=1)
+        parameters = [
+            core_schema.arguments_parameter("width", core_schema.int_schema()),
+            core_schema.arguments_parameter("height", height),
+        ]
+        arguments = core_schema.arguments_schema(parameters)
+        return core_schema.call_schema(arguments, Size, ref="Called")
+
+
 class Tree(BaseModel):
     """A tree."""
 
@@ -353,6 +368,11 @@ def test_a_named_tuple_is_an_object() -> None:
         "required": ["width"],
         "additionalProperties": False,
     }
+
+
+def test_a_class_that_is_called_is_an_object() -> None:
+    """That is what a named tuple is before pydantic 2.14."""
+    assert definition_of(Called) == definition_of(Size)
 
 
 def test_a_recursive_model() -> None:

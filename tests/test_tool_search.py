@@ -991,7 +991,7 @@ def test_nothing_of_the_search_is_left_in_the_response(ask: Ask) -> None:
         pass
 
     @tool
-    def peek(context: ToolContext) -> str:
+    async def peek(context: ToolContext) -> str:  # not in a thread: anyio's keep their last job
         """Look around."""
         seen.append(dict(context))
         return "ok"

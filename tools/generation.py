@@ -240,6 +240,10 @@ class _Generator(GenerateJsonSchema):
             "required": names[: array.get("minItems", 0)],
         }
 
+    def call_schema(self, schema: Any) -> JsonSchema:
+        """The same; before pydantic 2.14, a named tuple is a call of its class."""
+        return self.kw_arguments_schema(schema["arguments_schema"]["arguments_schema"], None)
+
     def model_schema(self, schema: Any) -> JsonSchema:
         return _documented(super().model_schema(schema), schema["cls"])
 

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 from contextvars import Context
-from importlib.metadata import version
 from types import TracebackType
 from typing import Any, Self
 
@@ -20,11 +19,12 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from chatclient.errors import McpServerError
 from chatclient.logs import get_logger
 from chatclient.tools.mcp.server import McpServer
+from chatclient.version import __version__
 
 # The SDK's words, which say more than its codes.
 _CLOSED = "Connection closed"
 _HTTP_ERROR = "Server returned an error response"
-_CLIENT = Implementation(name="chatclient", version=version("chatclient"))
+_CLIENT = Implementation(name="chatclient", version=__version__)
 
 log = get_logger(__name__)
 
