@@ -6,7 +6,7 @@ BIN := .venv/bin
 # Tests wait more than they compute.
 WORKERS ?= 4
 
-.PHONY: demo test lowest lint types docs format bench clean
+.PHONY: demo test lowest pythons lint types docs format bench clean
 
 demo: .venv/demo
 	$(BIN)/python examples/quickstart.py
@@ -23,6 +23,14 @@ lowest: .venv/lowest
 	.venv/lowest/bin/pytest -n $(WORKERS) --dist loadfile -m "not live" -W ignore::DeprecationWarning \
 		$(LEFT_OUT:%=--ignore tests/test_%.py) --deselect 'tests/test_docs.py::test_the_code_of_a_page_runs[mcp.md]' \
 		$(ARGS)
+
+# With the newer Pythons that are installed.
+pythons:
+	for version in $$(.ci/pythons); do $(MAKE) python-$$version || exit; done
+
+python-%: .venv/python-%
+	$</bin/pytest -n $(WORKERS) --dist loadfile -m "not live" -p no:cacheprovider \
+		--ignore tests/test_provider_chaos.py --ignore tests/test_memory_processes.py $(ARGS)
 
 lint: .venv/dev
 	$(BIN)/ruff format --check .
@@ -80,6 +88,13 @@ clean:
 		--editable '.[aiohttp,http2,mysql,postgres,redis,settings,skills,socks,vectors]'
 	$(BIN)/uv pip freeze --quiet --python $@ --exclude-editable > $@/oldest.txt
 	$(BIN)/uv pip install --quiet --python $@ --constraint $@/oldest.txt --group test-base
+	@touch $@
+
+.PRECIOUS: .venv/python-%
+.venv/python-%: .venv/base
+	$(BIN)/pip install --quiet uv
+	$(BIN)/uv venv --quiet --clear --python $$(.ci/pythons $*) $@
+	$(BIN)/uv pip install --quiet --python $@ --editable '.[httpx2,aiohttp,embeddings,mcp,mysql,postgres,redis,settings]' --group test
 	@touch $@
 
 .venv/docs: .venv/base

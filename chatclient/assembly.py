@@ -16,6 +16,7 @@ from chatclient.chain import (
     name_of,
     order_of,
 )
+from chatclient.closing import Closeable
 from chatclient.errors import ToolDefinitionError, UsageError
 from chatclient.messages import Message, SystemMessage
 from chatclient.model import ChatModel
@@ -34,13 +35,18 @@ Offers = dict[int, tuple[list[ToolCallback], frozenset[str]]]
 
 @dataclass(frozen=True)
 class Engine:
-    """What all requests of a client share and none can change."""
+    """What all requests of a client share and none can change.
+
+    Attributes:
+        owned: What was opened for the client and is closed with it, beside the model.
+    """
 
     model: ChatModel
     manager: ToolCallingManager
     resolver: ToolCallbackResolver | None = None
     duplicate_tools: DuplicatePolicy = "error"
     observers: tuple[Observer, ...] = ()
+    owned: tuple[Closeable, ...] = ()
 
 
 # --- the chain ------------------------------------------------------------------------------

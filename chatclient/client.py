@@ -1,6 +1,7 @@
 """The fluent client: `ChatClient`, its builder and its requests."""
 
 from collections.abc import Iterable, Mapping
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Self
@@ -115,6 +116,7 @@ class ChatClient(Closeable):
             manager_of,
             model_settings_of,
             observers_of,
+            repository_of,
             settings_of_process,
         )
 
@@ -125,11 +127,14 @@ class ChatClient(Closeable):
                 raise UsageError(msg)
             model = chat_model(settings.model, **model_settings_of(settings))
         manager = manager_of(settings, resolver)
+        repository = repository_of(settings)
         spec = RequestSpec(
-            advisors=tuple(advisors_of(settings, manager, tool_index)),
+            advisors=tuple(advisors_of(settings, manager, tool_index, repository)),
             tool_calling=settings.tool_calling.enabled,
         )
-        engine = Engine(model, manager, resolver, observers=observers_of(settings))
+        engine = Engine(
+            model, manager, resolver, observers=observers_of(settings), owned=(repository,)
+        )
         builder = ChatClientBuilder(engine, spec)
         return builder.default_options(**settings.options).build()
 
@@ -203,12 +208,16 @@ class ChatClient(Closeable):
         return ChatClientBuilder(self._engine, self._defaults)
 
     def close(self) -> None:
-        """Close the model's connections."""
-        self._engine.model.close()
+        """Close the model's connections, and those of a memory that settings asked for."""
+        with ExitStack() as stack:
+            for each in (*self._engine.owned, self._engine.model):
+                stack.callback(each.close)
 
     async def aclose(self) -> None:
-        """Close the model's connections."""
-        await self._engine.model.aclose()
+        """Close what `close` closes, and what calls on this event loop have opened."""
+        async with AsyncExitStack() as stack:
+            for each in (*self._engine.owned, self._engine.model):
+                stack.push_async_callback(each.aclose)
 
     def __repr__(self) -> str:
         return f"ChatClient({self._engine.model.name})"

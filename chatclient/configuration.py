@@ -84,7 +84,10 @@ def _limits(settings: ToolLimitsSettings) -> ToolLimits:
 
 
 def advisors_of(
-    settings: ChatClientSettings, manager: ToolCallingManager, tool_index: Any
+    settings: ChatClientSettings,
+    manager: ToolCallingManager,
+    tool_index: Any,
+    repository: ChatMemoryRepository,
 ) -> list[Advisor]:
     """Return the advisors that the settings ask for.
 
@@ -93,7 +96,7 @@ def advisors_of(
     """
     advisors: list[Advisor] = []
     if settings.memory.enabled:
-        advisors.append(_memory(settings.memory))
+        advisors.append(_memory(settings.memory, repository))
     advisors.extend(_logger(settings.observations))
     if settings.tool_calling.enabled:
         if settings.tool_search.enabled:
@@ -178,8 +181,8 @@ def _eviction(settings: EvictionSettings) -> Any:
     )
 
 
-def _memory(settings: MemorySettings) -> Advisor:
-    memory = MessageWindowChatMemory(_repository(settings), max_messages=settings.max_messages)
+def _memory(settings: MemorySettings, repository: ChatMemoryRepository) -> Advisor:
+    memory = MessageWindowChatMemory(repository, max_messages=settings.max_messages)
     given: dict[str, Any] = {"tool_messages": settings.tool_messages}
     if settings.advisor_order is not None:
         given["order"] = settings.advisor_order
@@ -187,12 +190,14 @@ def _memory(settings: MemorySettings) -> Advisor:
     return kind(memory, **given)
 
 
-def _repository(settings: MemorySettings) -> ChatMemoryRepository:
-    match settings.repository:
+def repository_of(settings: ChatClientSettings) -> ChatMemoryRepository:
+    """Return what keeps the conversations; what it opens, it opens when it is first used."""
+    memory = settings.memory
+    match memory.repository if memory.enabled else "in_memory":
         case "sql":
             from chatclient.memory.sql import SqlChatMemoryRepository  # noqa: PLC0415 - an extra
 
-            sql = settings.sql
+            sql = memory.sql
             given: dict[str, Any] = {"create_schema": sql.initialize_schema}
             if sql.table_prefix is not None:
                 given["table_prefix"] = sql.table_prefix
@@ -202,7 +207,7 @@ def _repository(settings: MemorySettings) -> ChatMemoryRepository:
                 RedisChatMemoryRepository,
             )
 
-            redis = settings.redis
+            redis = memory.redis
             prefix = {} if redis.key_prefix is None else {"key_prefix": redis.key_prefix}
             return RedisChatMemoryRepository(redis.url, time_to_live=redis.time_to_live, **prefix)
         case _:

@@ -8,6 +8,7 @@ import re
 import sqlite3
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Any
 
 from chatclient import ChatClient, ToolCall
@@ -32,7 +33,7 @@ class SqliteToolIndex(ToolIndex):
     def __init__(self, path: str) -> None:
         self._path = path
         self._known: dict[str, Sequence[ToolReference]] = {}
-        with sqlite3.connect(path) as database:
+        with closing(sqlite3.connect(path)) as database, database:
             database.execute(
                 "create virtual table if not exists tool using "
                 "fts5(session unindexed, name, words, tokenize = 'porter')"
@@ -68,7 +69,7 @@ class SqliteToolIndex(ToolIndex):
         await runtime.finish(self._replace, session_id, [])
 
     def _replace(self, session_id: str, rows: list[tuple[str, str, str]]) -> None:
-        with sqlite3.connect(self._path) as database:
+        with closing(sqlite3.connect(self._path)) as database, database:
             database.execute("delete from tool where session = ?", (session_id,))
             database.executemany("insert into tool values (?, ?, ?)", rows)
 
@@ -76,7 +77,7 @@ class SqliteToolIndex(ToolIndex):
         words = " OR ".join(f'"{word}"' for word in re.findall(r"\w+", query))
         if not words:
             return []
-        with sqlite3.connect(self._path) as database:
+        with closing(sqlite3.connect(self._path)) as database, database:
             return database.execute(
                 "select name, -bm25(tool, 0, 2, 1) as score from tool "
                 "where tool match ? and session = ? order by score desc",

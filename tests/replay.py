@@ -41,6 +41,7 @@ from chatclient.errors import (
     ProviderError,
     RateLimitedError,
 )
+from chatclient.providers.timeouts import Timeouts
 from chatclient.response import ChatResponse
 
 RECORDINGS = Path(
@@ -48,6 +49,9 @@ RECORDINGS = Path(
     or Path(__file__).parents[2].joinpath("shared", "data", "wire")
 )
 """Where the recorded exchanges are: folders with an `index.csv`, an `expect.jsonl`, the files."""
+
+PATIENT = Timeouts(connect=60)
+"""For a busy machine."""
 
 needs_recordings = pytest.mark.skipif(
     not RECORDINGS.joinpath("dev", "index.csv").is_file(),

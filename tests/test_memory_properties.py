@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -171,12 +171,14 @@ messages = st.one_of(
 @pytest.fixture(scope="module", params=["memory", "sqlite"])
 def repository(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> ChatMemoryRepository:
+) -> Iterator[ChatMemoryRepository]:
     if request.param == "memory":
-        return InMemoryChatMemoryRepository()
+        yield InMemoryChatMemoryRepository()
+        return
     pytest.importorskip("sqlalchemy", reason="the extra `sql` is not installed")
     folder: Path = tmp_path_factory.mktemp("properties")
-    return SqlChatMemoryRepository(f"sqlite:///{folder / 'memory.db'}")
+    with SqlChatMemoryRepository(f"sqlite:///{folder / 'memory.db'}") as made:
+        yield made
 
 
 @given(st.lists(messages, min_size=1, max_size=4))

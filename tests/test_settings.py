@@ -1,7 +1,9 @@
 """Settings: every one of them changes what a client does, wherever it is written."""
 
+import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -54,16 +56,18 @@ def work() -> str:
 
 
 @pytest.fixture
-def configured(monkeypatch: pytest.MonkeyPatch) -> Callable[..., ChatClient]:
+def configured(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., ChatClient]]:
     """Return a client of a scripted model, with environment variables as given."""
+    made = ExitStack()
 
     def configure(*answers: Answer, tools: Any = (), **variables: str) -> ChatClient:
         for name, value in variables.items():
             monkeypatch.setenv(f"CHATCLIENT_{name}", value)
-        client = ChatClient.from_settings(model=ScriptedModel(*answers))
+        client = made.enter_context(ChatClient.from_settings(model=ScriptedModel(*answers)))
         return client.mutate().default_tools(tools).build() if tools else client
 
-    return configure
+    with made:
+        yield configure
 
 
 Configured = Callable[..., ChatClient]
@@ -427,9 +431,8 @@ def test_memory_in_a_database(
     assert len(client.model.prompts[0].messages) == 3  # type: ignore[attr-defined]
     import sqlite3
 
-    with sqlite3.connect(tmp_path / "memory.db") as database:
+    with closing(sqlite3.connect(tmp_path / "memory.db")) as database:
         names = [name for (name,) in database.execute("SELECT name FROM sqlite_master")]
-    database.close()
     assert any(name.startswith("mine_") for name in names)
     with pytest.raises(Exception, match="create_schema=True"):
         ask(
@@ -441,6 +444,30 @@ def test_memory_in_a_database(
             .prompt("x")
             .conversation("1")
         )
+
+
+@pytest.mark.parametrize("way", ["close", "aclose"])
+def test_a_client_closes_the_memory_that_it_opened(tmp_path: Path, way: str) -> None:
+    """Also when its model cannot be closed."""
+    pytest.importorskip("sqlalchemy")
+
+    class Stuck(ScriptedModel):
+        def close(self) -> None:
+            raise OSError("stuck")
+
+    url = f"sqlite:///{tmp_path / 'memory.db'}"
+    settings = ChatClientSettings(
+        memory={"enabled": True, "repository": "sql", "sql": {"url": url}}
+    )
+    client = ChatClient.from_settings(settings, model=Stuck("hi"))
+    client.prompt("x").conversation("1").call().content()
+    memory = the(client, MessageChatMemoryAdvisor).memory
+    pool = memory.repository._conversations._database.engine.pool
+
+    assert pool.checkedin() == 1
+    with pytest.raises(OSError, match="stuck"):
+        client.close() if way == "close" else asyncio.run(client.aclose())
+    assert memory.repository._conversations._database.engine.pool.checkedin() == 0
 
 
 def test_memory_in_redis(configured: Configured) -> None:

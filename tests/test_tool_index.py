@@ -3,7 +3,8 @@
 import asyncio
 import copy
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -29,19 +30,21 @@ def vector(model: BagOfWords | None = None) -> VectorToolIndex:
     return VectorToolIndex(InMemoryVectorStore(model or BagOfWords()))
 
 
-KINDS: dict[str, Callable[[], ToolIndex]] = {
-    "keyword": KeywordToolIndex,
-    "regex": RegexToolIndex,
-    "vector": vector,
-    "sqlite": lambda: VectorToolIndex(SqliteVectorStore(":memory:", BagOfWords())),
-    "hybrid": lambda: HybridToolIndex(KeywordToolIndex(), vector()),
+KINDS: dict[str, Callable[[ExitStack], ToolIndex]] = {
+    "keyword": lambda _: KeywordToolIndex(),
+    "regex": lambda _: RegexToolIndex(),
+    "vector": lambda _: vector(),
+    "sqlite": lambda stack: VectorToolIndex(
+        stack.enter_context(SqliteVectorStore(":memory:", BagOfWords()))
+    ),
+    "hybrid": lambda _: HybridToolIndex(KeywordToolIndex(), vector()),
 }
 
 
 @pytest.fixture(params=list(KINDS))
-def index(request: pytest.FixtureRequest) -> ToolIndex:
-    made: ToolIndex = KINDS[request.param]()
-    return made
+def index(request: pytest.FixtureRequest) -> Iterator[ToolIndex]:
+    with ExitStack() as stack:
+        yield KINDS[request.param](stack)
 
 
 def tool(name: str, summary: str = "", **more: Any) -> ToolReference:

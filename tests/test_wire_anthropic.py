@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import pytest
 from replay import (
+    PATIENT,
     Chunking,
     Exchange,
     LineEnds,
@@ -95,7 +96,9 @@ def test_every_recorded_exchange_is_understood(*, blocking: bool, chunking: Chun
     async def ask_all(server: ReplayServer) -> None:
         for exchange in recorded():
             url = server.url(exchange, chunking, seed=len(outcomes))
-            model = AnthropicChatModel("m", api_key="key", base_url=url, max_retries=0)
+            model = AnthropicChatModel(
+                "m", api_key="key", base_url=url, max_retries=0, timeout=PATIENT
+            )
             streaming = exchange.streaming
             outcomes[exchange] = (
                 ask_blocking(model, streaming=streaming)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from replay import (
+    PATIENT,
     Chunking,
     Exchange,
     LineEnds,
@@ -142,7 +143,9 @@ def test_every_recorded_exchange_is_understood(*, blocking: bool, chunking: Chun
     async def ask_all(server: ReplayServer) -> None:
         for exchange in recorded():
             url = server.url(exchange, chunking, seed=len(outcomes))
-            model = GeminiChatModel("m", api_key="key", base_url=url, max_retries=0)
+            model = GeminiChatModel(
+                "m", api_key="key", base_url=url, max_retries=0, timeout=PATIENT
+            )
             streaming = exchange.streaming
             outcomes[exchange] = (
                 ask_blocking(model, streaming=streaming)

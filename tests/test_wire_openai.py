@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from replay import (
+    PATIENT,
     Chunking,
     Exchange,
     LineEnds,
@@ -44,7 +45,7 @@ def server() -> Iterator[ReplayServer]:
 
 
 def model_of(url: str) -> OpenAIChatModel:
-    return OpenAIChatModel("m", api_key="k", base_url=url, max_retries=0)
+    return OpenAIChatModel("m", api_key="k", base_url=url, max_retries=0, timeout=PATIENT)
 
 
 def blocking_outcome(server: ReplayServer, exchange: Exchange) -> Outcome:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from replay import (
+    PATIENT,
     RECORDINGS,
     Chunking,
     Exchange,
@@ -136,7 +137,9 @@ async def aask(exchange: Exchange, model: OpenAIResponsesChatModel) -> ChatRespo
 
 def asked(server: ReplayServer, exchange: Exchange) -> Asked:
     url = server.url(exchange)
-    with OpenAIResponsesChatModel("m", api_key="k", base_url=url, max_retries=0) as model:
+    with OpenAIResponsesChatModel(
+        "m", api_key="k", base_url=url, max_retries=0, timeout=PATIENT
+    ) as model:
 
         async def on_loop() -> ChatResponse | Exception:
             async with model:
@@ -299,7 +302,9 @@ def test_cut_streams_over_sockets_keep_what_had_arrived() -> None:
                 continue
             for clean_end in (True, False):
                 url = server.url(exchange, cut_at=end, clean_end=clean_end)
-                with OpenAIResponsesChatModel("m", api_key="k", base_url=url) as model:
+                with OpenAIResponsesChatModel(
+                    "m", api_key="k", base_url=url, timeout=PATIENT
+                ) as model:
                     chunks: list[ChatResponse] = []
                     with pytest.raises(StreamInterruptedError):
                         chunks.extend(model.stream("Hi"))

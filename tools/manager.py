@@ -158,7 +158,9 @@ class ToolCallingManager:
         pending = tuple(call for call in message.tool_calls if call.id in round_.pending)
         if pending:
             # The history ends before the message: its calls have no answers yet.
-            agents = {id: turn for id, turn in round_.pending.items() if turn is not None}
+            agents = {
+                key: waiting for key, waiting in round_.pending.items() if waiting is not None
+            }
             return ToolExecutionResult(
                 prompt.messages,
                 return_direct=False,
