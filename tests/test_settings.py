@@ -29,7 +29,7 @@ from chatclient.errors import (
 )
 from chatclient.memory import InMemoryChatMemoryRepository
 from chatclient.providers.retries import RetryPolicy
-from chatclient.settings import ChatClientSettings
+from chatclient.settings import ChatClientSettings, MemorySettings, SqlSettings
 from chatclient.testing import Answer, ScriptedModel, call
 from chatclient.tools import StaticToolCallbackResolver, tool
 from chatclient.tools.search import KeywordToolIndex
@@ -456,10 +456,8 @@ def test_a_client_closes_the_memory_that_it_opened(tmp_path: Path, way: str) -> 
             raise OSError("stuck")
 
     url = f"sqlite:///{tmp_path / 'memory.db'}"
-    settings = ChatClientSettings(
-        memory={"enabled": True, "repository": "sql", "sql": {"url": url}}
-    )
-    client = ChatClient.from_settings(settings, model=Stuck("hi"))
+    stored = MemorySettings(enabled=True, repository="sql", sql=SqlSettings(url=url))
+    client = ChatClient.from_settings(ChatClientSettings(memory=stored), model=Stuck("hi"))
     client.prompt("x").conversation("1").call().content()
     memory = the(client, MessageChatMemoryAdvisor).memory
     pool = memory.repository._conversations._database.engine.pool
