@@ -178,21 +178,51 @@ class SessionService:
     ) -> None:
         self.sessions = Sessions(repository, time_to_live=time_to_live, clock=clock)
 
-    def create(self, user_id: str, **how: Any) -> Session:
+    def create(
+        self,
+        user_id: str,
+        *,
+        session_id: str | None = None,
+        time_to_live: timedelta | None = None,
+        metadata: Mapping[str, Any] = EMPTY,
+    ) -> Session:
         """Return a new session, or the one of this id that the user has already.
 
         Args:
             user_id: Whose it is.
-            **how: `session_id`, `time_to_live` and `metadata`.
+            session_id: What it is called; default: something that nobody can guess.
+            time_to_live: How long it lasts; default: as long as the service's sessions do.
+            metadata: What the application knows about it.
 
         Raises:
             UsageError: An id is blank, or the session belongs to another user.
         """
-        return drive(self.sessions.create(user_id, BLOCKING, **how))
+        return drive(
+            self.sessions.create(
+                user_id,
+                BLOCKING,
+                session_id=session_id,
+                time_to_live=time_to_live,
+                metadata=metadata,
+            )
+        )
 
-    async def acreate(self, user_id: str, **how: Any) -> Session:
+    async def acreate(
+        self,
+        user_id: str,
+        *,
+        session_id: str | None = None,
+        time_to_live: timedelta | None = None,
+        metadata: Mapping[str, Any] = EMPTY,
+    ) -> Session:
         """Return a new session; see `create`."""
-        return await self.sessions.create(user_id, ON_LOOP, **how)
+        return await self.sessions.create(
+            user_id,
+            ON_LOOP,
+            session_id=session_id,
+            time_to_live=time_to_live,
+            metadata=metadata,
+        )
 
     def find(self, session_id: str) -> Session | None:
         """Return a session, or None if there is none or it has expired."""
@@ -210,24 +240,44 @@ class SessionService:
         """Return a user's sessions, the oldest first."""
         return await self.sessions.of_user(user_id, ON_LOOP)
 
-    def append(self, session_id: str, *messages: Message, **how: Any) -> tuple[SessionEvent, ...]:
+    def append(
+        self,
+        session_id: str,
+        *messages: Message,
+        key: str | None = None,
+        branch: str | None = None,
+        metadata: Mapping[str, Any] = EMPTY,
+    ) -> tuple[SessionEvent, ...]:
         """Return the events that *messages* became in the log; none if they were there already.
 
         Args:
             session_id: Which session; it has to exist.
             *messages: What was said, as a unit.
-            **how: `key`, which names the unit so that it is appended once, `branch`, `metadata`.
+            key: Names the unit, so that it is appended once.
+            branch: Which agent it was said by or to; None is the one that talks with the user.
+            metadata: What the application knows about it.
 
         Raises:
             ChatMemoryError: There is no such session.
         """
-        return drive(self.sessions.append(session_id, messages, BLOCKING, **how))
+        return drive(
+            self.sessions.append(
+                session_id, messages, BLOCKING, key=key, branch=branch, metadata=metadata
+            )
+        )
 
     async def aappend(
-        self, session_id: str, *messages: Message, **how: Any
+        self,
+        session_id: str,
+        *messages: Message,
+        key: str | None = None,
+        branch: str | None = None,
+        metadata: Mapping[str, Any] = EMPTY,
     ) -> tuple[SessionEvent, ...]:
         """Return the events that *messages* became in the log; see `append`."""
-        return await self.sessions.append(session_id, messages, ON_LOOP, **how)
+        return await self.sessions.append(
+            session_id, messages, ON_LOOP, key=key, branch=branch, metadata=metadata
+        )
 
     def events(self, session_id: str, filter: EventFilter = EVERYTHING) -> tuple[SessionEvent, ...]:
         """Return the events of a session that *filter* means; archived ones too, unless it says."""
