@@ -108,6 +108,11 @@ def call(name: str, arguments: dict[str, Any], meta: dict[str, Any]) -> dict[str
             return texts("told" if "progressToken" in meta else "not asked to tell")
         case "fail":
             return texts("The printer is on fire.", isError=True)
+        case "ask":
+            send(id="q", **arguments)
+            while (reply := json.loads(sys.stdin.readline())).get("id") != "q":
+                pass
+            return texts(json.dumps(reply.get("result") or reply["error"], sort_keys=True))
         case "pid":
             return texts(str(os.getpid()))
         case _:
@@ -157,6 +162,8 @@ def answer(message: dict[str, Any]) -> None:
                 error(request, -32601, "Method not found")
 
 
+if FAULT == "asks":
+    tools.append(tool("ask"))
 if FAULT == "dead":
     sys.exit(3)
 if FAULT == "mute":

@@ -6,18 +6,24 @@ Needs the extra `mcp`, whose SDK is loaded when the first server is connected or
 from chatclient.tools.mcp.names import ToolNamePrefix
 from chatclient.tools.mcp.provider import McpToolCallbackProvider
 from chatclient.tools.mcp.server import (
+    ElicitationHandler,
+    McpElicitation,
     McpProgress,
     McpServer,
+    McpUserAnswer,
     ToolContextToMeta,
     tool_context_meta,
 )
 from chatclient.tools.mcp.serving import McpToolServer
 
 __all__ = [
+    "ElicitationHandler",
+    "McpElicitation",
     "McpProgress",
     "McpServer",
     "McpToolCallbackProvider",
     "McpToolServer",
+    "McpUserAnswer",
     "ToolContextToMeta",
     "ToolNamePrefix",
     "tool_context_meta",

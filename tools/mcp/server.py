@@ -3,12 +3,13 @@
 import importlib.util
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from chatclient.errors import UsageError
+from chatclient.model import ChatModel
 from chatclient.tool import ToolContext
 
 Connect = Callable[[], Any]
@@ -16,6 +17,34 @@ Connect = Callable[[], Any]
 
 ToolContextToMeta = Callable[[ToolContext], Mapping[str, Any] | None]
 """Chooses what of the tool context a server is told, as the `_meta` of a call."""
+
+
+@dataclass(frozen=True, slots=True)
+class McpElicitation:
+    """What a server wants to know of the user.
+
+    Attributes:
+        server: The server's name.
+        message: Its words for the user.
+        schema: The form that is to be filled in, as the JSON Schema of an object of plain values;
+            None if there is none.
+        url: Where the user is to go instead, for what the application is not to see, such as a
+            password or a payment; None if there is a form.
+    """
+
+    server: str
+    message: str
+    schema: Mapping[str, Any] | None = None
+    url: str | None = None
+
+
+McpUserAnswer = Mapping[str, Any] | bool | None
+"""What the user says to an elicitation: the values of the form, True to open the URL, False for no,
+None for nothing."""
+
+ElicitationHandler = Callable[[McpElicitation], McpUserAnswer | Awaitable[McpUserAnswer]]
+"""Asks the user. A plain function is called in a worker thread; an asynchronous one is awaited on
+the loop that the connections live on, which is no loop of the application's."""
 
 
 class McpServerSettings(TypedDict, total=False):
@@ -26,6 +55,8 @@ class McpServerSettings(TypedDict, total=False):
     required: bool
     retry_after: float
     trust_annotations: bool
+    on_elicitation: ElicitationHandler | None
+    sampling: ChatModel | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +77,10 @@ class McpServer:
             tried again; and until a lost subscription to its changes is renewed.
         trust_annotations: Whether its word is taken for what a tool does (`readOnlyHint`,
             `idempotentHint`), which approval and repetition go by.
+        on_elicitation: Asks the user what the server wants to know; None if it may ask nothing.
+            The time that the user takes counts towards `timeout`.
+        sampling: A model that the server may put prompts of its own to, within the model's limit
+            of tokens and at the application's cost; None if it may not.
 
     Raises:
         UsageError: The name is blank, a time is not positive, or the MCP SDK is not installed.
@@ -58,6 +93,8 @@ class McpServer:
     required: bool = True
     retry_after: float = 5.0
     trust_annotations: bool = False
+    on_elicitation: ElicitationHandler | None = None
+    sampling: ChatModel | None = None
 
     def __post_init__(self) -> None:
         require_sdk()

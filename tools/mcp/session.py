@@ -18,6 +18,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from chatclient.errors import McpServerError
 from chatclient.logs import get_logger
+from chatclient.tools.mcp.questions import Questions
 from chatclient.tools.mcp.server import McpServer
 from chatclient.version import __version__
 
@@ -102,7 +103,11 @@ class Session:
         """Hold the session open until it is closed from either side."""
         transport = _Watched(self._server.connect(), self._stop)
         client = Client(
-            transport, cache=None, client_info=_CLIENT, message_handler=self._on_message
+            transport,
+            cache=None,
+            client_info=_CLIENT,
+            message_handler=self._on_message,
+            **Questions(self._server).callbacks(),
         )
         try:
             with self._scope:

@@ -1,0 +1,162 @@
+"""What servers may ask the application back: something of its user, or a word of its model."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jsonschema
+from mcp.client.session import ClientRequestContext
+from mcp_types import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    AudioContent,
+    CreateMessageRequestParams,
+    CreateMessageResult,
+    ElicitRequestFormParams,
+    ElicitRequestParams,
+    ElicitResult,
+    ErrorData,
+    ImageContent,
+    SamplingMessage,
+    TextContent,
+)
+
+from chatclient.errors import ToolError, UsageError
+from chatclient.logs import get_logger
+from chatclient.messages import AssistantMessage, Message, SystemMessage, UserMessage
+from chatclient.model import ChatModel
+from chatclient.options import ChatOptions
+from chatclient.prompt import Prompt, with_default_options
+from chatclient.runtime import ON_LOOP
+from chatclient.tools.mcp.content import told
+from chatclient.tools.mcp.server import ElicitationHandler, McpElicitation, McpServer
+
+log = get_logger(__name__)
+
+_ENDS = {"stop": "endTurn", "length": "maxTokens"}
+
+
+class Questions:
+    """Answers what one server asks.
+
+    Args:
+        server: The server, with what answers its questions.
+    """
+
+    def __init__(self, server: McpServer) -> None:
+        self._server = server
+
+    def callbacks(self) -> dict[str, Any]:
+        """Return what the SDK's client is to be given: it refuses what it has no callback for."""
+        found: dict[str, Any] = {}
+        if self._server.on_elicitation is not None:
+            found["elicitation_callback"] = self._elicit
+        if self._server.sampling is not None:
+            found["sampling_callback"] = self._sample
+        return found
+
+    async def _elicit(
+        self, _context: ClientRequestContext, params: ElicitRequestParams
+    ) -> ElicitResult | ErrorData:
+        handler: Any = self._server.on_elicitation
+        try:
+            return await _asked(handler, self._server.name, params)
+        except Exception as error:  # noqa: BLE001 - the application's code; not the server's business
+            log.warning("mcp elicitation failed", server=self._server.name, error=repr(error))
+            return ErrorData(code=INTERNAL_ERROR, message="the user could not be asked")
+
+    async def _sample(
+        self, _context: ClientRequestContext, params: CreateMessageRequestParams
+    ) -> CreateMessageResult | ErrorData:
+        model: Any = self._server.sampling
+        try:
+            prompt = _prompt_of(params)
+        except ToolError as error:
+            return ErrorData(code=INVALID_PARAMS, message=str(error))
+        try:
+            return await _sampled(model, prompt)
+        except Exception as error:  # noqa: BLE001 - what went wrong is not the server's business
+            log.warning("mcp sampling failed", server=self._server.name, error=repr(error))
+            return ErrorData(code=INTERNAL_ERROR, message="the model could not be asked")
+
+
+async def _asked(
+    handler: ElicitationHandler, server: str, params: ElicitRequestParams
+) -> ElicitResult:
+    """Return what the user says to the question in *params*.
+
+    Raises:
+        UsageError: The handler answered with something else than it should, or with values that
+            do not fit the form.
+    """
+    if isinstance(params, ElicitRequestFormParams):
+        schema = params.requested_schema
+        question = McpElicitation(server, params.message, schema=schema)
+    else:
+        schema = None
+        question = McpElicitation(server, params.message, url=params.url)
+    answer = await ON_LOOP.invoke(handler, question)
+    if answer is None:
+        return ElicitResult(action="cancel")
+    if answer is False:
+        return ElicitResult(action="decline")
+    if schema is None and answer is True:
+        return ElicitResult(action="accept")
+    if schema is None or not isinstance(answer, Mapping):
+        wanted = "True, False or None" if schema is None else "the form's values, False or None"
+        msg = f"an elicitation handler returns {wanted}, not a {type(answer).__name__}"
+        raise UsageError(msg)
+    try:
+        jsonschema.validate(dict(answer), schema)
+    except jsonschema.ValidationError as error:  # which shows the user's values
+        msg = (
+            f"the values do not fit the form: {error.json_path} is against its {error.validator!r}"
+        )
+        raise UsageError(msg) from None
+    return ElicitResult(action="accept", content=dict(answer))
+
+
+async def _sampled(model: ChatModel, prompt: Prompt) -> CreateMessageResult:
+    most, wanted = model.options.max_tokens, prompt.options.max_tokens
+    if most is not None and wanted is not None and wanted > most:
+        prompt = Prompt.of(prompt.messages, prompt.options.mutate(max_tokens=most))
+    response = await model.generate(with_default_options(prompt, model.options), ON_LOOP)
+    return CreateMessageResult(
+        role="assistant",
+        content=TextContent(text=response.text),
+        model=response.metadata.model or model.name,
+        stop_reason=_ENDS.get(response.finish_reason or "stop", response.finish_reason),
+    )
+
+
+def _prompt_of(params: CreateMessageRequestParams) -> Prompt:
+    """Return what a server wants to have asked.
+
+    Raises:
+        ToolError: There is something in it that was not offered, such as tools.
+    """
+    if params.tools:
+        msg = "the model is lent without tools"
+        raise ToolError(msg)
+    messages: list[Message] = []
+    if params.system_prompt:
+        messages.append(SystemMessage(params.system_prompt))
+    messages.extend(map(_message, params.messages))
+    options = ChatOptions(
+        max_tokens=params.max_tokens,
+        temperature=params.temperature,
+        stop=tuple(params.stop_sequences) if params.stop_sequences else None,
+    )
+    return Prompt(messages, options)
+
+
+def _message(message: SamplingMessage) -> Message:
+    content = message.content if isinstance(message.content, Sequence) else [message.content]
+    blocks = [b for b in content if isinstance(b, TextContent | ImageContent | AudioContent)]
+    if len(blocks) < len(content):
+        msg = "the model is lent without tools"
+        raise ToolError(msg)
+    texts, media = told(blocks)
+    text = "\n".join(texts)
+    if message.role == "user":
+        return UserMessage(text, media=media)
+    return AssistantMessage(text, media=media)
