@@ -315,6 +315,46 @@ def test_threads_and_searches_do_not_disturb_each_other(make: Make) -> None:
     assert len(store.similarity_search("a", top_k=50)) == 4
 
 
+def test_what_comes_later_is_found_by_filters_already_used(make: Make) -> None:
+    """A store looks at each document once for a filter, and misses none."""
+    store = make(BagOfWords())
+    store.add(ANIMALS)
+
+    def found(kind: str) -> list[str]:
+        return sorted(ids(store.similarity_search("cat", top_k=99, where={"kind": kind})))
+
+    for number in range(5):
+        assert (len(found("cat")), len(found("dog"))) == (1 + number, 1)
+        store.add([Document(f"cat {number}", {"kind": "cat"}, f"new {number}")])
+    store.add([Document("a dog", {"kind": "dog"}, "cat"), Document("cat", {"kind": "cat"}, "last")])
+    assert found("cat") == ["last", *(f"new {number}" for number in range(5))]
+    assert found("dog") == ["cat", "dog"]
+    store.delete(["new 0", "last"])
+    assert found("cat") == [f"new {number}" for number in range(1, 5)]
+
+
+def test_a_file_that_others_change_meanwhile_is_seen_in_one_state(tmp_path: Path) -> None:
+    """Documents come and go while they are searched for."""
+    ended = threading.Event()
+
+    def change() -> None:
+        with SqliteVectorStore(tmp_path / "documents.db", BagOfWords()) as other:
+            for number in range(40):
+                other.add([Document(f"cat {number}", {"kind": "cat"}, f"{number % 7}")])
+                other.delete([f"{(number + 3) % 7}"])
+        ended.set()
+
+    with SqliteVectorStore(tmp_path / "documents.db", BagOfWords()) as store:
+        store.add([Document("cat", {"kind": "cat"}, "stays")])
+        thread = threading.Thread(target=change)
+        thread.start()
+        while not ended.is_set():
+            found = store.similarity_search("cat", top_k=99, where={"kind": "cat"})
+            assert "stays" in ids(found)
+            assert all(document.metadata == {"kind": "cat"} for document in found)
+        thread.join()
+
+
 def test_a_file_keeps_its_documents_and_notices_others(tmp_path: Path) -> None:
     """What one store writes, another one over the same file finds, before and after opening."""
     path = tmp_path / "documents.db"
@@ -357,10 +397,11 @@ def test_many_documents_are_searched_beside_the_loop(monkeypatch: pytest.MonkeyP
     assert ids(asyncio.run(store.asimilarity_search("cat", top_k=1))) == ["cat"]
 
 
-def test_filters_are_remembered_in_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_filters_are_remembered_in_limits(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """A filter costs once, until a document changes; old ones are forgotten."""
-    monkeypatch.setattr("chatclient.vector_store.in_memory._FILTERS", 2)
-    store = InMemoryVectorStore(BagOfWords())
+    for module in ("in_memory", "sqlite"):
+        monkeypatch.setattr(f"chatclient.vector_store.{module}._FILTERS", 2)
+    store = make(BagOfWords())
     store.add(ANIMALS)
 
     for kind in ("cat", "dog", "wolf", "cat", "cat"):

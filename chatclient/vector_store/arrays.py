@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
     Matrix = NDArray[np.float32]
 
+_GROWTH = 1.5  # times the room there was, when there is none left
+
 
 def numpy() -> Any:
     """Return numpy.
@@ -42,6 +44,32 @@ def unit_rows(vectors: Sequence[Vector], length: int | None) -> "Matrix":
     rows: Matrix = np.asarray(vectors, dtype=np.float32)
     norms = np.linalg.norm(rows, axis=1, keepdims=True)
     return rows / np.where(norms == 0, 1, norms)  # type: ignore[no-any-return]
+
+
+class GrowingRows:
+    """Rows of vectors behind which more may come while others read those that they have in hand.
+
+    Attributes:
+        rows: All that are there.
+    """
+
+    rows: "Matrix"
+
+    def __init__(self, rows: "Matrix | None" = None) -> None:
+        np = numpy()
+        self.rows = self._room = np.empty((0, 0), np.float32) if rows is None else rows
+
+    def extend(self, rows: "Matrix") -> None:
+        """Add *rows* at the end; what was read before stays as it is."""
+        count = len(self.rows)
+        end = count + len(rows)
+        if end > len(self._room):
+            room = numpy().empty((max(end, int(_GROWTH * count)), rows.shape[1]), rows.dtype)
+            if count:
+                room[:count] = self.rows
+            self._room = room
+        self._room[count:end] = rows
+        self.rows = self._room[:end]
 
 
 def best(scores: "NDArray[np.float32]", top_k: int, threshold: float | None) -> list[int]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from chatclient.embedding import EmbeddingModel, Vector
 from chatclient.json import dumps
 from chatclient.runtime import Runtime
-from chatclient.vector_store.arrays import best, numpy, unit_rows
+from chatclient.vector_store.arrays import GrowingRows, best, numpy, unit_rows
 from chatclient.vector_store.filters import Filter, predicate
 from chatclient.vector_store.store import Document, SimilaritySearch, VectorStore
 
@@ -32,16 +32,15 @@ class InMemoryVectorStore(VectorStore):
         UsageError: numpy is not installed.
     """
 
-    _rows: "NDArray[np.float32]"
-    _fitting: "OrderedDict[bytes, NDArray[np.intp]]"
+    _fitting: "OrderedDict[bytes, _Fitting]"
 
     def __init__(self, embedding_model: EmbeddingModel) -> None:
         super().__init__(embedding_model)
         self._lock = threading.Lock()
-        self._documents: list[Document] = []
         self._places: dict[str, int] = {}
-        self._rows = numpy().empty((0, 0), dtype=numpy().float32)
-        self._fitting = OrderedDict()
+        # Those who search have both in hand while others add to them: nothing is changed in place,
+        # what is new comes behind.
+        self._replace([], GrowingRows())
 
     def __len__(self) -> int:
         return len(self._documents)
@@ -54,22 +53,27 @@ class InMemoryVectorStore(VectorStore):
     ) -> None:
         """Keep *documents* with their vectors."""
         with self._lock:
-            rows = unit_rows(vectors, self._rows.shape[1] or None)
-            known = [self._places.get(document.id) for document in documents]
-            # Those who search have the old arrays in hand: nothing is changed in place.
-            everything = list(self._documents)
-            old = self._rows.reshape(len(everything), rows.shape[1]).copy()
-            fresh = []
-            for place, (document, row) in enumerate(zip(documents, rows, strict=True)):
-                at = known[place]
-                if at is None:
-                    self._places[document.id] = len(everything)
-                    everything.append(document)
-                    fresh.append(row)
-                else:
-                    everything[at] = document
-                    old[at] = row
-            self._replace(everything, numpy().vstack([old, *fresh]))
+            rows = unit_rows(vectors, self._grown.rows.shape[1] or None)
+            fresh = [at for at, each in enumerate(documents) if each.id not in self._places]
+            if len(fresh) < len(documents):
+                self._change(documents, rows)
+                rows = rows[fresh]
+            self._append([documents[at] for at in fresh], rows)
+
+    def _change(self, documents: Sequence[Document], rows: "NDArray[np.float32]") -> None:
+        """Put those of *documents* that are here already in the place of what they were."""
+        everything, old = list(self._documents), self._grown.rows.copy()
+        for document, row in zip(documents, rows, strict=True):
+            place = self._places.get(document.id)
+            if place is not None:
+                everything[place], old[place] = document, row
+        self._replace(everything, GrowingRows(old))
+
+    def _append(self, documents: Sequence[Document], rows: "NDArray[np.float32]") -> None:
+        count = len(self._documents)
+        self._grown.extend(rows)
+        self._places.update((each.id, count + at) for at, each in enumerate(documents))
+        self._documents.extend(documents)
 
     async def erase(
         self,
@@ -88,7 +92,7 @@ class InMemoryVectorStore(VectorStore):
             ]
             documents = [before[place] for place in kept]
             self._places = {document.id: place for place, document in enumerate(documents)}
-            self._replace(documents, self._rows[kept])
+            self._replace(documents, GrowingRows(self._grown.rows[kept]))
             return len(before) - len(documents)
 
     async def nearest(
@@ -102,11 +106,11 @@ class InMemoryVectorStore(VectorStore):
 
     def _nearest(self, vector: Vector, search: SimilaritySearch) -> list[Document]:
         with self._lock:
-            documents, rows = self._documents, self._rows
+            documents, rows = self._documents, self._grown.rows
             places = self._fitting_places(search.where) if search.where else None
             if places is not None and len(places) == len(documents):
                 places = None  # spares a copy of all vectors
-        if not documents:
+        if not len(rows):  # the list may have grown meanwhile
             return []
         query = unit_rows([vector], rows.shape[1])[0]
         scores = (rows if places is None else rows[places]) @ query
@@ -116,19 +120,36 @@ class InMemoryVectorStore(VectorStore):
             for at in found
         ]
 
-    def _replace(self, documents: list[Document], rows: "NDArray[np.float32]") -> None:
+    def _replace(self, documents: list[Document], rows: GrowingRows) -> None:
         self._documents = documents
-        self._rows = rows
-        self._fitting.clear()
+        self._grown = rows
+        self._fitting = OrderedDict()
 
     def _fitting_places(self, where: Filter) -> "NDArray[np.intp]":
         key = dumps(where)
-        places = self._fitting.get(key)
-        if places is None:
-            fits = predicate(where)
-            fitting = [i for i, document in enumerate(self._documents) if fits(document.metadata)]
-            places = numpy().asarray(fitting, dtype=numpy().intp)
-            self._fitting[key] = places
+        fitting = self._fitting.get(key)
+        if fitting is None:
+            self._fitting[key] = fitting = _Fitting(where)
             if len(self._fitting) > _FILTERS:
                 self._fitting.popitem(last=False)
-        return places
+        return fitting.places_among(self._documents)
+
+
+class _Fitting:
+    """Where the documents are that fit a filter; each is looked at once."""
+
+    _places: "NDArray[np.intp]"
+
+    def __init__(self, where: Filter) -> None:
+        self._fits = predicate(where)
+        self._places = numpy().empty(0, dtype=numpy().intp)
+        self._seen = 0
+
+    def places_among(self, documents: Sequence[Document]) -> "NDArray[np.intp]":
+        """Return the places among *documents*, of which there may be more than the last time."""
+        new = range(self._seen, len(documents))
+        found = [place for place in new if self._fits(documents[place].metadata)]
+        if found:
+            self._places = numpy().append(self._places, numpy().asarray(found, numpy().intp))
+        self._seen = len(documents)
+        return self._places

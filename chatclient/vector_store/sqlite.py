@@ -2,22 +2,19 @@
 
 import sqlite3
 import threading
-from collections.abc import Collection, Sequence
-from contextlib import closing
+from bisect import bisect_left
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from chatclient import json
 from chatclient.embedding import EmbeddingModel, Vector
 from chatclient.errors import UsageError
 from chatclient.runtime import Runtime
-from chatclient.vector_store.arrays import best, numpy, unit_rows
+from chatclient.vector_store.arrays import GrowingRows, best, numpy, unit_rows
 from chatclient.vector_store.filters import Filter, sql
 from chatclient.vector_store.store import Document, SimilaritySearch, VectorStore
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS documents (
@@ -28,6 +25,30 @@ CREATE TABLE IF NOT EXISTS documents (
     vector BLOB NOT NULL
 )
 """
+
+
+_NAMED = "FROM documents WHERE id IN (SELECT value FROM json_each(?))"
+_FILTERS = 64  # whose documents are remembered until one of them changes
+
+
+class _Read:
+    """What has been read of the file.
+
+    Attributes:
+        numbers: The documents' numbers, which rise.
+        grown: Their vectors.
+        fitting: Of a filter, up to which number it was asked for, and the places of what fits.
+    """
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+        self.grown = GrowingRows()
+        self.fitting: dict[bytes, tuple[int, list[int]]] = {}
+
+    @property
+    def last(self) -> int:
+        """The number of the last document, 0 without any."""
+        return self.numbers[-1] if self.numbers else 0
 
 
 class SqliteVectorStore(VectorStore):
@@ -53,7 +74,7 @@ class SqliteVectorStore(VectorStore):
         self._connection.execute("PRAGMA journal_mode = WAL")
         with self._connection:
             self._connection.execute(_SCHEMA)
-        self._read: tuple[NDArray[np.int64], NDArray[np.float32]] | None = None
+        self._read = _Read()
         self._version = -1
 
     async def store(
@@ -84,6 +105,9 @@ class SqliteVectorStore(VectorStore):
     def _store(self, documents: Sequence[Document], vectors: Sequence[Vector]) -> None:
         with self._lock, self._connection:
             rows = unit_rows(vectors, self._length())
+            names = json.dumps([document.id for document in documents]).decode()
+            if self._one(f"SELECT 1 {_NAMED} LIMIT 1", names) is not None:
+                self._read = _Read()  # some of what was read is to change
             self._connection.executemany(
                 "INSERT INTO documents (id, text, metadata, vector) VALUES (?, ?, ?, ?)"
                 " ON CONFLICT (id) DO UPDATE SET"
@@ -93,7 +117,6 @@ class SqliteVectorStore(VectorStore):
                     for document, row in zip(documents, rows, strict=True)
                 ],
             )
-            self._read = None
 
     def _erase(self, ids: Collection[str] | None, where: Filter | None) -> int:
         condition, parameters = sql(where, "metadata")
@@ -102,41 +125,60 @@ class SqliteVectorStore(VectorStore):
             parameters.append(json.dumps(list(ids)).decode())
         with self._lock, self._connection:
             statement = f"DELETE FROM documents WHERE {condition}"  # noqa: S608 - see `sql`
-            self._read = None
+            self._read = _Read()
             return self._connection.execute(statement, parameters).rowcount
 
     def _nearest(self, vector: Vector, search: SimilaritySearch) -> list[Document]:
-        with self._lock:
-            numbers, rows = self._loaded()
-            if not len(numbers):
+        with self._lock, self._snapshot():
+            read = self._up_to_date()
+            if not read.numbers:
                 return []
-            if search.where:
-                np = numpy()
-                fitting = np.isin(numbers, np.asarray(self._fitting(search.where), dtype=np.int64))
-                numbers, rows = numbers[fitting], rows[fitting]
+            numbers: Sequence[int] = read.numbers
+            rows = read.grown.rows
+            places = self._fitting(read, search.where) if search.where else range(len(numbers))
+            if len(places) < len(numbers):  # else a copy of all vectors is spared
+                numbers, rows = [numbers[place] for place in places], rows[places]
             scores = rows @ unit_rows([vector], rows.shape[1])[0]
             found = best(scores, search.top_k, search.threshold)
-            return [self._document(int(numbers[at]), float(scores[at])) for at in found]
+            return [self._document(numbers[at], float(scores[at])) for at in found]
 
-    def _loaded(self) -> "tuple[NDArray[np.int64], NDArray[np.float32]]":
-        """Return the numbers and vectors of all documents, read anew if they have changed."""
+    @contextmanager
+    def _snapshot(self) -> Iterator[None]:
+        """See one state of the file, whatever others write meanwhile."""
+        self._connection.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._connection.rollback()
+
+    def _up_to_date(self) -> "_Read":
+        """Return what has been read, with what has come since; anew if somebody changed it."""
         np = numpy()
         (version,) = self._one("PRAGMA data_version")  # grows when others have changed the file
-        if self._read is None or version != self._version:
-            with closing(self._connection.execute("SELECT number, vector FROM documents")) as all_:
-                read = all_.fetchall()
-            numbers = np.asarray([number for number, _ in read], dtype=np.int64)
-            joined = np.frombuffer(b"".join(blob for _, blob in read), dtype=np.float32)
-            rows = joined.reshape(len(read), -1) if read else np.empty((0, 0), np.float32)
-            self._read = (numbers, rows)
-            self._version = version
-        return self._read
+        if version != self._version:
+            self._read, self._version = _Read(), version
+        read = self._read
+        statement = "SELECT number, vector FROM documents WHERE number > ? ORDER BY number"
+        new = self._all(statement, read.last)
+        if new:
+            joined = np.frombuffer(b"".join(blob for _, blob in new), dtype=np.float32)
+            read.grown.extend(joined.reshape(len(new), -1))
+            read.numbers.extend(number for number, _ in new)
+        return read
 
-    def _fitting(self, where: Filter) -> list[int]:
-        condition, parameters = sql(where, "metadata")
-        statement = f"SELECT number FROM documents WHERE {condition}"  # noqa: S608 - see `sql`
-        with closing(self._connection.execute(statement, parameters)) as rows:
-            return [number for (number,) in rows]
+    def _fitting(self, read: "_Read", where: Filter) -> list[int]:
+        """Return the places in *read* of what fits a filter; each document is asked once."""
+        key = json.dumps(where)
+        last, places = read.fitting.get(key, (0, []))
+        if last != read.last:
+            condition, parameters = sql(where, "metadata")
+            statement = f"SELECT number FROM documents WHERE ({condition}) AND number > ?"  # noqa: S608 - see `sql`
+            found = self._all(f"{statement} ORDER BY number", *parameters, last)
+            places = [*places, *(bisect_left(read.numbers, number) for (number,) in found)]
+            read.fitting[key] = read.last, places
+            if len(read.fitting) > _FILTERS:
+                del read.fitting[next(iter(read.fitting))]
+        return places
 
     def _document(self, number: int, score: float) -> Document:
         id, text, metadata = self._one(
@@ -146,8 +188,12 @@ class SqliteVectorStore(VectorStore):
 
     def _length(self) -> int | None:
         """Return the length of the vectors in the file, None if there is none."""
-        (length,) = self._one("SELECT max(length(vector)) FROM documents LIMIT 1")
-        return None if length is None else length // 4
+        first = self._one("SELECT length(vector) FROM documents LIMIT 1")
+        return None if first is None else first[0] // 4
+
+    def _all(self, statement: str, *parameters: Any) -> list[Any]:
+        with closing(self._connection.execute(statement, parameters)) as rows:
+            return rows.fetchall()
 
     def _one(self, statement: str, *parameters: Any) -> Any:
         with closing(self._connection.execute(statement, parameters)) as rows:
