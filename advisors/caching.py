@@ -14,6 +14,7 @@ from chatclient.events import RoundEnded, events_of
 from chatclient.json import dumps
 from chatclient.prompt import Prompt
 from chatclient.response import NO_USAGE, ChatResponse
+from chatclient.runtime import Runtime
 from chatclient.serialization import message_to_dict
 from chatclient.values import merged
 
@@ -120,11 +121,11 @@ class ResponseCacheAdvisor:
             return await call_next(request)
         key = cache_key(request.prompt)
         runtime = request.runtime
-        known: ChatResponse | None = await runtime.invoke(self.store.get, key)
+        known: ChatResponse | None = await self._do(runtime, self.store.get, key)
         if known is None:
             response = await call_next(request)
             if _is_complete(response.chat_response):
-                await runtime.invoke(self.store.put, key, response.chat_response)
+                await self._do(runtime, self.store.put, key, response.chat_response)
             return response
         values = merged(known.metadata.values, {"cached": True})
         known = replace(known, metadata=replace(known.metadata, usage=NO_USAGE, values=values))
@@ -134,6 +135,11 @@ class ResponseCacheAdvisor:
                     await runtime.emit(event)
             await runtime.emit(RoundEnded(known))
         return ChatClientResponse(known, request.context)
+
+    async def _do(self, runtime: Runtime, method: Callable[..., Any], *arguments: Any) -> Any:
+        if isinstance(self.store, InMemoryResponseStore):  # which has nothing to wait for
+            return method(*arguments)
+        return await runtime.invoke(method, *arguments)
 
 
 def cache_key(prompt: Prompt) -> str:

@@ -80,7 +80,8 @@ class ChatClientResponse:
     Attributes:
         chat_response: What the model said, as far as the advisors let it.
         context: What advisors found out; it starts as the innermost request's context.
-        trail: Why the turn went as it did; the client sets it, once all advisors are done.
+        trail: Why the turn went as it did; the client sets it, once all advisors are done. It is
+            not pickled, for it holds the tools, which are functions.
     """
 
     chat_response: ChatResponse
@@ -90,6 +91,9 @@ class ChatClientResponse:
     def __post_init__(self) -> None:
         if self.context is not EMPTY:
             own(self, "context")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.chat_response, self.context)
 
     def mutate(
         self,

@@ -184,6 +184,17 @@ def test_a_failure_carries_the_trail(ask: Ask) -> None:
     assert copy.copy(caught.value).trail is None
 
 
+def test_a_response_is_pickled_without_the_trail(ask: Ask) -> None:
+    """What tools have done is in it; the tools themselves, which the trail knows, are not."""
+    model = ScriptedModel(call("get_weather", '{"city": "Rome"}'), "sunny")
+    client = ChatClient.builder(model).default_tools(get_weather).build()
+    response = ask(client.prompt("Weather?")).response
+
+    copied = pickle.loads(pickle.dumps(response))
+    assert copied == response
+    assert (response.trail is None, copied.trail) == (False, None)
+
+
 def test_every_accessor_hands_it_out() -> None:
     """Blocking and streamed; what an advisor answers itself has no rounds."""
 
