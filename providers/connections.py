@@ -7,12 +7,14 @@ import ssl
 import sys
 import threading
 import urllib.request
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from functools import cache
 from types import ModuleType
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, finalize
+
+import anyio.to_thread
 
 from chatclient.errors import UsageError
 
@@ -162,7 +164,9 @@ class Pools:
         self._settings = settings
         self._per_shard = _PER_HTTP2_SHARD if settings.http2 else _PER_SHARD
         self._lock = threading.Lock()
+        self._prepared = False
         self._blocking: Any = None
+        self._hang_up: Callable[[], object] = lambda: None
         self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopPools] = WeakKeyDictionary()
 
     def blocking(self) -> Any:
@@ -171,6 +175,10 @@ class Pools:
 
     async def on_loop(self) -> Shard:
         """Return a shard of the running loop's pools that has room."""
+        if not self._prepared:
+            # Loading the library and the certificates takes long enough for others to feel it.
+            await anyio.to_thread.run_sync(self._prepare)
+            self._prepared = True
         loop = asyncio.get_running_loop()
         pools = self._loops.get(loop)
         if pools is None:
@@ -188,9 +196,8 @@ class Pools:
     def close(self) -> None:
         """Close the connections of blocking requests."""
         with self._lock:
-            transport, self._blocking = self._blocking, None
-        if transport is not None:
-            transport.close()
+            self._blocking = None
+            self._hang_up()
 
     async def aclose(self) -> None:
         """Close the connections of blocking requests and of the running loop."""
@@ -202,8 +209,16 @@ class Pools:
     def _first_blocking(self) -> Any:
         with self._lock:
             if self._blocking is None:
-                self._blocking = self._opened(blocking=True)
+                self._blocking = transport = self._opened(blocking=True)
+                # For those who forget to close; it is called once, by whoever comes first.
+                self._hang_up = finalize(self, transport.close)
             return self._blocking
+
+    def _prepare(self) -> None:
+        """Load what all connections need."""
+        library = http_library()
+        if self._settings.tls is None and library.URL(self._base_url).scheme == "https":
+            _tls(library, http2=self._settings.http2)
 
     def _opened(self, *, blocking: bool) -> Any:
         """Return connections without a client on top: redirects, cookies and the like are not ours.

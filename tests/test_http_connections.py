@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import json
 import ssl
 import threading
@@ -25,6 +26,7 @@ from chatclient.errors import (
     StreamInterruptedError,
     UsageError,
 )
+from chatclient.providers import connections
 from chatclient.providers.http import (
     Connections,
     HttpClient,
@@ -49,6 +51,37 @@ def answer_for(mode: str) -> bytes:
     streaming = mode in ("stream", "astream")
     kind = CHAT.stream_type if streaming else "application/json"
     return http(CHAT.answer(streaming=streaming), headers={"content-type": kind})
+
+
+# --- opening and closing --------------------------------------------------------------------
+
+
+async def test_what_is_needed_is_loaded_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever else runs on the loop does not wait for it; requests at once share the pools."""
+    threads: list[threading.Thread] = []
+    load = connections.http_library
+
+    def noted() -> Any:
+        threads.append(threading.current_thread())
+        return load()
+
+    monkeypatch.setattr(connections, "http_library", noted)
+    with ChaosServer([[answer_for("acall")]] * 3) as server:
+        async with CHAT.model(server.url) as model:
+            answers = [model.acall("Hi") for _ in range(3)]
+            assert [each.text for each in await asyncio.gather(*answers)] == ["one two three"] * 3
+
+    assert threading.main_thread() not in threads[:1]
+
+
+@pytest.mark.filterwarnings("error::ResourceWarning")
+def test_connections_that_nobody_closes_end_with_their_model() -> None:
+    """Without a warning about sockets."""
+    with ChaosServer([[answer_for("call")]]) as server:
+        model = CHAT.model(server.url)
+        assert model.call("Hi").text == "one two three"
+        del model
+        gc.collect()
 
 
 # --- time-outs ------------------------------------------------------------------------------
