@@ -3,13 +3,14 @@
 import asyncio
 import functools
 import inspect
-import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextvars import Context, copy_context
 from typing import Any, Generic, TypeVar, cast
+
+from chatclient.forks import in_forked_children
 
 T = TypeVar("T")
 
@@ -169,4 +170,4 @@ def _forget_loops() -> None:
     _loops.clear()
 
 
-os.register_at_fork(after_in_child=_forget_loops)
+in_forked_children(_forget_loops)

@@ -7,16 +7,17 @@ import ssl
 import sys
 import threading
 import urllib.request
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from functools import cache
 from types import ModuleType
 from typing import Any
-from weakref import WeakKeyDictionary, finalize
+from weakref import WeakKeyDictionary, WeakSet, finalize
 
 import anyio.to_thread
 
 from chatclient.errors import UsageError
+from chatclient.forks import in_forked_children
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +167,7 @@ class Pools:
         self._lock = threading.Lock()
         self._prepared = False
         self._blocking: Any = None
-        self._hang_up: Callable[[], object] = lambda: None
+        self._hang_up: finalize[..., Pools] | None = None
         self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopPools] = WeakKeyDictionary()
 
     def blocking(self) -> Any:
@@ -196,8 +197,9 @@ class Pools:
     def close(self) -> None:
         """Close the connections of blocking requests."""
         with self._lock:
-            self._blocking = None
-            self._hang_up()
+            hang_up, self._hang_up, self._blocking = self._hang_up, None, None
+        if hang_up is not None:
+            hang_up()
 
     async def aclose(self) -> None:
         """Close the connections of blocking requests and of the running loop."""
@@ -212,7 +214,16 @@ class Pools:
                 self._blocking = transport = self._opened(blocking=True)
                 # For those who forget to close; it is called once, by whoever comes first.
                 self._hang_up = finalize(self, transport.close)
+                _open.add(self)
             return self._blocking
+
+    def forget(self) -> None:
+        """Begin anew, in a forked child: two processes would read each other's answers."""
+        self._lock = threading.Lock()  # some thread of the parent may have held it
+        if self._hang_up is not None:
+            self._hang_up.detach()
+        _inherited.append(self._blocking)
+        self._hang_up = self._blocking = None
 
     def _prepare(self) -> None:
         """Load what all connections need."""
@@ -248,6 +259,19 @@ class Pools:
             # The libraries hide passwords in what they say of an address.
             msg = f"cannot connect through the proxy: {error}"
             raise UsageError(msg) from error
+
+
+_open: "WeakSet[Pools]" = WeakSet()  # those with connections of blocking requests
+_inherited: list[Any] = []  # the parent's connections: who closes them may wait for a lock for ever
+
+
+def _forget_connections() -> None:
+    for pools in list(_open):
+        pools.forget()
+    _open.clear()
+
+
+in_forked_children(_forget_connections)
 
 
 def _transport_kind(library: ModuleType, *, blocking: bool, http2: bool) -> Any:

@@ -110,6 +110,7 @@ class ChatServer:
         self._lock = threading.Lock()
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
+        self.ports: list[int] = []  # that the requests came from
         self.aborted = 0
         self._server = _Server(("127.0.0.1", 0), _handler(self))
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
@@ -174,6 +175,7 @@ def _handler(server: ChatServer) -> Callable[..., BaseHTTPRequestHandler]:
         def do_POST(self) -> None:
             length = int(self.headers["content-length"])
             request = json.loads(self.rfile.read(length))
+            server.ports.append(self.client_address[1])
             reply = server.reply_to(request, {k.lower(): v for k, v in self.headers.items()})
             try:
                 self._send(reply)

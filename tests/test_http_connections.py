@@ -4,16 +4,20 @@ import asyncio
 import contextlib
 import gc
 import json
+import os
 import ssl
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 from chaos_server import CLOSE, END, STALL, ChaosServer, Step, chunked, http
 from proxy_server import ProxyServer, SocksServer
+from servers import ChatServer
 from services import SERVICES, Service, outcome_of
 
 from chatclient import ChatModel
@@ -82,6 +86,35 @@ def test_connections_that_nobody_closes_end_with_their_model() -> None:
         assert model.call("Hi").text == "one two three"
         del model
         gc.collect()
+
+
+FORKING = """
+import os, sys
+from chatclient.providers.openai import OpenAIChatModel
+
+model = OpenAIChatModel("m", api_key="k", base_url=sys.argv[1])
+model.call("parent")
+child = os.fork()
+if not child:
+    model.call("child")
+    model.close()
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+model.call("parent again")
+model.close()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_child_has_connections_of_its_own(chat_server: Callable[..., ChatServer]) -> None:
+    """Two processes on one connection would read each other's answers."""
+    server = chat_server("hello")
+    command = [sys.executable, "-X", "dev", "-W", "error", "-c", FORKING, server.url]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    parent, child, again = server.ports
+    assert parent == again != child
 
 
 # --- time-outs ------------------------------------------------------------------------------

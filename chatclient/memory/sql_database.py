@@ -4,7 +4,6 @@ Everything here is synchronous: the stores reach it through `Runtime.finish`, wh
 for a blocking request and in a worker thread for one on an event loop.
 """
 
-import os
 import random
 import sqlite3
 import threading
@@ -23,6 +22,7 @@ from sqlalchemy.pool import QueuePool
 from sqlalchemy.schema import CreateTable
 
 from chatclient.errors import ChatMemoryError, ChatMemoryUnavailableError, UsageError
+from chatclient.forks import in_forked_children
 
 T = TypeVar("T")
 
@@ -273,8 +273,7 @@ def _after_fork() -> None:
         database._after_fork()  # noqa: SLF001
 
 
-if hasattr(os, "register_at_fork"):  # pragma: no branch - Windows has no fork
-    os.register_at_fork(after_in_child=_after_fork)
+in_forked_children(_after_fork)
 
 
 def _open(target: "str | sa.URL") -> sa.Engine:
