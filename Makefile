@@ -3,6 +3,7 @@
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done)
 BIN := .venv/bin
+EXTRAS := httpx2,aiohttp,embeddings,mcp,mysql,postgres,redis,settings
 # Tests wait more than they compute.
 WORKERS ?= 4
 
@@ -78,7 +79,7 @@ clean:
 	@touch $@
 
 .venv/dev: .venv/base
-	$(BIN)/pip install --quiet --editable '.[httpx2,aiohttp,embeddings,mcp,mysql,postgres,redis,settings]' --group test --group lint
+	$(BIN)/pip install --quiet --editable '.[$(EXTRAS)]' --group test --group lint
 	@touch $@
 
 .venv/lowest: .venv/base
@@ -94,7 +95,7 @@ clean:
 .venv/python-%: .venv/base
 	$(BIN)/pip install --quiet uv
 	$(BIN)/uv venv --quiet --clear --python $$(.ci/pythons $*) $@
-	$(BIN)/uv pip install --quiet --python $@ --editable '.[httpx2,aiohttp,embeddings,mcp,mysql,postgres,redis,settings]' --group test
+	$(BIN)/uv pip install --quiet --python $@ --editable '.[$(EXTRAS)]' --group test
 	@touch $@
 
 .venv/docs: .venv/base

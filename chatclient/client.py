@@ -133,7 +133,11 @@ class ChatClient(Closeable):
             tool_calling=settings.tool_calling.enabled,
         )
         engine = Engine(
-            model, manager, resolver, observers=observers_of(settings), owned=(repository,)
+            model,
+            manager,
+            resolver,
+            observers=observers_of(settings),
+            owned=() if repository is None else (repository,),
         )
         builder = ChatClientBuilder(engine, spec)
         return builder.default_options(**settings.options).build()

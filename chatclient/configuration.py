@@ -87,7 +87,7 @@ def advisors_of(
     settings: ChatClientSettings,
     manager: ToolCallingManager,
     tool_index: Any,
-    repository: ChatMemoryRepository,
+    repository: ChatMemoryRepository | None,
 ) -> list[Advisor]:
     """Return the advisors that the settings ask for.
 
@@ -95,7 +95,7 @@ def advisors_of(
         UsageError: Something they need is not there.
     """
     advisors: list[Advisor] = []
-    if settings.memory.enabled:
+    if repository is not None:
         advisors.append(_memory(settings.memory, repository))
     advisors.extend(_logger(settings.observations))
     if settings.tool_calling.enabled:
@@ -190,10 +190,12 @@ def _memory(settings: MemorySettings, repository: ChatMemoryRepository) -> Advis
     return kind(memory, **given)
 
 
-def repository_of(settings: ChatClientSettings) -> ChatMemoryRepository:
-    """Return what keeps the conversations; what it opens, it opens when it is first used."""
+def repository_of(settings: ChatClientSettings) -> ChatMemoryRepository | None:
+    """Return what keeps the conversations, not yet connected; None without memory."""
     memory = settings.memory
-    match memory.repository if memory.enabled else "in_memory":
+    if not memory.enabled:
+        return None
+    match memory.repository:
         case "sql":
             from chatclient.memory.sql import SqlChatMemoryRepository  # noqa: PLC0415 - an extra
 

@@ -75,7 +75,7 @@ async def test_what_is_needed_is_loaded_beside_the_loop(monkeypatch: pytest.Monk
             answers = [model.acall("Hi") for _ in range(3)]
             assert [each.text for each in await asyncio.gather(*answers)] == ["one two three"] * 3
 
-    assert threading.main_thread() not in threads[:1]
+    assert threads[0] is not threading.main_thread()
 
 
 @pytest.mark.filterwarnings("error::ResourceWarning")

@@ -327,16 +327,16 @@ class _Round:
                 refused = ToolResult(refusal, is_error=True)
                 executions[at] = await self._finished(at, refused, self.runtime)
         if len(admitted) == 1:
-            await self._run_lane(admitted, executions, self.runtime)
+            await self._run_lane(admitted, self.runtime)
         else:
-            await self._run_stages(admitted, executions)
+            await self._run_stages(admitted)
         run = set(admitted)
         for at in sorted(executions):
             if at in run:
                 self.turn.remember(executions[at])
             if self.calls[at].id not in done:
                 self.turn.executions.append(executions[at])
-        return [executions[at] for at in sorted(executions)]
+        return self.executed
 
     @property
     def executed(self) -> list[ToolExecution]:
@@ -355,11 +355,9 @@ class _Round:
         await undo((*earlier, *executions), cause, self.metadata_of, self.turn, self.runtime)
         return bool(self.turn.undone)
 
-    async def _run_stages(
-        self, admitted: Sequence[int], executions: dict[int, ToolExecution]
-    ) -> None:
+    async def _run_stages(self, admitted: Sequence[int]) -> None:
         def job(lane: list[int]) -> Any:
-            return lambda runtime: self._run_lane(lane, executions, runtime)
+            return lambda runtime: self._run_lane(lane, runtime)
 
         limit = self.manager.concurrency(self.runtime)
         for stage in _stages([(at, self.calls[at]) for at in admitted], self.metadata_of):
@@ -369,12 +367,10 @@ class _Round:
         """Return how the tool called *name* is to be run."""
         return self.manager.metadata_of(name, self.callbacks)
 
-    async def _run_lane(
-        self, lane: Sequence[int], executions: dict[int, ToolExecution], runtime: Runtime
-    ) -> None:
+    async def _run_lane(self, lane: Sequence[int], runtime: Runtime) -> None:
         for at in lane:
             try:
-                executions[at] = await self._run(at, runtime)
+                self._executions[at] = await self._run(at, runtime)
             except ApprovalRequired as waiting:
                 self.pending[self.calls[at].id] = waiting.turn
 

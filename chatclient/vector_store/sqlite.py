@@ -25,9 +25,6 @@ CREATE TABLE IF NOT EXISTS documents (
     vector BLOB NOT NULL
 )
 """
-
-
-_NAMED = "FROM documents WHERE id IN (SELECT value FROM json_each(?))"
 _FILTERS = 64  # whose documents are remembered until one of them changes
 
 
@@ -106,7 +103,8 @@ class SqliteVectorStore(VectorStore):
         with self._lock, self._connection:
             rows = unit_rows(vectors, self._length())
             names = json.dumps([document.id for document in documents]).decode()
-            if self._one(f"SELECT 1 {_NAMED} LIMIT 1", names) is not None:
+            present = "SELECT 1 FROM documents WHERE id IN (SELECT value FROM json_each(?)) LIMIT 1"
+            if self._one(present, names) is not None:
                 self._read = _Read()  # some of what was read is to change
             self._connection.executemany(
                 "INSERT INTO documents (id, text, metadata, vector) VALUES (?, ?, ?, ?)"

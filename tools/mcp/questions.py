@@ -1,6 +1,7 @@
 """What servers may ask the application back: something of its user, or a word of its model."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import jsonschema
@@ -35,48 +36,44 @@ log = get_logger(__name__)
 _ENDS = {"stop": "endTurn", "length": "maxTokens"}
 
 
-class Questions:
-    """Answers what one server asks.
+def callbacks_of(server: McpServer) -> dict[str, Any]:
+    """Return what the SDK's client is to be given: it refuses what it has no callback for."""
+    found: dict[str, Any] = {}
+    if server.on_elicitation is not None:
+        found["elicitation_callback"] = partial(_elicit, server.on_elicitation, server.name)
+    if server.sampling is not None:
+        found["sampling_callback"] = partial(_sample, server.sampling, server.name)
+    return found
 
-    Args:
-        server: The server, with what answers its questions.
-    """
 
-    def __init__(self, server: McpServer) -> None:
-        self._server = server
+async def _elicit(
+    handler: ElicitationHandler,
+    server: str,
+    _context: ClientRequestContext,
+    params: ElicitRequestParams,
+) -> ElicitResult | ErrorData:
+    try:
+        return await _asked(handler, server, params)
+    except Exception as error:  # noqa: BLE001 - the application's code; not the server's business
+        log.warning("mcp elicitation failed", server=server, error=repr(error))
+        return ErrorData(code=INTERNAL_ERROR, message="the user could not be asked")
 
-    def callbacks(self) -> dict[str, Any]:
-        """Return what the SDK's client is to be given: it refuses what it has no callback for."""
-        found: dict[str, Any] = {}
-        if self._server.on_elicitation is not None:
-            found["elicitation_callback"] = self._elicit
-        if self._server.sampling is not None:
-            found["sampling_callback"] = self._sample
-        return found
 
-    async def _elicit(
-        self, _context: ClientRequestContext, params: ElicitRequestParams
-    ) -> ElicitResult | ErrorData:
-        handler: Any = self._server.on_elicitation
-        try:
-            return await _asked(handler, self._server.name, params)
-        except Exception as error:  # noqa: BLE001 - the application's code; not the server's business
-            log.warning("mcp elicitation failed", server=self._server.name, error=repr(error))
-            return ErrorData(code=INTERNAL_ERROR, message="the user could not be asked")
-
-    async def _sample(
-        self, _context: ClientRequestContext, params: CreateMessageRequestParams
-    ) -> CreateMessageResult | ErrorData:
-        model: Any = self._server.sampling
-        try:
-            prompt = _prompt_of(params)
-        except ToolError as error:
-            return ErrorData(code=INVALID_PARAMS, message=str(error))
-        try:
-            return await _sampled(model, prompt)
-        except Exception as error:  # noqa: BLE001 - what went wrong is not the server's business
-            log.warning("mcp sampling failed", server=self._server.name, error=repr(error))
-            return ErrorData(code=INTERNAL_ERROR, message="the model could not be asked")
+async def _sample(
+    model: ChatModel,
+    server: str,
+    _context: ClientRequestContext,
+    params: CreateMessageRequestParams,
+) -> CreateMessageResult | ErrorData:
+    try:
+        prompt = _prompt_of(params)
+    except ToolError as error:
+        return ErrorData(code=INVALID_PARAMS, message=str(error))
+    try:
+        return await _sampled(model, prompt)
+    except Exception as error:  # noqa: BLE001 - what went wrong is not the server's business
+        log.warning("mcp sampling failed", server=server, error=repr(error))
+        return ErrorData(code=INTERNAL_ERROR, message="the model could not be asked")
 
 
 async def _asked(

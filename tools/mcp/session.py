@@ -18,7 +18,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from chatclient.errors import McpServerError
 from chatclient.logs import get_logger
-from chatclient.tools.mcp.questions import Questions
+from chatclient.tools.mcp.questions import callbacks_of
 from chatclient.tools.mcp.server import McpServer
 from chatclient.version import __version__
 
@@ -107,7 +107,7 @@ class Session:
             cache=None,
             client_info=_CLIENT,
             message_handler=self._on_message,
-            **Questions(self._server).callbacks(),
+            **callbacks_of(self._server),
         )
         try:
             with self._scope:
