@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from functools import cache
 from types import ModuleType
 from typing import Any
-from weakref import WeakKeyDictionary, WeakSet, finalize
+from weakref import WeakKeyDictionary, finalize
 
 import anyio.to_thread
 
 from chatclient.errors import UsageError
-from chatclient.forks import in_forked_children
+from chatclient.forks import keep, tell_of_forks
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,15 +214,15 @@ class Pools:
                 self._blocking = transport = self._opened(blocking=True)
                 # For those who forget to close; it is called once, by whoever comes first.
                 self._hang_up = finalize(self, transport.close)
-                _open.add(self)
+                tell_of_forks(self)
             return self._blocking
 
-    def forget(self) -> None:
-        """Begin anew, in a forked child: two processes would read each other's answers."""
+    def after_fork(self) -> None:
+        """Begin anew: two processes would read each other's answers."""
         self._lock = threading.Lock()  # some thread of the parent may have held it
         if self._hang_up is not None:
             self._hang_up.detach()
-        _inherited.append(self._blocking)
+            keep(self._blocking)
         self._hang_up = self._blocking = None
 
     def _prepare(self) -> None:
@@ -259,19 +259,6 @@ class Pools:
             # The libraries hide passwords in what they say of an address.
             msg = f"cannot connect through the proxy: {error}"
             raise UsageError(msg) from error
-
-
-_open: "WeakSet[Pools]" = WeakSet()  # those with connections of blocking requests
-_inherited: list[Any] = []  # the parent's connections: who closes them may wait for a lock for ever
-
-
-def _forget_connections() -> None:
-    for pools in list(_open):
-        pools.forget()
-    _open.clear()
-
-
-in_forked_children(_forget_connections)
 
 
 def _transport_kind(library: ModuleType, *, blocking: bool, http2: bool) -> Any:

@@ -8,7 +8,6 @@ import random
 import sqlite3
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -22,7 +21,7 @@ from sqlalchemy.pool import QueuePool
 from sqlalchemy.schema import CreateTable
 
 from chatclient.errors import ChatMemoryError, ChatMemoryUnavailableError, UsageError
-from chatclient.forks import in_forked_children
+from chatclient.forks import keep, tell_of_forks
 
 T = TypeVar("T")
 
@@ -108,7 +107,7 @@ class Database:
         )
         self._lock = threading.Lock()
         self._ready = threading.Event()
-        _databases.add(self)
+        tell_of_forks(self)
 
     @property
     def name(self) -> str:
@@ -255,25 +254,12 @@ class Database:
             )
             raise UsageError(msg)
 
-    def _after_fork(self) -> None:
+    def after_fork(self) -> None:
         """Leave the parent's connections alone: a child that used them would mix up both."""
         self._lock = threading.Lock()
         if not _in_memory(self.engine.url):
-            # Kept, because connections that are collected close what the parent still uses.
-            _inherited.append(self.engine.pool)
+            keep(self.engine.pool)
             self.engine.dispose(close=False)
-
-
-_databases: "weakref.WeakSet[Database]" = weakref.WeakSet()
-_inherited: list[Any] = []
-
-
-def _after_fork() -> None:
-    for database in list(_databases):
-        database._after_fork()  # noqa: SLF001
-
-
-in_forked_children(_after_fork)
 
 
 def _open(target: "str | sa.URL") -> sa.Engine:

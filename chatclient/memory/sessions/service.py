@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypedDict, Unpack
 from uuid import uuid4
 
 from chatclient.errors import UsageError
@@ -157,6 +157,34 @@ class Sessions:
         return sum(deleted)
 
 
+class NewSession(TypedDict, total=False):
+    """What can be said of a new session.
+
+    Attributes:
+        session_id: What it is called; default: something that nobody can guess.
+        time_to_live: How long it lasts; default: as long as the service's sessions do.
+        metadata: What the application knows about it.
+    """
+
+    session_id: str | None
+    time_to_live: timedelta | None
+    metadata: Mapping[str, Any]
+
+
+class NewEvents(TypedDict, total=False):
+    """What can be said of what is appended to a log.
+
+    Attributes:
+        key: Names the unit, so that it is appended once.
+        branch: Which agent it was said by or to; None is the one that talks with the user.
+        metadata: What the application knows about it.
+    """
+
+    key: str | None
+    branch: str | None
+    metadata: Mapping[str, Any]
+
+
 class SessionService:
     """Sessions for applications: blocking, and with an `a` before the name asynchronous.
 
@@ -178,51 +206,21 @@ class SessionService:
     ) -> None:
         self.sessions = Sessions(repository, time_to_live=time_to_live, clock=clock)
 
-    def create(
-        self,
-        user_id: str,
-        *,
-        session_id: str | None = None,
-        time_to_live: timedelta | None = None,
-        metadata: Mapping[str, Any] = EMPTY,
-    ) -> Session:
+    def create(self, user_id: str, **how: Unpack[NewSession]) -> Session:
         """Return a new session, or the one of this id that the user has already.
 
         Args:
             user_id: Whose it is.
-            session_id: What it is called; default: something that nobody can guess.
-            time_to_live: How long it lasts; default: as long as the service's sessions do.
-            metadata: What the application knows about it.
+            **how: See `NewSession`.
 
         Raises:
             UsageError: An id is blank, or the session belongs to another user.
         """
-        return drive(
-            self.sessions.create(
-                user_id,
-                BLOCKING,
-                session_id=session_id,
-                time_to_live=time_to_live,
-                metadata=metadata,
-            )
-        )
+        return drive(self.sessions.create(user_id, BLOCKING, **how))
 
-    async def acreate(
-        self,
-        user_id: str,
-        *,
-        session_id: str | None = None,
-        time_to_live: timedelta | None = None,
-        metadata: Mapping[str, Any] = EMPTY,
-    ) -> Session:
+    async def acreate(self, user_id: str, **how: Unpack[NewSession]) -> Session:
         """Return a new session; see `create`."""
-        return await self.sessions.create(
-            user_id,
-            ON_LOOP,
-            session_id=session_id,
-            time_to_live=time_to_live,
-            metadata=metadata,
-        )
+        return await self.sessions.create(user_id, ON_LOOP, **how)
 
     def find(self, session_id: str) -> Session | None:
         """Return a session, or None if there is none or it has expired."""
@@ -241,43 +239,25 @@ class SessionService:
         return await self.sessions.of_user(user_id, ON_LOOP)
 
     def append(
-        self,
-        session_id: str,
-        *messages: Message,
-        key: str | None = None,
-        branch: str | None = None,
-        metadata: Mapping[str, Any] = EMPTY,
+        self, session_id: str, *messages: Message, **how: Unpack[NewEvents]
     ) -> tuple[SessionEvent, ...]:
         """Return the events that *messages* became in the log; none if they were there already.
 
         Args:
             session_id: Which session; it has to exist.
             *messages: What was said, as a unit.
-            key: Names the unit, so that it is appended once.
-            branch: Which agent it was said by or to; None is the one that talks with the user.
-            metadata: What the application knows about it.
+            **how: See `NewEvents`.
 
         Raises:
             ChatMemoryError: There is no such session.
         """
-        return drive(
-            self.sessions.append(
-                session_id, messages, BLOCKING, key=key, branch=branch, metadata=metadata
-            )
-        )
+        return drive(self.sessions.append(session_id, messages, BLOCKING, **how))
 
     async def aappend(
-        self,
-        session_id: str,
-        *messages: Message,
-        key: str | None = None,
-        branch: str | None = None,
-        metadata: Mapping[str, Any] = EMPTY,
+        self, session_id: str, *messages: Message, **how: Unpack[NewEvents]
     ) -> tuple[SessionEvent, ...]:
         """Return the events that *messages* became in the log; see `append`."""
-        return await self.sessions.append(
-            session_id, messages, ON_LOOP, key=key, branch=branch, metadata=metadata
-        )
+        return await self.sessions.append(session_id, messages, ON_LOOP, **how)
 
     def events(self, session_id: str, filter: EventFilter = EVERYTHING) -> tuple[SessionEvent, ...]:
         """Return the events of a session that *filter* means; archived ones too, unless it says."""
