@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import anyio
+import anyio.lowlevel
 import pytest
 from conftest import Ask
 from test_tool_calling import assert_paired, results
@@ -783,6 +785,37 @@ def test_a_session_that_others_never_leave_alone(ask: Ask, others: Any) -> None:
     assert puts[:3] == ["c"] * 3
     assert puts[3].startswith("catalog-")
     assert offered(model.prompts[1]) == [SEARCH, "get_mail"]
+
+
+async def test_the_name_of_a_disturbed_search_is_forgotten_in_a_cancelled_scope() -> None:
+    """Also by an index that needs a moment for it: nobody else knows the name to forget it by."""
+
+    class Remote(Disturbed):
+        async def find(self, request: ToolSearchRequest, runtime: Runtime) -> Any:
+            if request.session_id.startswith("catalog-"):
+                scope.cancel()
+                await anyio.lowlevel.checkpoint()
+            return await super().find(request, runtime)
+
+        async def drop(self, session_id: str, runtime: Runtime) -> None:
+            await anyio.lowlevel.checkpoint()
+            await super().drop(session_id, runtime)
+
+    index = Remote()
+    advisor = ToolSearchToolCallingAdvisor(index)
+
+    async def disturb(runtime: Runtime) -> None:
+        with advisor._memories.changing("c", ()):
+            await index.drop("c", runtime)
+
+    index.disturb = disturb
+    client = client_of(ScriptedModel(search("mail"), "ok"), advisor)
+    with anyio.CancelScope() as scope:
+        await client.prompt("x").conversation("c").acall().content()
+
+    assert scope.cancelled_caught
+    kept = {key for kind, key in index.log if kind == "put"}
+    assert kept == {key for kind, key in index.log if kind == "drop"}
 
 
 def test_a_session_that_is_being_forgotten_while_it_is_indexed(ask: Ask) -> None:
