@@ -57,6 +57,7 @@ bench: .venv/dev
 	$(BIN)/python benchmarks/imports.py
 	$(BIN)/python benchmarks/tracing.py
 	$(BIN)/python benchmarks/memory.py
+	$(BIN)/python benchmarks/vector_memory.py
 
 clean:
 	rm -rf .venv site dist .coverage .mypy_cache .pytest_cache .ruff_cache
