@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 from chatclient.chain import LOWEST_PRECEDENCE, ChatClientRequest, ChatClientResponse, Next
+from chatclient.checks import check_word
 from chatclient.errors import ContextWindowError, UsageError
 from chatclient.json import dumps
 from chatclient.memory.window import Window, estimated_tokens
@@ -37,7 +38,7 @@ class ContextWindowAdvisor:
         order: Where the advisor stands in the chain.
 
     Raises:
-        UsageError: *max_tokens* is not positive.
+        UsageError: *max_tokens* is not positive, or *on_exceeded* is no value that is known.
     """
 
     name = "ContextWindowAdvisor"
@@ -56,6 +57,7 @@ class ContextWindowAdvisor:
             raise UsageError(msg)
         self.max_tokens = max_tokens
         self.order = order
+        check_word("on_exceeded", on_exceeded, "trim", "raise")
         self._trim = on_exceeded == "trim"
         self._reserve = reserve
         self._estimate = estimate

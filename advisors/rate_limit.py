@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from chatclient.chain import LOWEST_PRECEDENCE, ChatClientRequest, ChatClientResponse, Next
+from chatclient.checks import check_word
 from chatclient.errors import RateLimitExceededError, UsageError
 from chatclient.memory.window import estimated_tokens
 from chatclient.prompt import Prompt
@@ -43,7 +44,8 @@ class RateLimitAdvisor:
         clock: Gives the time in seconds.
 
     Raises:
-        UsageError: There is nothing to limit, or a limit is not positive.
+        UsageError: There is nothing to limit, a limit is not positive, or *on_limit* is no value
+            that is known.
     """
 
     name = "RateLimitAdvisor"
@@ -63,6 +65,7 @@ class RateLimitAdvisor:
         if not limits or min(*limits, period) <= 0:
             msg = "a rate limit needs a positive number of requests or tokens, and a period"
             raise UsageError(msg)
+        check_word("on_limit", on_limit, "wait", "raise")
         self._requests = requests
         self._tokens = tokens
         self._period = period

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from chatclient.chain import ChatClientRequest, ChatClientResponse, Next
+from chatclient.checks import check_word
 from chatclient.logs import get_logger
 from chatclient.response import ChatResponse
 
@@ -30,6 +31,9 @@ class SimpleLoggerAdvisor:
             for no line.
         response_to_text: Says what of a response is logged; default: the message. None for no
             line.
+
+    Raises:
+        UsageError: *level* is no value that is known.
     """
 
     def __init__(
@@ -40,6 +44,7 @@ class SimpleLoggerAdvisor:
         request_to_text: Callable[[ChatClientRequest], str] | None = _request_text,
         response_to_text: Callable[[ChatResponse], str] | None = _response_text,
     ) -> None:
+        check_word("level", level, "debug", "info")
         self.order = order
         self._log = log.info if level == "info" else log.debug
         self._request_to_text = request_to_text

@@ -23,6 +23,7 @@ from chatclient.chain import (
     AdvisorChain,
     ChatClientResponse,
 )
+from chatclient.checks import check_word
 from chatclient.closing import Closeable
 from chatclient.entities import prompt_for_entity, with_output_advisors
 from chatclient.errors import UsageError
@@ -353,7 +354,12 @@ class ChatClientBuilder:
         return type(self)(engine, self._spec)
 
     def duplicate_tools(self, policy: DuplicatePolicy) -> Self:
-        """Say what to do with several tools of one name: refuse them, or keep one."""
+        """Say what to do with several tools of one name: refuse them, or keep one.
+
+        Raises:
+            UsageError: *policy* is no value that is known.
+        """
+        check_word("duplicate_tools", policy, DuplicatePolicy)
         return type(self)(replace(self._engine, duplicate_tools=policy), self._spec)
 
     def clone(self) -> Self:

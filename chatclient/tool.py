@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, Self, TypeVar, overload, runtime_checkable
 
+from chatclient.checks import check_word
 from chatclient.errors import ToolDefinitionError, ToolUsageError
 from chatclient.events import ToolProgress
 from chatclient.json import dumps, loads
@@ -137,11 +138,15 @@ class ToolMetadata:
         sequential: Whether it never runs beside another call of itself.
         concurrency_group: Tools of one group never run beside each other.
         exclusive: Whether it runs alone: the calls before it end first, those after it wait.
-        effect: What running it twice does; retries, de-duplication and approval read this.
+        effect: What running it twice does; approval and the undoing of turns read this, and the
+            clients of an MCP server are told.
         always_visible: Whether a tool search leaves it visible to the model from the start.
         compensation: Undoes a call that succeeded when a later one fails or the turn does: a plain
             or asynchronous function of some of the tool's parameters, or of one `ToolExecution`;
             for a method with `@tool`, the name of another method will do.
+
+    Raises:
+        UsageError: *return_direct* or *effect* is no value that is known.
     """
 
     return_direct: bool | Literal["if_last"] = False
@@ -152,6 +157,10 @@ class ToolMetadata:
     effect: Effect = "write"
     always_visible: bool = False
     compensation: Callable[..., Any] | str | None = None
+
+    def __post_init__(self) -> None:
+        check_word("return_direct", self.return_direct, True, False, "if_last")  # noqa: FBT003
+        check_word("effect", self.effect, Effect)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from chatclient.checks import check_word
 from chatclient.json import dumps
 from chatclient.messages import AssistantMessage, Message
 from chatclient.model import ChatModel, OutputMode
@@ -46,6 +47,9 @@ _BETA = "anthropic-beta"
 _SCHEMALESS = re.compile(r"claude-(?:[23]|instant|(?:opus|sonnet)-4-(?:0|2025))")
 _MAX_TOKENS = 16_384  # the API wants a bound; every current model can write so much
 
+CachedUpTo = Literal["tools", "system", "conversation"]
+"""Up to where a prompt is cached."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnthropicChatOptions(ChatOptions):
@@ -65,16 +69,23 @@ class AnthropicChatOptions(ChatOptions):
         cache_ttl: How long the cache is kept.
         server_tools: Tools that the provider runs itself, in the API's form.
         betas: Names for the `anthropic-beta` header.
+
+    Raises:
+        UsageError: *cache* is no value that is known, or as with `ChatOptions`.
     """
 
     thinking: int | str | Mapping[str, Any] | None = None
     effort: str | None = None
     service_tier: str | None = None
     user_id: str | None = None
-    cache: Literal["tools", "system", "conversation"] | None = None
+    cache: CachedUpTo | None = None
     cache_ttl: Literal["5m", "1h"] | None = None
     server_tools: Sequence[Mapping[str, Any]] | None = None
     betas: str | Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        ChatOptions.__post_init__(self)  # slots: there is no `super()` without arguments
+        check_word("cache", self.cache, None, CachedUpTo)
 
 
 class AnthropicChatModel(OverHttp, ChatModel):

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from chatclient.checks import check_word
 from chatclient.errors import ToolDeniedError, UsageError
 from chatclient.messages import (
     AssistantMessage,
@@ -226,7 +227,8 @@ def _from_dict(data: Mapping[str, Any]) -> PendingTurn:
     )
 
 
-Decisions = Mapping[str, Decision | bool] | Literal["approve", "deny"]
+ForAll = Literal["approve", "deny"]
+Decisions = Mapping[str, Decision | bool] | ForAll
 """By the ids of `PendingTurn.to_decide`, or the same for all."""
 
 
@@ -234,10 +236,12 @@ def decisions_for(turn: PendingTurn, decisions: Decisions) -> dict[str, Decision
     """Return a decision for every call of *turn* that waits for one.
 
     Raises:
-        UsageError: A call is left undecided, or an id is that of no pending call.
+        UsageError: A call is left undecided, or an id is that of no pending call; or a single word
+            is none that is known.
     """
     ids = list(turn.to_decide())
     if isinstance(decisions, str):
+        check_word("a decision about all calls", decisions, ForAll)
         return dict.fromkeys(ids, APPROVE if decisions == "approve" else DENY)
     unknown, missing = set(decisions) - set(ids), set(ids) - set(decisions)
     if unknown or missing:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NoReturn, Protocol
 
+from chatclient.checks import check_word
 from chatclient.errors import (
     ToolArgumentError,
     ToolDeniedError,
@@ -24,6 +25,9 @@ FailureKind = Literal[
 
 Reaction = Literal["tell", "raise"]
 """Tell the model, so that it can mend what it did; or raise to whoever made the call."""
+
+ExceptionText = Literal["message", "class", "nothing"]
+"""How much of an exception is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,17 +72,26 @@ class ToolFailurePolicy:
         exception_text: How much of a tool's exception the model sees.
         max_failures: How often one tool may fail in one way in a turn before it is raised after
             all; None for ever.
+
+    Raises:
+        UsageError: A word in *reactions*, *tools* or *exception_text* is none that is known.
     """
 
     raise_on: tuple[type[Exception], ...] = ()
     always_raise: bool = False
     reactions: Mapping[FailureKind, Reaction] = EMPTY  # type: ignore[assignment]
     tools: Mapping[str, Reaction] = EMPTY
-    exception_text: Literal["message", "class", "nothing"] = "message"
+    exception_text: ExceptionText = "message"
     max_failures: int | None = None
 
     def __post_init__(self) -> None:
         own(self, "reactions", "tools")
+        for kind, reaction in self.reactions.items():
+            check_word("a kind of failure", kind, FailureKind)
+            check_word(f"the reaction to {kind!r}", reaction, Reaction)
+        for name, reaction in self.tools.items():
+            check_word(f"the reaction to failures of {name!r}", reaction, Reaction)
+        check_word("exception_text", self.exception_text, ExceptionText)
 
     def __call__(self, failure: ToolFailure, /) -> str | ToolResult:
         """Return what the model is told, or raise.

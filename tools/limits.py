@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from chatclient.checks import check_word
 from chatclient.errors import UsageError
 from chatclient.values import EMPTY, own
 
@@ -27,6 +28,9 @@ class ToolLimits:
         max_repeats: Identical calls with identical results before the model is told that it makes
             no progress; twice as many are a limit that was reached.
         on_exceeded: What happens then.
+
+    Raises:
+        UsageError: A bound is not greater than 0, or *on_exceeded* is no value that is known.
     """
 
     max_rounds: int | None = 100
@@ -41,6 +45,7 @@ class ToolLimits:
     def __post_init__(self) -> None:
         own(self, "per_tool")
         object.__setattr__(self, "excluded", frozenset(self.excluded))
+        check_word("on_exceeded", self.on_exceeded, OnLimit)
         bounds = {
             "max_rounds": self.max_rounds,
             "max_calls_per_tool": self.max_calls_per_tool,

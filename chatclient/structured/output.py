@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from chatclient.chain import ChatClientResponse
+from chatclient.checks import check_word
 from chatclient.errors import EntityError
 from chatclient.events import Done, RoundEnded, TextDelta
 from chatclient.json import loads
@@ -45,6 +46,9 @@ class StructuredOutput(Generic[T]):
         mode: How the model is made to answer, once that is decided.
         asked: The user's message that the format is added to in instructions mode.
         told: That message with the format.
+
+    Raises:
+        UsageError: *native* is no value that is known.
     """
 
     converter: StructuredOutputConverter[T]
@@ -54,6 +58,9 @@ class StructuredOutput(Generic[T]):
     mode: OutputMode = "instructions"
     asked: UserMessage | None = None
     told: UserMessage | None = None
+
+    def __post_init__(self) -> None:
+        check_word("native", self.native, True, False, None, "schema", "tool")  # noqa: FBT003
 
     def for_request(
         self, model: ChatModel, messages: tuple[Message, ...], options: ChatOptions, default: Any

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from chatclient.checks import check_word
 from chatclient.closing import Closeable
 from chatclient.errors import McpServerError, ToolDefinitionError, UsageError
 from chatclient.logs import get_logger
@@ -41,7 +42,7 @@ class McpToolCallbackProvider(Closeable):
         prompts: Whether models get tools to list and fill in the servers' prompts.
 
     Raises:
-        UsageError: There is no server, or two have one name.
+        UsageError: There is no server, two have one name, or *prefix* is no value that is known.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class McpToolCallbackProvider(Closeable):
         self.servers = servers
         self._accepts = tool_filter or (lambda _server, _tool: True)
         self._rename = rename or (lambda _server, tool: tool)
+        check_word("prefix", prefix, ToolNamePrefix)
         self._prefix: ToolNamePrefix = prefix
         self._meta = meta
         self._resources = resources
