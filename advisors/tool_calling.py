@@ -16,7 +16,7 @@ from chatclient.chain import (
     Next,
 )
 from chatclient.errors import DeadlineExceededError, ToolLoopError, UsageError
-from chatclient.events import ReasoningDelta, TextDelta
+from chatclient.events import ReasoningDelta, ReasoningSigned, TextDelta
 from chatclient.messages import Message, SystemMessage
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
@@ -328,7 +328,7 @@ class _Loop:
         response = await self.call_next(sent.mutate(runtime=sent.runtime.with_emitter(hold)))
         wordless = self.advisor.is_eligible(sent.prompt.options, response.chat_response)
         for event in held:
-            if not (wordless and isinstance(event, TextDelta | ReasoningDelta)):
+            if not (wordless and isinstance(event, TextDelta | ReasoningDelta | ReasoningSigned)):
                 await sent.runtime.emit(event)
         return response
 

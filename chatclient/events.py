@@ -1,7 +1,7 @@
 """What a stream tells while a request runs."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from chatclient.messages import (
@@ -27,6 +27,13 @@ class ReasoningDelta:
     """The next piece of what the model thinks."""
 
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningSigned:
+    """The provider's proof of what was thought; nothing to show, but to be sent back with it."""
+
+    proof: Reasoning
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +89,7 @@ class Done:
 StreamEvent: TypeAlias = (
     TextDelta
     | ReasoningDelta
+    | ReasoningSigned
     | ToolCallStarted
     | ToolCallDelta
     | ToolProgress
@@ -100,13 +108,16 @@ def events_of(message: AssistantMessage) -> Iterator[StreamEvent]:
                 yield from _tool_call_events(id, name, arguments, None)
             case ToolCallChunk(index=index, id=id, name=name, arguments=arguments):
                 yield from _tool_call_events(id, name, arguments, index)
-            case Reasoning(text=text) if text:
-                yield ReasoningDelta(text)
+            case Reasoning(text=text):
+                if text:
+                    yield ReasoningDelta(text)
+                if part.signature is not None or part.data is not None:
+                    yield ReasoningSigned(replace(part, text=""))
             case str() | ProviderPart():
                 if text := part if isinstance(part, str) else part.text:
                     yield TextDelta(text)
             case _:
-                pass  # media and silent reasoning are in the response, there is nothing to show
+                pass  # media are in the response, there is nothing to show
 
 
 def _tool_call_events(

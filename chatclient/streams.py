@@ -8,8 +8,8 @@ from typing import Any, Self, TypeVar, overload
 from chatclient.answers import PendingRequest, executions_in, pending_in, trail_of
 from chatclient.chain import ChatClientResponse
 from chatclient.errors import UsageError
-from chatclient.events import Done, ReasoningDelta, TextDelta
-from chatclient.messages import AssistantMessage, Reasoning
+from chatclient.events import Done, ReasoningDelta, ReasoningSigned, TextDelta
+from chatclient.messages import AssistantMessage, Media, ProviderPart, Reasoning, ToolCall
 from chatclient.response import ChatResponse, Generation
 from chatclient.runtime import AsyncEvents, drive_stream
 from chatclient.structured import NOTHING, StructuredOutput, StructuredOutputConverter
@@ -34,11 +34,25 @@ def _chunk_of(event: Any) -> ChatResponse:
             return ChatResponse((Generation(AssistantMessage(text)),))
         case ReasoningDelta(text=text):
             return ChatResponse((Generation(AssistantMessage([Reasoning(text)])),))
+        case ReasoningSigned(proof=proof):
+            return ChatResponse((Generation(AssistantMessage([proof])),))
         case Done(response=response):
-            silent = tuple(replace(g, output=AssistantMessage()) for g in response.generations)
-            return replace(response, generations=silent)
+            return replace(response, generations=tuple(map(_unstreamed, response.generations)))
         case _:
             return NOTHING  # type: ignore[no-any-return]
+
+
+def _unstreamed(generation: Generation) -> Generation:
+    """Return what of *generation* was not streamed: of the first, all but words and thoughts."""
+    if generation.index:
+        return generation
+    message = generation.output
+    parts = [
+        part
+        for part in message.parts
+        if isinstance(part, ToolCall | Media) or (isinstance(part, ProviderPart) and not part.text)
+    ]
+    return replace(generation, output=AssistantMessage(parts, metadata=message.metadata))
 
 
 def _event_of(event: Any) -> Any:
@@ -113,7 +127,11 @@ class StreamResponse(_Stream):
         return self._pieces(_text_of)
 
     def chat_response(self) -> Generator[ChatResponse, None, None]:
-        """Return the text as chat responses; the last has usage and finish reason, and no text."""
+        """Return the answer as chat responses, which a `MessageAggregator` joins.
+
+        All but the last are pieces of text and of thoughts. The last has everything else: tool
+        calls and media, usage and finish reason.
+        """
         return self._pieces(_chunk_of)
 
     def chat_client_response(self) -> Generator[ChatClientResponse, None, None]:
@@ -198,7 +216,7 @@ class AsyncStreamResponse(_Stream):
         return self._pieces(_text_of)
 
     def chat_response(self) -> "AsyncPieces[ChatResponse]":
-        """Return the text as chat responses; the last has usage and finish reason, and no text."""
+        """Return the answer as chat responses; see `StreamResponse.chat_response`."""
         return self._pieces(_chunk_of)
 
     def chat_client_response(self) -> "AsyncPieces[ChatClientResponse]":

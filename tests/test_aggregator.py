@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from chatclient.aggregator import MessageAggregator
 from chatclient.events import (
     ReasoningDelta,
+    ReasoningSigned,
     StreamEvent,
     TextDelta,
     ToolCallDelta,
@@ -493,7 +494,8 @@ def test_the_response_can_be_had_at_any_time() -> None:
         ("Hi", [TextDelta("Hi")]),
         ("", []),
         (Reasoning("hm"), [ReasoningDelta("hm")]),
-        (Reasoning("", "proof"), []),
+        (Reasoning("", "proof"), [ReasoningSigned(Reasoning("", "proof"))]),
+        (Reasoning("hm", "p"), [ReasoningDelta("hm"), ReasoningSigned(Reasoning("", "p"))]),
         (ProviderPart("anthropic", {}, "quoted"), [TextDelta("quoted")]),
         (ProviderPart("anthropic", {}), []),
         (IMAGE, []),

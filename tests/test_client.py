@@ -23,11 +23,15 @@ from chatclient import (
     SystemMessage,
     UserMessage,
 )
+from chatclient.aggregator import MessageAggregator
 from chatclient.assembly import draw_chain
 from chatclient.chain import AdvisorChain
+from chatclient.client import ChatClientRequestSpec
 from chatclient.errors import TemplateError, ToolDefinitionError, UsageError
 from chatclient.events import Done, RoundEnded, TextDelta
-from chatclient.testing import ScriptedModel
+from chatclient.messages import ProviderPart, Reasoning
+from chatclient.response import Generation
+from chatclient.testing import ScriptedModel, call
 from chatclient.tools import StaticToolCallbackResolver, ToolCallback, tool
 
 
@@ -186,6 +190,59 @@ def test_a_stream_of_chat_responses_ends_with_the_costs() -> None:
     assert "".join(chunk.text for chunk in chunks) == "Hello"
     assert (chunks[-1].text, chunks[-1].finish_reason) == ("", "stop")
     assert chunks[-1].usage.total_tokens == 15
+
+
+def spelt(ask: Ask, request: ChatClientRequestSpec) -> tuple[ChatResponse, ChatResponse]:
+    """Return what the chunks of a stream join to, and its response."""
+    aggregator = MessageAggregator()
+    if ask.blocking:
+        blocking = request.stream()
+        for chunk in blocking.chat_response():
+            aggregator.add(chunk)
+        return aggregator.response(), blocking.response.chat_response
+
+    async def consume() -> ChatResponse:
+        stream = request.astream()
+        async for chunk in stream.chat_response():
+            aggregator.add(chunk)
+        return stream.response.chat_response
+
+    response = asyncio.run(consume())
+    return aggregator.response(), response
+
+
+def test_a_stream_of_chat_responses_spells_the_response(ask: Ask) -> None:
+    """All of it, so that a loop of one's own can go on with it: calls, media, signatures."""
+    if not ask.streaming:
+        pytest.skip("a call has no chunks")
+    said = AssistantMessage(
+        [
+            Reasoning("Hm", signature="signed", provider="p"),
+            "Let me see.",
+            ProviderPart("p", {"type": "searched"}),
+            Media("image/png", b"png"),
+            call("echo", '{"text": "Rome"}'),
+            call("echo", '{"text": "Oslo"}'),
+        ],
+        metadata={"noted": True},
+    )
+    two = ChatResponse((Generation(said, "tool_call"), Generation(AssistantMessage("B"), index=1)))
+    client = ChatClient.builder(ScriptedModel(two)).default_tools(echo).tool_calling(False).build()
+    joined, response = spelt(ask, client.prompt("Hi"))
+
+    assert joined == response
+    assert joined.has_tool_calls()
+
+
+def test_what_the_tool_loop_has_done_is_no_part_of_the_answer(ask: Ask) -> None:
+    """A turn that has come to its end asks for nothing more."""
+    if not ask.streaming:
+        pytest.skip("a call has no chunks")
+    model = ScriptedModel(["Let me see. ", call("ping")], "Pong.")
+    joined, _ = spelt(ask, ChatClient.builder(model).default_tools(ping).build().prompt("Hi"))
+
+    assert joined.text == "Let me see. Pong."
+    assert not joined.has_tool_calls()
 
 
 def test_a_stream_of_client_responses_ends_with_the_context() -> None:

@@ -51,7 +51,13 @@ from chatclient.errors import (
     StreamInterruptedError,
     UsageError,
 )
-from chatclient.events import ReasoningDelta, TextDelta, ToolCallDelta, ToolCallStarted
+from chatclient.events import (
+    ReasoningDelta,
+    ReasoningSigned,
+    TextDelta,
+    ToolCallDelta,
+    ToolCallStarted,
+)
 from chatclient.messages import Part, ProviderPart, Reasoning, ToolCallChunk
 from chatclient.providers.openai import OpenAIChatOptions
 from chatclient.providers.openai_responses import (
@@ -373,6 +379,7 @@ def test_a_stream_tells_everything_as_it_comes(serve: Serve) -> None:
     assert told == [
         ReasoningDelta("Two"),
         ReasoningDelta(" words"),
+        ReasoningSigned(Reasoning("", None, "openai", reasoning("rs_1", "Two words"))),
         *(TextDelta(word) for word in ("So", " be", " it")),
         ToolCallStarted("call_1", "add", 2),
         ToolCallDelta("call_1", '{"a', 2),
