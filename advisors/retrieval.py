@@ -24,6 +24,7 @@ from chatclient.rag import (
     Query,
     QueryAugmenter,
     QueryExpander,
+    QueryRouter,
     QueryTransformer,
     RetrievalError,
 )
@@ -49,9 +50,9 @@ class RetrievalAugmentationAdvisor:
     """Looks for documents that help with the user's question, and asks the question with them.
 
     The question passes the transformers one after another and is expanded to several, each
-    retriever is asked each of them, what they found is joined and passes the post-processors, and
-    the augmenter makes of it what the model is asked. A request whose last user message has no
-    text goes on as it is.
+    retriever (or those that a router chooses) is asked each of them, what they found is joined and
+    passes the post-processors, and the augmenter makes of it what the model is asked. A request
+    whose last user message has no text goes on as it is.
 
     A retriever that fails is left out, and a warning logged; only when all fail, so does the
     request. Inside the tool loop (with a higher order) documents are looked for once all the same.
@@ -60,6 +61,8 @@ class RetrievalAugmentationAdvisor:
         *retrievers: Where documents come from.
         query_transformers: Make the question one that finds more, one after another.
         query_expander: Makes several questions of it.
+        query_router: Says for each question which retrievers to ask; it has them, in place of
+            *retrievers*.
         joiner: Makes one list of all that was found; default: by score.
         post_processors: Sort, drop or shorten what was found, one after another; they are given
             the user's own question.
@@ -71,7 +74,7 @@ class RetrievalAugmentationAdvisor:
         timeout: Seconds one retrieval may take on an event loop, or None.
 
     Raises:
-        UsageError: There is no retriever.
+        UsageError: There is no retriever, or there are some beside a router.
     """
 
     def __init__(
@@ -79,6 +82,7 @@ class RetrievalAugmentationAdvisor:
         *retrievers: DocumentRetriever,
         query_transformers: Iterable[QueryTransformer] = (),
         query_expander: QueryExpander | None = None,
+        query_router: QueryRouter | None = None,
         joiner: DocumentJoiner | None = None,
         post_processors: Iterable[DocumentPostProcessor] = (),
         augmenter: QueryAugmenter | None = None,
@@ -87,13 +91,14 @@ class RetrievalAugmentationAdvisor:
         blocking_concurrency: int = 1,
         timeout: float | None = None,
     ) -> None:
-        if not retrievers:
-            msg = "retrieval needs at least one retriever to get documents from"
+        if bool(retrievers) == (query_router is not None):
+            msg = "retrieval needs at least one retriever, or a router that has some, not both"
             raise UsageError(msg)
         self.order = order
         self._retrievers = retrievers
         self._transformers = tuple(query_transformers)
         self._expand = query_expander
+        self._route = query_router
         self._join = joiner or ConcatenationJoiner()
         self._post_processors = tuple(post_processors)
         self._concurrency = {False: concurrency, True: blocking_concurrency}
@@ -128,7 +133,10 @@ class RetrievalAugmentationAdvisor:
         self, queries: Sequence[Query], runtime: Runtime
     ) -> list[Sequence[Document]]:
         """Return what each retriever that works found for each query."""
-        jobs = [self._job(r, query) for query in queries for r in self._retrievers]
+        jobs: list[Callable[[Runtime], Coroutine[Any, Any, Sequence[Document] | Exception]]] = []
+        for query in queries:
+            chosen = self._retrievers if self._route is None else await self._route(query, runtime)
+            jobs += [self._job(retriever, query) for retriever in chosen]
         results = await runtime.gather(jobs, limit=self._concurrency[runtime.blocking])
         errors = [result for result in results if isinstance(result, Exception)]
         if errors and len(errors) == len(results):

@@ -36,6 +36,7 @@ from chatclient.rag import (
     ConcatenationJoiner,
     ContextualQueryAugmenter,
     DocumentLimit,
+    LanguageModelQueryRouter,
     MultiQueryExpander,
     Query,
     ReciprocalRankJoiner,
@@ -497,7 +498,63 @@ def test_a_question_stays_where_the_model_does_not_help(
     model = ScriptedModel(answer)
 
     assert texts_of(make(model), Query("why", HISTORY)) == ["why"]
-    assert "query left as it is" in caplog.text
+    assert "no help with a query" in caplog.text
+
+
+# --- routing ---
+
+
+@pytest.mark.parametrize(
+    ("answer", "fallback", "found"),
+    [
+        ("1", "all", ["rome"]),
+        ("2, 1", "all", ["paris", "rome"]),
+        ("Source 2.", "all", ["paris"]),
+        ("0, 3", "all", ["rome", "paris"]),
+        ("None of them", "none", []),
+        (OverloadedError("busy"), "all", ["rome", "paris"]),
+        (OverloadedError("busy"), "none", []),
+    ],
+)
+def test_a_model_says_where_to_look(ask: Ask, answer: Any, fallback: Any, found: list[str]) -> None:
+    """By what is said of the sources; elsewhere nothing is asked."""
+    sources = {"the zoo of Rome": finding(ROME), "that of Paris": finding(PARIS)}
+    router = LanguageModelQueryRouter(ScriptedModel(answer), sources, fallback=fallback)
+    advisor = RetrievalAugmentationAdvisor(query_router=router)
+    client = ChatClient.builder(ScriptedModel("ok")).default_advisors(advisor).build()
+    documents = ask(client.prompt("When?")).response.context[DOCUMENT_CONTEXT]
+
+    assert [document.id for document in documents] == found
+
+
+def test_the_router_is_told_of_the_sources() -> None:
+    """As data, by number."""
+    model = ScriptedModel("1")
+    route = LanguageModelQueryRouter(model, {"a <b>": finding(ROME), "{c}": finding(PARIS)})
+    drive(route(Query("why?"), BLOCKING))
+
+    told = model.prompts[0].contents
+    assert '<source number="1">a &lt;b&gt;</source>\n<source number="2">{c}</source>' in told
+    assert "<question>why?</question>" in told
+
+
+def test_a_router_may_refuse_to_guess() -> None:
+    """The request fails when the model does not say where to look."""
+    router = LanguageModelQueryRouter(ScriptedModel("?"), {"a": finding(ROME)}, fallback="raise")
+    advisor = RetrievalAugmentationAdvisor(query_router=router)
+    client = ChatClient.builder(ScriptedModel("ok")).default_advisors(advisor).build()
+
+    with pytest.raises(RetrievalError, match="where to look"):
+        client.prompt("When?").call().content()
+
+
+def test_a_router_has_the_sources() -> None:
+    """There is one place for them, and there are some."""
+    with pytest.raises(UsageError, match="needs sources"):
+        LanguageModelQueryRouter(ScriptedModel("1"), {})
+    router = LanguageModelQueryRouter(ScriptedModel("1"), {"a": finding(ROME)})
+    with pytest.raises(UsageError, match="not both"):
+        RetrievalAugmentationAdvisor(finding(ROME), query_router=router)
 
 
 def test_without_a_conversation_nothing_is_compressed() -> None:

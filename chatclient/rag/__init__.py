@@ -9,9 +9,11 @@ from chatclient.rag.query import (
     Query,
     QueryAugmenter,
     QueryExpander,
+    QueryRouter,
     QueryTransformer,
     RetrievalError,
 )
+from chatclient.rag.routing import LanguageModelQueryRouter
 from chatclient.rag.stores import VectorStoreDocumentRetriever
 from chatclient.rag.transformers import (
     CompressionQueryTransformer,
@@ -28,10 +30,12 @@ __all__ = [
     "DocumentLimit",
     "DocumentPostProcessor",
     "DocumentRetriever",
+    "LanguageModelQueryRouter",
     "MultiQueryExpander",
     "Query",
     "QueryAugmenter",
     "QueryExpander",
+    "QueryRouter",
     "QueryTransformer",
     "ReciprocalRankJoiner",
     "RetrievalError",

@@ -52,6 +52,9 @@ QueryExpander = Callable[[Query, Runtime], Awaitable[Sequence[Query]]]
 DocumentRetriever = Callable[[Query, Runtime], Awaitable[Sequence[Document]]]
 """Finds documents, best first."""
 
+QueryRouter = Callable[[Query, Runtime], Awaitable[Sequence[DocumentRetriever]]]
+"""Says which retrievers are asked a query."""
+
 DocumentJoiner = Callable[[Sequence[Sequence[Document]]], Sequence[Document]]
 """Makes one list of those that retrievers gave to each query."""
 

@@ -1,0 +1,194 @@
+"""Has a model judge answers: whether they are what was asked for, whether documents bear them out.
+
+For tests of prompts and retrieval, and for guardrails. The judge is a model as any other; one that
+is better than the one that answered serves best. What it judges stands in tags, escaped, so that
+nothing in an answer can pass for an instruction to the judge.
+"""
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Self
+
+from chatclient.chain import SOURCES, ChatClientResponse
+from chatclient.errors import InvalidResponseError, UsageError
+from chatclient.messages import UserMessage
+from chatclient.model import ChatModel
+from chatclient.options import ChatOptions
+from chatclient.prompt import Prompt
+from chatclient.rag import framed
+from chatclient.rag.asking import DATA
+from chatclient.rag.augmentation import require_placeholders
+from chatclient.runtime import BLOCKING, ON_LOOP, Runtime, drive
+from chatclient.template import PromptTemplate
+from chatclient.vector_store import Document
+
+_VERDICT = "Say yes or no first, and then in one sentence why."
+
+RELEVANCY_TEMPLATE = (
+    "Judge whether the answer is an answer to the question, and in line with the documents, where "
+    f"there are any. {DATA} {_VERDICT}\n\n"
+    "<question>{query}</question>\n<documents>\n{context}\n</documents>\n"
+    "<answer>{response}</answer>"
+)
+FACT_CHECKING_TEMPLATE = (
+    f"Judge whether the documents bear out all that the claim says. {DATA} {_VERDICT}\n\n"
+    "<documents>\n{document}\n</documents>\n<claim>{claim}</claim>"
+)
+
+_YES_OR_NO = re.compile(r"[\W_]*(yes|no)\b[\W_]*", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationRequest:
+    """What is to be judged.
+
+    Attributes:
+        question: What the user said.
+        answer: What came of it.
+        documents: What it was to be answered from.
+    """
+
+    question: str
+    answer: str
+    documents: Sequence[Document] = ()
+
+    @classmethod
+    def of(cls, question: str, response: ChatClientResponse) -> Self:
+        """Return the request to judge *response*, with the documents that retrieval found."""
+        documents = response.context.get(SOURCES, ())
+        return cls(question, response.chat_response.text, tuple(documents))
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationResponse:
+    """What the judge says.
+
+    Attributes:
+        passed: Whether the answer is as it should be.
+        score: How good it is, from 0 to 1; judges that say yes or no know nothing in between.
+        feedback: Why.
+    """
+
+    passed: bool
+    score: float
+    feedback: str = ""
+
+
+class Evaluator(ABC):
+    """Judges answers; an implementor writes `judge`, which serves both ways of calling."""
+
+    @abstractmethod
+    async def judge(self, request: EvaluationRequest, runtime: Runtime) -> EvaluationResponse:
+        """Return what is to be said of an answer; for guardrails, which have a runtime."""
+
+    def evaluate(self, request: EvaluationRequest) -> EvaluationResponse:
+        """Return what is to be said of an answer.
+
+        Raises:
+            UsageError: There is nothing to judge by.
+            ProviderError: The judge could not be asked, or said neither yes nor no.
+        """
+        return drive(self.judge(request, BLOCKING))
+
+    async def aevaluate(self, request: EvaluationRequest) -> EvaluationResponse:
+        """Return what is to be said of an answer; see `evaluate`."""
+        return await self.judge(request, ON_LOOP)
+
+
+class _Judge:
+    """Asks a model for a verdict."""
+
+    def __init__(
+        self,
+        model: ChatModel,
+        template: str,
+        options: ChatOptions | None,
+        *placeholders: str,
+    ) -> None:
+        self._model = model
+        self._template = PromptTemplate(template)
+        self._options = model.options if options is None else model.options.merge(options)
+        require_placeholders(self._template, *placeholders)
+
+    async def __call__(self, runtime: Runtime, **values: str) -> EvaluationResponse:
+        text = self._template.render(**values)
+        prompt = Prompt.of((UserMessage(text),), self._options)
+        response = await self._model.generate(prompt, runtime.silent())
+        said = response.text.strip()
+        verdict = _YES_OR_NO.match(said)
+        if verdict is None:
+            msg = f"the judge {self._model.name} was to say yes or no, and said neither"
+            raise InvalidResponseError(msg, body=said)
+        passed = verdict[1].lower() == "yes"
+        return EvaluationResponse(passed, float(passed), said[verdict.end() :])
+
+
+class RelevancyEvaluator(Evaluator):
+    """Judges whether an answer is one to the question, and in line with the documents.
+
+    Args:
+        model: The judge; a low temperature serves best.
+        template: What it is asked, with `{query}`, `{context}` and `{response}`.
+        options: What is asked of it beside its own options.
+
+    Raises:
+        TemplateError: The template lacks a placeholder.
+    """
+
+    def __init__(
+        self,
+        model: ChatModel,
+        *,
+        template: str = RELEVANCY_TEMPLATE,
+        options: ChatOptions | None = None,
+    ) -> None:
+        self._judge = _Judge(model, template, options, "query", "context", "response")
+
+    async def judge(self, request: EvaluationRequest, runtime: Runtime) -> EvaluationResponse:
+        """Return whether the answer answers the question."""
+        return await self._judge(
+            runtime,
+            query=escape(request.question, quote=False),
+            context=framed(request.documents),
+            response=escape(request.answer, quote=False),
+        )
+
+
+class FactCheckingEvaluator(Evaluator):
+    """Judges whether documents bear out what an answer says, which tells what was made up.
+
+    Args:
+        model: The judge; a low temperature serves best.
+        template: What it is asked, with `{document}` and `{claim}`.
+        options: What is asked of it beside its own options.
+
+    Raises:
+        TemplateError: The template lacks a placeholder.
+    """
+
+    def __init__(
+        self,
+        model: ChatModel,
+        *,
+        template: str = FACT_CHECKING_TEMPLATE,
+        options: ChatOptions | None = None,
+    ) -> None:
+        self._judge = _Judge(model, template, options, "document", "claim")
+
+    async def judge(self, request: EvaluationRequest, runtime: Runtime) -> EvaluationResponse:
+        """Return whether the documents say what the answer says.
+
+        Raises:
+            UsageError: There are no documents.
+        """
+        if not request.documents:
+            msg = "facts are checked against documents, and the request has none"
+            raise UsageError(msg)
+        return await self._judge(
+            runtime,
+            document=framed(request.documents),
+            claim=escape(request.answer, quote=False),
+        )
