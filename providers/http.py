@@ -22,6 +22,7 @@ from chatclient.errors import (
     StreamInterruptedError,
     UsageError,
 )
+from chatclient.providers.addresses import address_of
 from chatclient.providers.connections import (
     Connections,
     Pools,
@@ -108,7 +109,8 @@ class HttpClient:
 
     Attributes:
         provider: Whose errors these are.
-        base_url: What paths are appended to.
+        base_url: What paths are appended to. A user and password in it are sent as Basic
+            authorization, where no such header is set, and shown nowhere.
         headers: Gives the headers of each request.
         timeouts: How long to wait.
         retry: When to ask again.
@@ -126,10 +128,7 @@ class HttpClient:
     idempotent: bool = False
 
     def __post_init__(self) -> None:
-        self.base_url = self.base_url.rstrip("/")
-        if not self.base_url.startswith(("http://", "https://")):
-            msg = f"base_url has to begin with http:// or https://, not {self.base_url!r}"
-            raise UsageError(msg)
+        self.base_url, self._credentials = address_of(self.base_url)
         settings = self.http_client if isinstance(self.http_client, Connections) else None
         self._own = self.http_client if settings is None else None
         self._pools = Pools(self.base_url, settings or Connections())
@@ -277,7 +276,7 @@ class HttpClient:
         known = self._known.get(outgoing.path)
         if known is None or known.library is not library or known.headers != more:
             url = library.URL(self.base_url + outgoing.path)
-            raw = _raw({"host": url.netloc.decode(), **_HEADERS, **more})
+            raw = _raw({"host": url.netloc.decode(), **_HEADERS, **self._credentials, **more})
             known = self._known[outgoing.path] = _Known(library, more, url, raw)
         raw = [*known.raw, (b"content-length", b"%d" % len(outgoing.body))]
         if outgoing.key is not None and _IDEMPOTENCY not in more:
@@ -298,7 +297,8 @@ class HttpClient:
     ) -> Any:
         """Build a request with the client: it may have headers, cookies and time-outs."""
         key = {} if outgoing.key is None else {_IDEMPOTENCY: outgoing.key}
-        named = {**_HEADERS, **key, **more}
+        given = self._credentials if "authorization" not in client.headers else {}
+        named = {**_HEADERS, **given, **key, **more}
         _raw(named)  # a key that cannot be sent is told without showing it
         url = self.base_url + outgoing.path
         request = client.build_request("POST", url, content=outgoing.body, headers=named)
@@ -377,7 +377,7 @@ class HttpClient:
         with suppress(ProviderError, *self._failures(response)):
             content = await self._whole(response, runtime, _LARGEST_REFUSAL)
         for name, value in request.headers.items():
-            secret = value.removeprefix("Bearer ").encode()
+            secret = value.rpartition(" ")[2].encode()
             if name in _SECRET and len(secret) >= _SHORTEST_SECRET:
                 content = content.replace(secret, b"***")  # some quote the key they refuse
         headers = _plain(response.headers)

@@ -154,12 +154,13 @@ def host_of_environment() -> str:
     """Return the URL that `OLLAMA_HOST` stands for, in whichever of the forms Ollama knows."""
     host = os.environ.get("OLLAMA_HOST", "").strip().rstrip("/")
     scheme, separator, address = host.rpartition("://")
+    user, at, address = address.rpartition("@")
     name, colon, port = address.rpartition(":")
     if not colon or not port.isdecimal():
         name, port = address, "" if separator else "11434"
     # A server that listens everywhere is asked here.
     name = "127.0.0.1" if name in ("", "0.0.0.0") else name  # noqa: S104 - an address to call
-    return f"{scheme or 'http'}://{name}" + (f":{port}" if port else "")
+    return f"{scheme or 'http'}://{user}{at}{name}" + (f":{port}" if port else "")
 
 
 def headers_for(api_key: Key, more: Headers) -> HeaderSource:

@@ -38,8 +38,8 @@ KEY = "sk-very-secret"
 
 def client_of(server: ChatServer | str, **settings: Any) -> ChatClient:
     url = server if isinstance(server, str) else server.url
-    settings = {"max_retries": 0, **settings}
-    return ChatClient.create(OpenAIChatModel("stub", api_key=KEY, base_url=url, **settings))
+    settings = {"max_retries": 0, "api_key": KEY, **settings}
+    return ChatClient.create(OpenAIChatModel("stub", base_url=url, **settings))
 
 
 def refusal(status: int, message: str = "no", **headers: str) -> Reply:
@@ -460,6 +460,64 @@ def test_a_base_url_has_a_scheme() -> None:
     """An address without http is refused when the client is made."""
     with pytest.raises(UsageError, match="http://"):
         HttpClient("p", "localhost:8000", dict)
+
+
+def test_a_user_in_the_base_url_is_named_to_the_server(ask: Ask, chat_server: Start) -> None:
+    """User and password go as Basic authorization, as with every client of HTTP."""
+    server = chat_server("hi")
+    url = server.url.replace("://", "://ada:pass%20word@")
+    with client_of(url, api_key="") as client:
+        assert ask(client.prompt("Hi")).text == "hi"
+
+    assert server.headers[0]["authorization"] == "Basic YWRhOnBhc3Mgd29yZA=="
+    assert "@" not in server.headers[0]["host"]
+
+
+def test_a_key_goes_before_the_user_in_the_base_url(ask: Ask, chat_server: Start) -> None:
+    """There is one header for both, and who sets it means it."""
+    server = chat_server("hi")
+    with client_of(server.url.replace("://", "://ada:password@")) as client:
+        ask(client.prompt("Hi"))
+
+    assert server.headers[0]["authorization"] == f"Bearer {KEY}"
+
+
+def test_a_client_of_ones_own_names_the_user_of_the_base_url(
+    chat_server: Start, http_library: str
+) -> None:
+    """Unless it names another one itself."""
+    library: Any = pytest.importorskip(http_library)
+    server = chat_server("hi")
+    url = server.url.replace("://", "://ada:password@")
+    for headers in ({}, {"Authorization": "Basic other"}):
+        with library.Client(headers=headers) as own:
+            client_of(url, api_key="", http_client=own).prompt("Hi").call().content()
+
+    sent = [headers["authorization"] for headers in server.headers]
+    assert sent == ["Basic YWRhOnBhc3N3b3Jk", "Basic other"]
+
+
+def test_a_password_in_the_base_url_is_not_shown() -> None:
+    """Neither by the model nor by its errors."""
+    url = f"http://ada:password@127.0.0.1:{closed_port()}/v1"
+    model = OpenAIChatModel("stub", api_key="", base_url=url, max_retries=0)
+    with model, pytest.raises(ConnectionFailedError) as failed:
+        model.call("Hi")
+    with pytest.raises(UsageError) as refused:
+        HttpClient("p", "ada:password@localhost", dict)
+
+    assert "password" not in f"{model!r} {model._http!r} {failed.value} {refused.value}"
+
+
+def test_a_server_may_quote_the_password(ask: Ask, chat_server: Start) -> None:
+    """It is taken out of what the error says."""
+    secret = "YWRhOnBhc3N3b3Jk"
+    url = chat_server(refusal(401, f"no such user: {secret}")).url
+    with (
+        client_of(url.replace("://", "://ada:password@"), api_key="") as client,
+        pytest.raises(AuthenticationError, match=r"no such user: \*\*\*"),
+    ):
+        ask(client.prompt("Hi"))
 
 
 def test_an_unknown_library_is_refused(chat_server: Start, monkeypatch: pytest.MonkeyPatch) -> None:
