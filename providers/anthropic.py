@@ -24,6 +24,7 @@ from chatclient.providers.anthropic_encoding import (
 from chatclient.providers.anthropic_stream import StreamDecoder
 from chatclient.providers.failures import json_of
 from chatclient.providers.http import (
+    HttpAnswer,
     HttpClient,
     OverHttp,
     RetryPolicy,
@@ -157,8 +158,8 @@ class AnthropicChatModel(OverHttp, ChatModel):
     async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
         """Return the model's response to *prompt*."""
         body = self._body(prompt, streaming=False)
-        answer = await self._http.post(runtime, _PATH, body, self._headers(prompt.options))
-        return decode_response(json_of(PROVIDER, answer.body), answer.headers)
+        headers = self._headers(prompt.options)
+        return await self._http.post(runtime, _PATH, body, _decoded, headers)
 
     async def generate_stream(
         self, prompt: Prompt, runtime: Runtime
@@ -217,6 +218,10 @@ class AnthropicChatModel(OverHttp, ChatModel):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, base_url={self._http.base_url!r})"
+
+
+def _decoded(answer: HttpAnswer) -> ChatResponse:
+    return decode_response(json_of(PROVIDER, answer.body), answer.headers)
 
 
 def _own(options: ChatOptions) -> AnthropicChatOptions:

@@ -6,11 +6,11 @@ blocks.
 """
 
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from chatclient.closing import Closeable
 from chatclient.errors import (
@@ -51,6 +51,8 @@ __all__ = [
     "as_timeouts",
     "http_library",
 ]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,14 +137,21 @@ class HttpClient:
         self._known: dict[str, _Known] = {}
 
     async def post(
-        self, runtime: Runtime, path: str, body: bytes, headers: Headers = EMPTY
-    ) -> HttpAnswer:
-        """Send JSON and return the whole answer.
+        self,
+        runtime: Runtime,
+        path: str,
+        body: bytes,
+        decode: Callable[[HttpAnswer], T],
+        headers: Headers = EMPTY,
+    ) -> T:
+        """Send JSON and return what the whole answer spells.
 
         Args:
             runtime: How the request runs.
             path: What follows the base URL.
             body: The JSON.
+            decode: Reads the answer of each attempt. Some answers succeed and say that they
+                failed: raised from here, such an error is retried like any other.
             headers: More headers, for this request only.
 
         Raises:
@@ -151,7 +160,7 @@ class HttpClient:
         """
         runtime, outgoing = self._begun(runtime, path, body, headers)
 
-        async def attempt() -> HttpAnswer:
+        async def attempt() -> T:
             begun = await self._open(runtime, outgoing)
             try:
                 content = await self._whole(begun.response, runtime, _LARGEST_ANSWER)
@@ -159,7 +168,7 @@ class HttpClient:
                 raise self._translated(error) from _cause(error)
             finally:
                 await self._hang_up(begun.response, begun.shard, runtime)
-            return HttpAnswer(begun.headers, content)
+            return decode(HttpAnswer(begun.headers, content))
 
         return await with_retries(attempt, self.retry, runtime, self.provider)
 

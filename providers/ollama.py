@@ -11,6 +11,7 @@ from chatclient.model import ChatModel, OutputMode
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
 from chatclient.providers.http import (
+    HttpAnswer,
     HttpClient,
     OverHttp,
     RetryPolicy,
@@ -121,8 +122,8 @@ class OllamaChatModel(OverHttp, ChatModel):
 
     async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
         """Return the model's response to *prompt*."""
-        answer = await self._http.post(runtime, _PATH, self._body(prompt, streaming=False))
-        return decode_response(answer.body)
+        body = self._body(prompt, streaming=False)
+        return await self._http.post(runtime, _PATH, body, _decoded)
 
     async def generate_stream(
         self, prompt: Prompt, runtime: Runtime
@@ -148,6 +149,10 @@ class OllamaChatModel(OverHttp, ChatModel):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, base_url={self._http.base_url!r})"
+
+
+def _decoded(answer: HttpAnswer) -> ChatResponse:
+    return decode_response(answer.body)
 
 
 def host_of_environment() -> str:

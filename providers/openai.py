@@ -12,6 +12,7 @@ from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
 from chatclient.providers.failures import json_of
 from chatclient.providers.http import (
+    HttpAnswer,
     HttpClient,
     OverHttp,
     RetryPolicy,
@@ -184,9 +185,8 @@ class OpenAIChatModel(OverHttp, ChatModel):
 
     async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
         """Return the model's response to *prompt*."""
-        answer = await self._http.post(runtime, self._path, self._body(prompt, streaming=False))
-        data = json_of(self._dialect.provider, answer.body)
-        return decode_response(data, self._dialect, answer.headers)
+        body = self._body(prompt, streaming=False)
+        return await self._http.post(runtime, self._path, body, self._decoded)
 
     async def generate_stream(
         self, prompt: Prompt, runtime: Runtime
@@ -204,6 +204,10 @@ class OpenAIChatModel(OverHttp, ChatModel):
                         yield chunk
             for last in decoder.finish(events.finish()):
                 yield last
+
+    def _decoded(self, answer: HttpAnswer) -> ChatResponse:
+        data = json_of(self._dialect.provider, answer.body)
+        return decode_response(data, self._dialect, answer.headers)
 
     def _body(self, prompt: Prompt, *, streaming: bool) -> bytes:
         options, was_streaming, head, dialect = self._head

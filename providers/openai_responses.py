@@ -13,6 +13,7 @@ from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
 from chatclient.providers.failures import json_of
 from chatclient.providers.http import (
+    HttpAnswer,
     HttpClient,
     OverHttp,
     RetryPolicy,
@@ -162,9 +163,8 @@ class OpenAIResponsesChatModel(OverHttp, ChatModel):
 
     async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
         """Return the model's response to *prompt*."""
-        answer = await self._http.post(runtime, _PATH, self._body(prompt, streaming=False))
-        provider = self._http.provider
-        return decode_response(json_of(provider, answer.body), provider, answer.headers)
+        body = self._body(prompt, streaming=False)
+        return await self._http.post(runtime, _PATH, body, self._decoded)
 
     async def generate_stream(
         self, prompt: Prompt, runtime: Runtime
@@ -183,6 +183,10 @@ class OpenAIResponsesChatModel(OverHttp, ChatModel):
         last = decoder.finish(events.finish())
         if last is not None:
             yield last
+
+    def _decoded(self, answer: HttpAnswer) -> ChatResponse:
+        provider = self._http.provider
+        return decode_response(json_of(provider, answer.body), provider, answer.headers)
 
     def _body(self, prompt: Prompt, *, streaming: bool) -> bytes:
         options, was_streaming, head, form = self._head

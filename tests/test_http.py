@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 from conftest import Ask
+from loopback import LoopbackServer
 from servers import ChatServer, Reply, as_stream, completion
+from services import SERVICES, Service
 
 from chatclient import ChatClient, __version__
 from chatclient.errors import (
@@ -120,6 +122,53 @@ def test_a_passing_failure_is_retried(ask: Ask, chat_server: Start) -> None:
         assert ask(client.prompt("Hi")).text == "made it"
 
     assert len(server.requests) == 3
+
+
+NOT_NOW: dict[str, Any] = {
+    "chat": {"error": {"code": 502, "message": "Provider returned error"}},
+    "responses": {
+        "status": "failed",
+        "output": [],
+        "error": {"code": "server_error", "message": "The server had an error"},
+    },
+    "anthropic": {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}},
+    "gemini": {"error": {"code": 503, "status": "UNAVAILABLE", "message": "Try again later"}},
+    "ollama": {"error": "llama runner is busy"},
+}
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+@pytest.mark.parametrize("service", SERVICES, ids=str)
+def test_a_passing_failure_in_an_answer_that_succeeds_is_retried(
+    service: Service, *, blocking: bool
+) -> None:
+    """Status 200 and an error inside: it is the error that counts, and the trail knows of it."""
+    replies = [json.dumps(NOT_NOW[service.name]).encode(), service.answer(streaming=False)]
+    asked: list[str] = []
+
+    def reply(path: str, headers: dict[str, str], request: dict[str, Any]) -> Reply:
+        asked.append(path)
+        return Reply(replies[min(len(asked), len(replies)) - 1])
+
+    retry = RetryPolicy(2, 0.01, 0.02)
+    with LoopbackServer(reply) as server, service.model(server.url, max_retries=retry) as model:
+        response = Ask("call" if blocking else "acall")(ChatClient.create(model).prompt("Hi"))
+
+    assert response.text == "one two three"
+    assert len(asked) == 2
+    trail = response.response.trail
+    assert trail is not None
+    assert trail.rounds[0].retries == ("OverloadedError",)
+
+
+def test_a_lasting_failure_in_an_answer_that_succeeds_is_not_retried(chat_server: Start) -> None:
+    """As little as one that the status tells."""
+    wrong_key = {"error": {"code": 401, "message": "No such key"}}
+    server = chat_server(Reply(json.dumps(wrong_key).encode()), "never")
+    with client_of(server, max_retries=2) as client, pytest.raises(AuthenticationError):
+        client.prompt("Hi").call().content()
+
+    assert len(server.requests) == 1
 
 
 def test_retries_end(ask: Ask, chat_server: Start) -> None:
