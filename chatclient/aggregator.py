@@ -29,9 +29,9 @@ class MessageAggregator:
 
     Text joins text and reasoning joins reasoning for as long as nothing comes between them, so
     the parts keep the order in which they began. Pieces of one sound join, whatever comes between
-    them. Tool call fragments are told apart by index and id; those with a name that come without an
-    id are calls of their own where the one before is complete, or came in the same chunk. Of figures that providers repeat
-    (usage, ids), the last that says something holds.
+    them. Tool call fragments are told apart by index and id. One with a name and no id begins a
+    call of its own where the call before it is complete, or was named in the same chunk. Of
+    figures that providers repeat (usage, ids), the last that says something holds.
     """
 
     __slots__ = ("_generations", "_metadata")

@@ -21,6 +21,7 @@ from chatclient.messages import (
 )
 from chatclient.options import ChatOptions
 from chatclient.providers.openai_dialect import REASONING_FIELD, Dialect
+from chatclient.schemas import strict_form
 from chatclient.tool import ToolDefinition
 
 # --- options --------------------------------------------------------------------------------
@@ -96,7 +97,9 @@ def _tool(definition: ToolDefinition, *, strict: bool | None) -> dict[str, Any]:
     if definition.strict is not None:
         function["strict"] = definition.strict
     elif strict is not None:
-        function["strict"] = strict and is_closed(definition.input_schema)
+        form = enforceable(definition.input_schema) if strict else None
+        function["strict"] = form is not None
+        function["parameters"] = form or definition.input_schema
     return {"type": "function", "function": function}
 
 
@@ -117,13 +120,23 @@ def json_schema_format(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return *schema* as both of OpenAI's APIs want the form of an answer."""
     # A title such as `list[Film]` is no name that the API takes.
     name = re.sub(r"[^a-zA-Z0-9_-]+", "_", str(schema.get("title") or "")).strip("_")[:64]
-    return {"name": name or "answer", "schema": schema, "strict": is_closed(schema)}
+    form = enforceable(schema)
+    return {"name": name or "answer", "schema": form or schema, "strict": form is not None}
 
 
-def is_closed(schema: Any) -> bool:
-    """Return whether a schema has the form that `strict` asks for, which is refused otherwise."""
+def enforceable(schema: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the form of *schema* in which `strict` is not refused, if there is one.
+
+    There is none for objects that are open, or have optional properties: closing them would say
+    something else. What strict mode does not know beside, such as a length, is left out.
+    """
+    return strict_form(schema) if _is_closed(schema) else None
+
+
+def _is_closed(schema: Any) -> bool:
+    """Return whether all objects of a schema have just the properties that it names."""
     if isinstance(schema, list | tuple):
-        return all(is_closed(item) for item in schema)
+        return all(_is_closed(item) for item in schema)
     if not isinstance(schema, Mapping):
         return True
     properties = schema.get("properties")
@@ -133,8 +146,8 @@ def is_closed(schema: Any) -> bool:
             return False
         if set(named) != set(schema.get("required") or ()):
             return False
-        return all(is_closed(value) for value in (*named.values(), *_definitions(schema)))
-    return all(is_closed(value) for value in schema.values())
+        return all(_is_closed(value) for value in (*named.values(), *_definitions(schema)))
+    return all(_is_closed(value) for value in schema.values())
 
 
 def _definitions(schema: Mapping[str, Any]) -> Iterator[Any]:

@@ -24,7 +24,7 @@ from chatclient.providers.http import (
 from chatclient.providers.keys import Key, headers_with
 from chatclient.providers.openai import BASE_URL, openai_key
 from chatclient.providers.openai_dialect import COMPATIBLE, OPENAI
-from chatclient.providers.openai_encoding import is_closed, json_schema_format, with_extra
+from chatclient.providers.openai_encoding import enforceable, json_schema_format, with_extra
 from chatclient.providers.openai_responses_codec import Form, SystemRole, form_of, wire_of
 from chatclient.providers.openai_responses_stream import StreamDecoder, decode_response
 from chatclient.providers.sse import ServerSentEventDecoder
@@ -288,16 +288,14 @@ def _tools(given: Mapping[str, Any], form: Form) -> dict[str, Any]:
 
 
 def _function(definition: ToolDefinition, strict: bool) -> dict[str, Any]:  # noqa: FBT001
-    if definition.strict is not None:
-        strict = definition.strict
-    else:
-        strict = strict and is_closed(definition.input_schema)
+    form = enforceable(definition.input_schema) if strict and definition.strict is None else None
     return {
         "type": "function",
         "name": definition.name,
         "description": definition.description,
-        "parameters": definition.input_schema,
-        "strict": strict,  # left out it means true, and the provider changes the schema
+        "parameters": form or definition.input_schema,
+        # Left out it means true, and the provider changes the schema.
+        "strict": definition.strict or form is not None,
     }
 
 

@@ -177,17 +177,41 @@ def test_tools_are_strict_where_they_can_be(
         ({**CLOSED, "properties": {"a": {"anyOf": [OPEN, {"type": "null"}]}}}, False),
         ({**CLOSED, "properties": {"a": {"$ref": "#/$defs/B"}}, "$defs": {"B": CLOSED}}, True),
         ({**CLOSED, "properties": {"a": {"$ref": "#/$defs/B"}}, "$defs": {"B": OPEN}}, False),
-        ({"type": "array", "items": CLOSED}, True),
-        ({"type": "array", "items": OPEN}, False),
+        ({"type": "array", "items": CLOSED}, False),
+        ({**CLOSED, "properties": {"a": {"not": {"type": "null"}}}}, False),
+        ({**CLOSED, "properties": {"a": True}}, False),
+        ({**CLOSED, "definitions": {"B": CLOSED}}, False),
     ],
 )
 def test_answers_are_strict_where_they_can_be(schema: dict[str, Any], *, strict: bool) -> None:
     """A schema that strict mode would refuse is sent as advice."""
     body = options_on_wire(ChatOptions(output_schema=schema))
 
+    sent = {"properties": {}, "required": [], **schema} if strict else schema
     assert body["response_format"] == {
         "type": "json_schema",
-        "json_schema": {"name": "answer", "schema": schema, "strict": strict},
+        "json_schema": {"name": "answer", "schema": sent, "strict": strict},
+    }
+
+
+def test_what_strict_mode_does_not_know_is_left_out() -> None:
+    """It would refuse the whole request; alternatives it knows by another name."""
+    places = {
+        "url": {"type": "string", "format": "uri", "minLength": 1},
+        "kind": {"oneOf": [{"type": "string"}, {"type": "null"}]},
+    }
+    schema = {**CLOSED, "properties": places, "required": ["url", "kind"]}
+    options = OpenAIChatOptions(
+        tool_callbacks=(tool(schema),), strict_tools=True, output_schema=schema
+    )
+    body = options_on_wire(options)
+
+    function, answer = body["tools"][0]["function"], body["response_format"]["json_schema"]
+    assert function["strict"] is answer["strict"] is True
+    assert function["parameters"] == answer["schema"]
+    assert answer["schema"]["properties"] == {
+        "url": {"type": "string"},
+        "kind": {"anyOf": [{"type": "string"}, {"type": "null"}]},
     }
 
 

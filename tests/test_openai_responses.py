@@ -249,15 +249,18 @@ def test_an_answer_cut_short_says_so(ask: Ask, serve: Serve) -> None:
 
 def test_a_schema_is_held_to(ask: Ask, serve: Serve) -> None:
     """The answer's schema goes as the text's format, under a name the API takes."""
-    schema = {"title": "list[Film]", "type": "array", "items": {"type": "string"}}
-    server = serve('["Alien"]')
+    known = {"type": "array", "items": {"type": "string"}, "minItems": 1}
+    films = {**known, "uniqueItems": True}
+    form = {"type": "object", "required": ["films"], "additionalProperties": False}
+    schema = {"title": "list[Film]", **form, "properties": {"films": films}}
+    server = serve('{"films": ["Alien"]}')
     options = ChatOptions(output_schema=schema)
     ask(ChatClient.create(server.model()).prompt("?").options(options))
 
     assert server.requests[0]["text"]["format"] == {
         "type": "json_schema",
         "name": "list_Film",
-        "schema": schema,
+        "schema": {**form, "properties": {"films": known}},
         "strict": True,
     }
 
@@ -1015,6 +1018,18 @@ def test_tools_say_whether_they_are_strict() -> None:
     assert [t["strict"] for t in options_of(tool_callbacks=tools)["tools"]] == [False, True, False]
     strict = options_of(tool_callbacks=(*tools, opened), strict_tools=True)["tools"]
     assert [t["strict"] for t in strict] == [True, True, False, False]
+
+
+def test_a_strict_tool_has_the_form_that_strict_mode_takes() -> None:
+    """What it does not know is left out, instead of refused."""
+    shell = tool_of()
+    known = {**shell.definition.input_schema, "properties": {"a": {"type": "string"}}}
+    known["required"] = ["a"]
+    linked = {**known, "properties": {"a": {"type": "string", "format": "uri"}}}
+    shell.definition = ToolDefinition("open", "d", linked)
+    (sent,) = options_of(tool_callbacks=(shell,), strict_tools=True)["tools"]
+
+    assert (sent["strict"], sent["parameters"]) == (True, known)
 
 
 def test_tools_of_both_sides_are_offered() -> None:

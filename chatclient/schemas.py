@@ -1,9 +1,33 @@
-"""The strict form of a JSON Schema, which a provider can hold its model to."""
+"""JSON Schemas as data: what lies inside them, and the strict form that providers can enforce."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
-from chatclient.tools.generation import changed_within
+JsonSchema: TypeAlias = dict[str, Any]
+
+# --- walking --------------------------------------------------------------------------------
+
+_SCHEMAS_BY_NAME = frozenset({"$defs", "properties", "patternProperties", "dependentSchemas"})
+_SCHEMAS_IN_LIST = frozenset({"anyOf", "oneOf", "allOf", "prefixItems"})
+_SCHEMA = frozenset({"items", "additionalProperties", "propertyNames", "contains", "not"})
+
+
+def changed_within(
+    schema: Mapping[str, Any], change: Callable[[JsonSchema], JsonSchema]
+) -> JsonSchema:
+    """Return *schema* with every schema directly inside it changed; defaults and enums are data."""
+    return {key: _changed(key, value, change) for key, value in schema.items()}
+
+
+def _changed(key: str, value: Any, change: Callable[[JsonSchema], JsonSchema]) -> Any:
+    if key in _SCHEMAS_BY_NAME:
+        return {name: change(schema) for name, schema in value.items()}
+    if key in _SCHEMAS_IN_LIST:
+        return [change(schema) for schema in value]
+    return change(value) if key in _SCHEMA and isinstance(value, dict) else value
+
+
+# --- the strict form ------------------------------------------------------------------------
 
 # What OpenAI's structured outputs know; anything else in a schema is refused there, so it is left
 # out. https://platform.openai.com/docs/guides/structured-outputs#supported-schemas
@@ -22,7 +46,9 @@ _FORMATS = frozenset(
     }
 )
 # Without these a schema would say something else, not just less.
-_INEXPRESSIBLE = frozenset({"allOf", "not", "if", "patternProperties", "dependentSchemas"})
+_INEXPRESSIBLE = frozenset(
+    {"allOf", "not", "if", "patternProperties", "dependentSchemas", "definitions"}
+)
 
 
 class _NoStrictFormError(Exception):
@@ -45,8 +71,8 @@ def strict_form(schema: Mapping[str, Any]) -> dict[str, Any] | None:
         return None
 
 
-def _strict(schema: Mapping[str, Any]) -> dict[str, Any]:
-    if not _INEXPRESSIBLE.isdisjoint(schema):
+def _strict(schema: Mapping[str, Any] | bool) -> dict[str, Any]:  # noqa: FBT001 - as JSON has it
+    if isinstance(schema, bool) or not _INEXPRESSIBLE.isdisjoint(schema):
         raise _NoStrictFormError
     result = changed_within(_alternatives(schema), _strict)
     result = {key: value for key, value in result.items() if key in _KEYWORDS}
