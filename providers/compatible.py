@@ -111,6 +111,9 @@ PRESETS: Mapping[str, Preset] = {
                 replayed=COMPATIBLE.replayed | {"prefix"},
                 # api-docs.deepseek.com/guides/json_mode: JSON, but no schema.
                 output_schema="never",
+                # Its models think unless told otherwise, and then refuse a choice of tool:
+                # github.com/deepseek-ai/DeepSeek-V3/issues/1376.
+                forces_calls=False,
             ),
         ),
         Preset(

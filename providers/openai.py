@@ -181,7 +181,7 @@ class OpenAIChatModel(OverHttp, ChatModel):
         enforced = self._dialect.output_schema
         if enforced == "always" or (enforced == "without_tools" and not options.tool_callbacks):
             return "schema"
-        return "tool"
+        return "tool" if self._dialect.forces_calls else "instructions"
 
     async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
         """Return the model's response to *prompt*."""

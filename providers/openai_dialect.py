@@ -29,6 +29,7 @@ class Dialect:
         takes_marks: Whether messages may be marked as the end of what is cached.
         parses_arguments: Whether earlier tool calls' arguments have to be valid JSON.
         output_schema: When the server holds its models to a schema.
+        forces_calls: Whether its models can be made to call a tool.
     """
 
     provider: str = "openai"
@@ -44,6 +45,7 @@ class Dialect:
     takes_marks: bool = False
     parses_arguments: bool = False
     output_schema: Literal["always", "without_tools", "never"] = "always"
+    forces_calls: bool = True
 
 
 OPENAI = Dialect()
