@@ -161,6 +161,43 @@ def test_a_passing_failure_in_an_answer_that_succeeds_is_retried(
     assert trail.rounds[0].retries == ("OverloadedError",)
 
 
+NOTHING: dict[str, Any] = {
+    "chat": {"id": "r", "model": "m", "choices": [], "usage": {"prompt_tokens": 5}},
+    "gemini": {"usageMetadata": {"promptTokenCount": 5}, "modelVersion": "m"},
+}
+WITHOUT_ANSWER = [service for service in SERVICES if service.name in NOTHING]
+
+
+@pytest.mark.parametrize("service", WITHOUT_ANSWER, ids=str)
+def test_an_answer_with_nothing_in_it_is_an_error(ask: Ask, service: Service) -> None:
+    """No choice, no candidate: that is not the same as an answer without words."""
+    whole = json.dumps(NOTHING[service.name]).encode()
+    events = Reply(b"data: %b\n\ndata: [DONE]\n\n" % whole, content_type="text/event-stream")
+
+    def reply(path: str, headers: dict[str, str], request: dict[str, Any]) -> Reply:
+        return events if ask.streaming else Reply(whole)
+
+    with (
+        LoopbackServer(reply) as server,
+        service.model(server.url) as model,
+        pytest.raises(InvalidResponseError, match="answer"),
+    ):
+        ask(ChatClient.create(model).prompt("Hi"))
+
+
+@pytest.mark.parametrize("service", WITHOUT_ANSWER, ids=str)
+def test_an_answer_with_nothing_in_it_is_asked_for_again(service: Service) -> None:
+    """It is a passing fault as a rule."""
+    replies = [json.dumps(NOTHING[service.name]).encode(), service.answer(streaming=False)]
+
+    def reply(path: str, headers: dict[str, str], request: dict[str, Any]) -> Reply:
+        return Reply(replies.pop(0))
+
+    retry = RetryPolicy(1, 0.01)
+    with LoopbackServer(reply) as server, service.model(server.url, max_retries=retry) as model:
+        assert model.call("Hi").text == "one two three"
+
+
 def test_a_lasting_failure_in_an_answer_that_succeeds_is_not_retried(chat_server: Start) -> None:
     """As little as one that the status tells."""
     wrong_key = {"error": {"code": 401, "message": "No such key"}}
