@@ -33,7 +33,7 @@ class SpeakModel(OverHttp, ChatModel):
 
     def __init__(self, base_url: str, model: str = "parrot") -> None:
         self._options = ChatOptions(model=model)
-        self._http = HttpClient(PROVIDER, base_url, dict)  # `dict`: no headers of its own
+        self._http = HttpClient(PROVIDER, base_url, {})  # no headers of its own
 
     @property
     def options(self) -> ChatOptions:

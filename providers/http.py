@@ -113,7 +113,7 @@ class HttpClient:
         provider: Whose errors these are.
         base_url: What paths are appended to. A user and password in it are sent as Basic
             authorization, where no such header is set, and shown nowhere.
-        headers: Gives the headers of each request.
+        headers: The headers of each request, or what gives them.
         timeouts: How long to wait.
         retry: When to ask again.
         http_client: A client of the application's own, blocking or asynchronous, which is then
@@ -131,6 +131,8 @@ class HttpClient:
 
     def __post_init__(self) -> None:
         self.base_url, self._credentials = address_of(self.base_url)
+        if not callable(self.headers):
+            self.headers = {name.lower(): value for name, value in self.headers.items()}
         settings = self.http_client if isinstance(self.http_client, Connections) else None
         self._own = self.http_client if settings is None else None
         self._pools = Pools(self.base_url, settings or Connections())
@@ -233,7 +235,9 @@ class HttpClient:
         request: Any = None
         response: Any = None
         try:
-            request = self._request(client, outgoing, runtime)
+            source = self.headers
+            headers = await source(runtime) if callable(source) else source
+            request = self._request(client, outgoing, headers, runtime)
             if self._own is not None:
                 sent = client.send(request, stream=True)
             elif runtime.blocking:
@@ -277,9 +281,9 @@ class HttpClient:
             raise UsageError(msg)
         return self._own
 
-    def _request(self, client: Any, outgoing: _Outgoing, runtime: Runtime) -> Any:
+    def _request(self, client: Any, outgoing: _Outgoing, headers: Headers, runtime: Runtime) -> Any:
         library = library_of(client)
-        more = {**self.headers(), **outgoing.headers}
+        more = {**headers, **outgoing.headers} if outgoing.headers else headers
         if self._own is not None:
             return self._request_of_own(client, outgoing, more, runtime)
         known = self._known.get(outgoing.path)

@@ -1,7 +1,7 @@
 """OpenAI's Chat Completions, and every server that speaks it."""
 
 import os
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,7 +20,7 @@ from chatclient.providers.http import (
     as_retry_policy,
     as_timeouts,
 )
-from chatclient.providers.keys import Key, headers_with, key_source
+from chatclient.providers.keys import Key, KeySource, headers_with, key_source
 from chatclient.providers.openai_decoding import decode_response
 from chatclient.providers.openai_dialect import (
     COMPATIBLE,
@@ -223,8 +223,8 @@ class OpenAIChatModel(OverHttp, ChatModel):
         return f"{type(self).__name__}({self.name!r}, base_url={self._http.base_url!r})"
 
 
-def openai_key(api_key: Key, base_url: str) -> Callable[[], str]:
-    """Return what gives the key; servers other than OpenAI's may want none.
+def openai_key(api_key: Key, base_url: str) -> KeySource:
+    """Return the key, or what gives it; servers other than OpenAI's may want none.
 
     Raises:
         UsageError: OpenAI does, and there is none.

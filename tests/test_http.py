@@ -172,7 +172,8 @@ WITHOUT_ANSWER = [service for service in SERVICES if service.name in NOTHING]
 def test_an_answer_with_nothing_in_it_is_an_error(ask: Ask, service: Service) -> None:
     """No choice, no candidate: that is not the same as an answer without words."""
     whole = json.dumps(NOTHING[service.name]).encode()
-    events = Reply(b"data: %b\n\ndata: [DONE]\n\n" % whole, content_type="text/event-stream")
+    end = b"data: [DONE]\n\n" if service.name == "chat" else b""
+    events = Reply(b"data: %b\n\n%b" % (whole, end), content_type="text/event-stream")
 
     def reply(path: str, headers: dict[str, str], request: dict[str, Any]) -> Reply:
         return events if ask.streaming else Reply(whole)
@@ -528,6 +529,40 @@ def test_a_rotating_key_is_asked_for_each_request(chat_server: Start) -> None:
     assert [h["authorization"] for h in server.headers] == ["Bearer one", "Bearer two"]
 
 
+def test_a_key_may_be_asked_for_asynchronously(ask: Ask, chat_server: Start) -> None:
+    """As a token of the cloud, which comes over the network; in blocking requests, too."""
+    server = chat_server("ok")
+
+    async def token() -> str:
+        await asyncio.sleep(0)
+        return "fetched"
+
+    with client_of(server, api_key=token) as client:
+        assert ask(client.prompt("Hi")).text == "ok"
+
+    assert server.headers[0]["authorization"] == "Bearer fetched"
+
+
+def test_a_key_that_takes_its_time_holds_up_no_loop(chat_server: Start) -> None:
+    """Who else runs on the loop goes on, while a plain function waits for the token."""
+    server = chat_server("ok")
+    loop_ran = threading.Event()
+
+    def token() -> str:
+        return "fetched" if loop_ran.wait(5) else "nobody ran meanwhile"
+
+    async def run() -> None:
+        async with OpenAIChatModel("stub", api_key=token, base_url=server.url) as model:
+            answer = asyncio.create_task(model.acall("Hi"))
+            while not server.headers:
+                await asyncio.sleep(0)
+                loop_ran.set()
+            assert (await answer).text == "ok"
+
+    asyncio.run(run())
+    assert server.headers[0]["authorization"] == "Bearer fetched"
+
+
 # --- settings ---
 
 
@@ -545,7 +580,7 @@ def test_timeouts_in_every_form() -> None:
 def test_a_base_url_has_a_scheme() -> None:
     """An address without http is refused when the client is made."""
     with pytest.raises(UsageError, match="http://"):
-        HttpClient("p", "localhost:8000", dict)
+        HttpClient("p", "localhost:8000", {})
 
 
 def test_a_user_in_the_base_url_is_named_to_the_server(ask: Ask, chat_server: Start) -> None:
@@ -590,7 +625,7 @@ def test_a_password_in_the_base_url_is_not_shown() -> None:
     with model, pytest.raises(ConnectionFailedError) as failed:
         model.call("Hi")
     with pytest.raises(UsageError) as refused:
-        HttpClient("p", "ada:password@localhost", dict)
+        HttpClient("p", "ada:password@localhost", {})
 
     assert "password" not in f"{model!r} {model._http!r} {failed.value} {refused.value}"
 

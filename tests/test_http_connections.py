@@ -514,6 +514,6 @@ def test_connections_are_no_client_of_ones_own() -> None:
 
 def test_headers_belong_to_a_client() -> None:
     """Who makes one by hand has the defaults of all."""
-    client = HttpClient("p", "http://127.0.0.1:1", dict)
+    client = HttpClient("p", "http://127.0.0.1:1", {})
 
     assert (client.timeouts, client.retry) == (Timeouts(), RetryPolicy())

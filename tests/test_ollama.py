@@ -430,13 +430,16 @@ def test_a_user_takes_nothing_from_the_address(monkeypatch: pytest.MonkeyPatch) 
     assert host_of_environment() == "http://ada:password@127.0.0.1:11434"
 
 
-def test_a_key_is_a_bearer_token(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_is_a_bearer_token(ollama: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """A hosted server's key comes from the argument, a function, or the environment."""
+    server = ollama(answer("hi"))
     monkeypatch.delenv("OLLAMA_API_KEY", raising=False)
-    assert headers_for(None, {"x-a": "1"})() == {"x-a": "1"}
-    assert headers_for(lambda: "new", {})() == {"authorization": "Bearer new"}
+    assert headers_for(None, {"x-a": "1"}) == {"x-a": "1"}
+    assert headers_for("given", {}) == {"authorization": "Bearer given"}
+    server.model(api_key=lambda: "new").call("Hi")
+    assert server.headers[0]["authorization"] == "Bearer new"
     monkeypatch.setenv("OLLAMA_API_KEY", "env")
-    assert headers_for(None, {})() == {"authorization": "Bearer env"}
+    assert headers_for(None, {}) == {"authorization": "Bearer env"}
 
 
 def test_a_model_is_closed_by_its_context(ollama: Start) -> None:
