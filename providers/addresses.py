@@ -1,4 +1,4 @@
-"""What a base URL says: where a server is, and who asks."""
+"""What a base URL says: where a server is, who asks, and what every URL ends with."""
 
 import base64
 from typing import NamedTuple
@@ -15,10 +15,18 @@ class Address(NamedTuple):
     Attributes:
         url: What paths are appended to; no secret is in it.
         headers: What carries the user and password that the URL named, if it did.
+        query: What goes with every path, such as the API's version.
     """
 
     url: str
     headers: Headers = EMPTY
+    query: str = ""
+
+    def of(self, path: str) -> str:
+        """Return the URL of *path*, which may have a query of its own."""
+        if not self.query:
+            return self.url + path
+        return f"{self.url}{path}{'&' if '?' in path else '?'}{self.query}"
 
 
 def address_of(base_url: str) -> Address:
@@ -28,6 +36,7 @@ def address_of(base_url: str) -> Address:
         UsageError: It is no URL of HTTP.
     """
     scheme, separator, rest = base_url.partition("://")
+    rest, _, query = rest.partition("?")
     where, slash, path = rest.partition("/")
     user, at, host = where.rpartition("@")
     if separator == "" or scheme not in ("http", "https"):
@@ -35,7 +44,7 @@ def address_of(base_url: str) -> Address:
         msg = f"base_url has to begin with http:// or https://, not {shown!r}"
         raise UsageError(msg)
     headers = {"authorization": _basic(user)} if at else EMPTY
-    return Address(f"{scheme}://{host}{slash}{path}".rstrip("/"), headers)
+    return Address(f"{scheme}://{host}{slash}{path}".rstrip("/"), headers, query)
 
 
 def _basic(user: str) -> str:

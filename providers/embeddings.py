@@ -37,8 +37,8 @@ class OpenAIEmbeddingModel(OverHttp, EmbeddingModel):
         model: Which model.
         api_key: The key, or a function that returns the current one; default: the environment's
             `OPENAI_API_KEY`.
-        base_url: Where the API is, with its version; default: the environment's
-            `OPENAI_BASE_URL`, else OpenAI's own.
+        base_url: Where the API is, with its version (and a query, where the server wants one in
+            every URL); default: the environment's `OPENAI_BASE_URL`, else OpenAI's own.
         options: What is asked in every request.
         max_retries: How often a request is repeated that failed for a passing reason, or a
             `RetryPolicy`.

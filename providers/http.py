@@ -112,7 +112,8 @@ class HttpClient:
     Attributes:
         provider: Whose errors these are.
         base_url: What paths are appended to. A user and password in it are sent as Basic
-            authorization, where no such header is set, and shown nowhere.
+            authorization, where no such header is set, and shown nowhere; a query goes with every
+            path.
         headers: The headers of each request, or what gives them.
         timeouts: How long to wait.
         retry: When to ask again.
@@ -130,7 +131,8 @@ class HttpClient:
     idempotent: bool = False
 
     def __post_init__(self) -> None:
-        self.base_url, self._credentials = address_of(self.base_url)
+        self._address = address_of(self.base_url)
+        self.base_url = self._address.url
         if not callable(self.headers):
             self.headers = {name.lower(): value for name, value in self.headers.items()}
         settings = self.http_client if isinstance(self.http_client, Connections) else None
@@ -288,8 +290,8 @@ class HttpClient:
             return self._request_of_own(client, outgoing, more, runtime)
         known = self._known.get(outgoing.path)
         if known is None or known.library is not library or known.headers != more:
-            url = library.URL(self.base_url + outgoing.path)
-            raw = _raw({"host": url.netloc.decode(), **_HEADERS, **self._credentials, **more})
+            url = library.URL(self._address.of(outgoing.path))
+            raw = _raw({"host": url.netloc.decode(), **_HEADERS, **self._address.headers, **more})
             known = self._known[outgoing.path] = _Known(library, more, url, raw)
         raw = [*known.raw, (b"content-length", b"%d" % len(outgoing.body))]
         if outgoing.key is not None and _IDEMPOTENCY not in more:
@@ -310,10 +312,10 @@ class HttpClient:
     ) -> Any:
         """Build a request with the client: it may have headers, cookies and time-outs."""
         key = {} if outgoing.key is None else {_IDEMPOTENCY: outgoing.key}
-        given = self._credentials if "authorization" not in client.headers else {}
+        given = self._address.headers if "authorization" not in client.headers else {}
         named = {**_HEADERS, **given, **key, **more}
         _raw(named)  # a key that cannot be sent is told without showing it
-        url = self.base_url + outgoing.path
+        url = self._address.of(outgoing.path)
         request = client.build_request("POST", url, content=outgoing.body, headers=named)
         timeouts = request.extensions["timeout"]
         remaining = runtime.remaining()

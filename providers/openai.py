@@ -1,6 +1,7 @@
 """OpenAI's Chat Completions, and every server that speaks it."""
 
 import os
+import re
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -49,6 +50,7 @@ __all__ = [
     "decode_response",
     "encode_message",
     "encode_options",
+    "is_openai",
     "openai_key",
     "rate_limit",
     "wire_of",
@@ -56,6 +58,7 @@ __all__ = [
 
 BASE_URL = "https://api.openai.com/v1"
 _PATH = "/chat/completions"
+_OPENAI = re.compile(r"https?://([^/?#]*@)?([\w-]+\.)?api\.openai\.com(:\d+)?(/|\?|$)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,9 +150,7 @@ class OpenAIChatModel(OverHttp, ChatModel):
         dialect: Dialect | None = None,
     ) -> None:
         base_url = base_url or os.environ.get("OPENAI_BASE_URL") or BASE_URL
-        base_url, mark, query = base_url.partition("?")
-        self._path = _PATH + mark + query
-        self._dialect = dialect or (OPENAI if base_url.startswith(BASE_URL) else COMPATIBLE)
+        self._dialect = dialect or (OPENAI if is_openai(base_url) else COMPATIBLE)
         defaults = OpenAIChatOptions(model=model).merge(options)
         self._options = replace(defaults, model=defaults.model or model)
         self._http = HttpClient(
@@ -186,7 +187,7 @@ class OpenAIChatModel(OverHttp, ChatModel):
     async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
         """Return the model's response to *prompt*."""
         body = self._body(prompt, streaming=False)
-        return await self._http.post(runtime, self._path, body, self._decoded)
+        return await self._http.post(runtime, _PATH, body, self._decoded)
 
     async def generate_stream(
         self, prompt: Prompt, runtime: Runtime
@@ -194,7 +195,7 @@ class OpenAIChatModel(OverHttp, ChatModel):
         """Yield the model's response to *prompt* as it comes."""
         body = self._body(prompt, streaming=True)
         events = ServerSentEventDecoder()
-        async with aclosing(self._http.stream(runtime, self._path, body)) as pieces:
+        async with aclosing(self._http.stream(runtime, _PATH, body)) as pieces:
             first = await anext(pieces)
             decoder = StreamDecoder(self._dialect, first.headers)
             async for piece in pieces:
@@ -223,11 +224,16 @@ class OpenAIChatModel(OverHttp, ChatModel):
         return f"{type(self).__name__}({self.name!r}, base_url={self._http.base_url!r})"
 
 
+def is_openai(base_url: str) -> bool:
+    """Return whether *base_url* is OpenAI's own, that of one of its regions among them."""
+    return _OPENAI.match(base_url) is not None
+
+
 def openai_key(api_key: Key, base_url: str) -> KeySource:
     """Return the key, or what gives it; servers other than OpenAI's may want none.
 
     Raises:
         UsageError: OpenAI does, and there is none.
     """
-    wanted_by = "OpenAI" if base_url.startswith(BASE_URL) else ""
+    wanted_by = "OpenAI" if is_openai(base_url) else ""
     return key_source(api_key, "OPENAI_API_KEY", wanted_by=wanted_by)

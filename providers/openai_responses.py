@@ -22,7 +22,7 @@ from chatclient.providers.http import (
     as_timeouts,
 )
 from chatclient.providers.keys import Key, headers_with
-from chatclient.providers.openai import BASE_URL, openai_key
+from chatclient.providers.openai import BASE_URL, is_openai, openai_key
 from chatclient.providers.openai_dialect import COMPATIBLE, OPENAI
 from chatclient.providers.openai_encoding import enforceable, json_schema_format, with_extra
 from chatclient.providers.openai_responses_codec import Form, SystemRole, form_of, wire_of
@@ -106,8 +106,8 @@ class OpenAIResponsesChatModel(OverHttp, ChatModel):
         model: Which model.
         api_key: The key, or a function that returns the current one; default: the environment's
             `OPENAI_API_KEY`.
-        base_url: Where the API is, with its version; default: the environment's
-            `OPENAI_BASE_URL`, else OpenAI's own.
+        base_url: Where the API is, with its version (and a query, where the server wants one in
+            every URL); default: the environment's `OPENAI_BASE_URL`, else OpenAI's own.
         options: Options for every request.
         max_retries: How often a request is repeated that failed for a passing reason, or a
             `RetryPolicy`.
@@ -136,7 +136,7 @@ class OpenAIResponsesChatModel(OverHttp, ChatModel):
         defaults = OpenAIResponsesChatOptions(model=model).merge(options)
         self._options = replace(defaults, model=defaults.model or model)
         self._http = HttpClient(
-            (OPENAI if base_url.startswith(BASE_URL) else COMPATIBLE).provider,
+            (OPENAI if is_openai(base_url) else COMPATIBLE).provider,
             base_url,
             headers_with(openai_key(api_key, base_url), headers or EMPTY),
             as_timeouts(timeout),

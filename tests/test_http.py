@@ -31,6 +31,7 @@ from chatclient.errors import (
 )
 from chatclient.providers.http import HttpClient, RetryPolicy, Timeouts, as_timeouts
 from chatclient.providers.openai import OpenAIChatModel
+from chatclient.runtime import BLOCKING, drive
 
 Start = Callable[..., ChatServer]
 pytestmark = pytest.mark.usefixtures("http_library")
@@ -616,6 +617,31 @@ def test_a_client_of_ones_own_names_the_user_of_the_base_url(
 
     sent = [headers["authorization"] for headers in server.headers]
     assert sent == ["Basic YWRhOnBhc3N3b3Jk", "Basic other"]
+
+
+@pytest.mark.parametrize(
+    ("path", "sent"), [("/a", "/v1/a?version=1&x=2"), ("/a?b=c", "/v1/a?b=c&version=1&x=2")]
+)
+@pytest.mark.parametrize("own", [True, False])
+def test_a_query_of_the_base_url_goes_with_every_path(
+    path: str, sent: str, http_library: str, *, own: bool
+) -> None:
+    """Whoever asks, and whatever else the path says."""
+    library: Any = pytest.importorskip(http_library)
+    asked: list[str] = []
+
+    def reply(path: str, headers: dict[str, str], request: dict[str, Any]) -> Reply:
+        asked.append(path)
+        return Reply(b"{}")
+
+    with LoopbackServer(reply) as server, library.Client() as client:
+        base_url = f"{server.url}/v1/?version=1&x=2"
+        http = HttpClient("p", base_url, {}, http_client=client if own else None)
+        drive(http.post(BLOCKING, path, b"{}", lambda answer: answer))
+        http.close()
+
+    assert asked == [sent]
+    assert http.base_url == f"{server.url}/v1"
 
 
 def test_a_password_in_the_base_url_is_not_shown() -> None:
