@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from chatclient.json import dumps
+from chatclient.messages import Message
 from chatclient.model import ChatModel
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
@@ -25,7 +26,13 @@ from chatclient.providers.keys import Key, headers_with
 from chatclient.providers.openai import BASE_URL, is_openai, openai_key
 from chatclient.providers.openai_dialect import COMPATIBLE, OPENAI
 from chatclient.providers.openai_encoding import enforceable, json_schema_format, with_extra
-from chatclient.providers.openai_responses_codec import Form, SystemRole, form_of, wire_of
+from chatclient.providers.openai_responses_codec import (
+    CONVERSATION,
+    Form,
+    SystemRole,
+    form_of,
+    wire_of,
+)
 from chatclient.providers.openai_responses_stream import StreamDecoder, decode_response
 from chatclient.providers.sse import ServerSentEventDecoder
 from chatclient.providers.transcript import Transcript
@@ -51,7 +58,8 @@ class OpenAIResponsesChatOptions(ChatOptions):
         include: What more the answer is to contain. Unless the answer is stored, or this is empty,
             reasoning models are asked for their encrypted reasoning, which goes back to them.
         previous_response_id: The stored answer that the prompt's messages follow.
-        conversation: The provider's conversation that the prompt's messages follow.
+        conversation: The provider's conversation that the prompt's messages follow. Those that it
+            holds, up to the last answer in it, are not sent again.
         background: Whether to answer at once, before the answer is there.
         truncation: What to do with a conversation that is too long: `auto` or `disabled`.
         request_metadata: The provider's own metadata of the request.
@@ -194,11 +202,22 @@ class OpenAIResponsesChatModel(OverHttp, ChatModel):
             form = form_for(prompt.options)
             head = dumps(encode_options(prompt.options, streaming=streaming))
             self._head = (prompt.options, streaming, head, form)
-        items = self._sent.joined(prompt.messages, form, wire_of)
+        items = self._sent.joined(_to_send(prompt), form, wire_of)
         return b'%b,"input":[%b]}' % (head[:-1], items)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, base_url={self._http.base_url!r})"
+
+
+def _to_send(prompt: Prompt) -> tuple[Message, ...]:
+    """Return the messages that the provider's conversation, if there is one, does not hold yet."""
+    conversation = getattr(prompt.options, "conversation", None)
+    messages = prompt.messages
+    if conversation is not None:
+        for at in reversed(range(len(messages))):
+            if messages[at].metadata.get(CONVERSATION) == conversation:
+                return messages[at + 1 :]
+    return messages
 
 
 # --- encoding options -----------------------------------------------------------------------

@@ -42,6 +42,9 @@ from chatclient.values import EMPTY, FrozenDict
 PROVIDER = "openai"
 """Whose parts these are, whichever server speaks this API."""
 
+CONVERSATION = "conversation"
+"""In a message's metadata: the provider's conversation that holds it, and all before it."""
+
 SystemRole = Literal["system", "developer"]
 
 Item = Mapping[str, Any]

@@ -189,6 +189,34 @@ def test_a_tool_is_called_and_its_result_sent(ask: Ask, serve: Serve) -> None:
     assert server.requests[0]["tools"][0]["name"] == "add"
 
 
+def test_what_the_conversation_holds_is_not_sent_again(ask: Ask, serve: Serve) -> None:
+    """The provider has added to it what it was sent and what it answered."""
+    held = {"conversation": {"id": "conv_1"}}
+    asked = call("call_1", "add", '{"a":2,"b":3}')
+    server = serve(response(asked, **held), response("It is 5.", **held))
+    client = ChatClient.create(server.model())
+    request = client.prompt("2 + 3?").system("Be brief.").tools(add)
+    ask(request.options(OpenAIResponsesChatOptions(conversation="conv_1")))
+
+    assert server.requests[0]["input"] == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "2 + 3?"},
+    ]
+    assert server.requests[1]["input"] == [
+        {"type": "function_call_output", "call_id": "call_1", "output": "5"}
+    ]
+
+
+@pytest.mark.parametrize("other", [None, "conv_2"])
+def test_what_another_conversation_holds_is_sent(other: str | None) -> None:
+    """Only the provider's word that this one holds an answer keeps it back."""
+    said = decoded(response("Hello", conversation=other and {"id": other})).output
+    assert said is not None
+    messages = UserMessage("Hi"), said, UserMessage("And?")
+
+    assert len(input_of(*messages, conversation="conv_1")) == 3
+
+
 def test_two_parallel_calls_have_two_outputs(ask: Ask, serve: Serve) -> None:
     """Each call is answered under its own call id, in the order of the calls."""
     calls = call("call_1", "add", '{"a":1,"b":1}'), call("call_2", "add", '{"a":2,"b":2}')
