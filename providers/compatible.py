@@ -130,6 +130,8 @@ PRESETS: Mapping[str, Preset] = {
                 replayed=frozenset({"prefix"}),
                 document_field="document_url",
                 call_id_length=9,
+                # "Unexpected role 'user' after role 'tool'"
+                user_after_tool=False,
             ),
         ),
         Preset(

@@ -30,7 +30,12 @@ from chatclient.providers.openai_dialect import (
     SystemRole,
     with_system_role,
 )
-from chatclient.providers.openai_encoding import encode_message, encode_options, wire_of
+from chatclient.providers.openai_encoding import (
+    encode_message,
+    encode_options,
+    sendable,
+    wire_of,
+)
 from chatclient.providers.openai_metadata import rate_limit
 from chatclient.providers.openai_stream import StreamDecoder
 from chatclient.providers.sse import ServerSentEventDecoder
@@ -217,7 +222,7 @@ class OpenAIChatModel(OverHttp, ChatModel):
             dialect = self._dialect if role is None else with_system_role(self._dialect, role)
             head = dumps(encode_options(prompt.options, dialect, streaming=streaming))
             self._head = (prompt.options, streaming, head, dialect)
-        messages = self._sent.joined(prompt.messages, dialect, wire_of)
+        messages = self._sent.joined(sendable(prompt.messages, dialect), dialect, wire_of)
         return b'%b,"messages":[%b]}' % (head[:-1], messages)
 
     def __repr__(self) -> str:

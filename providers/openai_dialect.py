@@ -30,6 +30,7 @@ class Dialect:
         parses_arguments: Whether earlier tool calls' arguments have to be valid JSON.
         output_schema: When the server holds its models to a schema.
         forces_calls: Whether its models can be made to call a tool.
+        user_after_tool: Whether a user's message may follow tool results at once.
     """
 
     provider: str = "openai"
@@ -46,6 +47,7 @@ class Dialect:
     parses_arguments: bool = False
     output_schema: Literal["always", "without_tools", "never"] = "always"
     forces_calls: bool = True
+    user_after_tool: bool = True
 
 
 OPENAI = Dialect()

@@ -170,6 +170,22 @@ def with_extra(body: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]
 # --- messages -------------------------------------------------------------------------------
 
 
+_BETWEEN = AssistantMessage("I have the results.")
+
+
+def sendable(messages: tuple[Message, ...], dialect: Dialect) -> tuple[Message, ...]:
+    """Return *messages* in an order that the server takes, the model's own word put in."""
+    if dialect.user_after_tool:
+        return messages
+    result: list[Message] = []
+    for message in messages:
+        follows_results = bool(result) and isinstance(result[-1], ToolResponseMessage)
+        if follows_results and isinstance(message, UserMessage):
+            result.append(_BETWEEN)
+        result.append(message)
+    return tuple(result)
+
+
 def wire_of(message: Message, dialect: Dialect) -> bytes:
     """Return *message* as the elements of a `messages` array; encoded once, then kept."""
     kept = message.wire(dialect)
@@ -402,7 +418,10 @@ def _tool_responses(message: ToolResponseMessage, dialect: Dialect) -> list[dict
     ]
     shown = [part for r in message.responses for part in _shown_media(r, dialect)]
     # A tool message holds text only; what else a tool returned is shown by the user.
-    return [*elements, {"role": "user", "content": shown}] if shown else elements
+    if not shown:
+        return elements
+    between = [] if dialect.user_after_tool else [_assistant(_BETWEEN, dialect)]
+    return [*elements, *between, {"role": "user", "content": shown}]
 
 
 def _shown_media(response: ToolResponse, dialect: Dialect) -> list[dict[str, Any]]:
