@@ -332,7 +332,9 @@ def _cache_control(options: AnthropicChatOptions) -> dict[str, Any]:
 
 def _marked(system: bytes, options: AnthropicChatOptions) -> bytes:
     """Return system blocks, the last of them marked as the end of what is cached, if wanted."""
-    if options.cache in (None, "tools"):
+    # A message may have marked itself. Quotes inside of texts are escaped: this finds fields only.
+    is_marked = b'"cache_control":' in system[system.rfind(b'{"type":"text"') :]
+    if options.cache in (None, "tools") or is_marked:
         return system
     return b'%b,"cache_control":%b}' % (system[:-1], dumps(_cache_control(options)))
 

@@ -921,6 +921,23 @@ def test_strict_tools_with_schemas_that_the_api_refuses_are_not_strict(schema: J
     assert body["tools"] == [{"name": "f", "description": "d", "input_schema": schema}]
 
 
+@pytest.mark.parametrize(
+    ("texts", "ttl"),
+    [(["marked"], "1h"), (['say "cache_control":'], "5m"), (["marked", "b"], "5m")],
+)
+def test_a_system_message_that_is_marked_is_marked_once(texts: list[str], ttl: str) -> None:
+    """What the message says of the cache goes before the option; a name twice is no JSON."""
+    mark = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
+    messages = [SystemMessage(text, mark if text == "marked" else {}) for text in texts]
+    model = AnthropicChatModel(api_key="k")
+    options = model.options.merge(AnthropicChatOptions(cache="system", cache_ttl="5m"))
+    body = model._body(Prompt([*messages, UserMessage("Hi")], options), streaming=False)
+    last = json.loads(body)["system"][-1]
+
+    assert last["cache_control"]["ttl"] == ttl
+    assert body.count(b'"cache_control":{') == len(texts)
+
+
 # --- the model ------------------------------------------------------------------------------
 
 
