@@ -24,6 +24,7 @@ class Dialect:
             back; `received` for the one it came in, `content` for parts of the content.
         replayed: What else of an answer the server takes back, field by field.
         document_field: How a document is sent: `file`, or Mistral's `document_url`.
+        documents_by_url: Whether a document may be sent by its URL.
         video_field: How a video is sent; None for like a document.
         call_id_length: How long ids of tool calls have to be (letters and digits only), if fixed.
         takes_marks: Whether messages may be marked as the end of what is cached.
@@ -41,6 +42,7 @@ class Dialect:
     reasoning_field: str | None = None
     replayed: frozenset[str] = frozenset({"refusal", "audio", "name"})
     document_field: str = "file"
+    documents_by_url: bool = False
     video_field: str | None = None
     call_id_length: int | None = None
     takes_marks: bool = False
@@ -56,6 +58,7 @@ COMPATIBLE = Dialect(
     max_tokens="max_tokens",
     reasoning_field="received",
     replayed=frozenset({"reasoning_details", "extra_content", "name"}),
+    documents_by_url=True,
     video_field="video_url",
     takes_marks=True,
     parses_arguments=True,

@@ -1,6 +1,7 @@
 """Prompts as Chat Completions requests; no I/O."""
 
 import hashlib
+import mimetypes
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -283,7 +284,16 @@ def _media(media: Media, dialect: Dialect) -> dict[str, Any]:
         return {"type": "document_url", "document_url": media.url()}
     if media.id is not None:
         return {"type": "file", "file": {"file_id": media.id}}
-    return {"type": "file", "file": {"filename": media.name or "file", "file_data": media.url()}}
+    url = media.url()
+    if not dialect.documents_by_url and not url.startswith("data:"):
+        msg = f"{dialect.provider} takes no {media.mime_type} by its URL in Chat Completions; send"
+        raise UsageError(f"{msg} the bytes, or ask through the Responses API")
+    return {"type": "file", "file": {"filename": file_name(media), "file_data": url}}
+
+
+def file_name(media: Media) -> str:
+    """Return what a file is called; the ending tells the provider how to read it."""
+    return media.name or f"file{mimetypes.guess_extension(media.mime_type) or ''}"
 
 
 def audio_format(mime_type: str) -> str:
