@@ -4,6 +4,7 @@ import uuid
 from dataclasses import replace
 from typing import Any
 
+from chatclient.json import loads
 from chatclient.messages import (
     AssistantMessage,
     Media,
@@ -28,8 +29,9 @@ class MessageAggregator:
 
     Text joins text and reasoning joins reasoning for as long as nothing comes between them, so
     the parts keep the order in which they began. Pieces of one sound join, whatever comes between
-    them. Tool call fragments are told apart by index and id. Of figures that providers repeat
-    (usage, ids), the last that says something holds.
+    them. Tool call fragments are told apart by index and id. One with a name and no id begins a
+    call of its own where the call before it is complete, or was named in the same chunk. Of
+    figures that providers repeat (usage, ids), the last that says something holds.
     """
 
     __slots__ = ("_generations", "_metadata")
@@ -111,9 +113,20 @@ class _CallBuilder:
             return False  # some servers give every call the same index
         if chunk.name and self.name and chunk.name != self.name:
             return False  # and some of those give it no id either
+        if chunk.name and not chunk.id and self._is_followed_by(chunk.arguments):
+            return False  # not even where one tool is called twice
         if chunk.index is not None and self.index is not None:
             return chunk.index == self.index
         return not chunk.id or chunk.id == self.id
+
+    def _is_followed_by(self, arguments: str) -> bool:
+        """Return whether *arguments* are another object after a complete one."""
+        if not arguments.lstrip().startswith("{"):
+            return False
+        try:
+            return isinstance(loads("".join(self.arguments)), dict)
+        except ValueError:
+            return False
 
     def add(self, chunk: ToolCallChunk) -> None:
         # Id and name are never fragmented, but some servers repeat them in every chunk.
@@ -168,11 +181,12 @@ class _GenerationBuilder:
         self._metadata = EMPTY
 
     def add(self, generation: Generation) -> None:
+        named: list[_CallBuilder] = []
         for part in generation.output.parts:
             if type(part) is str:
                 self.add_text(part)
             elif isinstance(part, ToolCallChunk):
-                self._add_call(part)
+                self._add_call(part, named)
             elif isinstance(part, Reasoning):
                 self._add_reasoning(part)
             elif isinstance(part, Media) and part.mime_type.startswith("audio/"):
@@ -202,15 +216,25 @@ class _GenerationBuilder:
         elif text:
             self._parts.append([text])
 
-    def _add_call(self, chunk: ToolCallChunk) -> None:
+    def _add_call(self, chunk: ToolCallChunk, named: list[_CallBuilder]) -> None:
+        """Take the next fragment of a call; *named* are those that this chunk names before it."""
+        call = self._call_of(chunk, named)
+        if call is None:
+            call = _CallBuilder(chunk)
+            self._calls.append(call)
+            self._parts.append(call)
+        else:
+            call.add(chunk)
+        if chunk.name:
+            named.append(call)
+
+    def _call_of(self, chunk: ToolCallChunk, named: list[_CallBuilder]) -> _CallBuilder | None:
+        others = named if chunk.name and not chunk.id else ()
         # The newest call is asked first: fragments without index and id belong to it.
         for call in reversed(self._calls):
-            if call.takes(chunk):
-                call.add(chunk)
-                return
-        call = _CallBuilder(chunk)
-        self._calls.append(call)
-        self._parts.append(call)
+            if call.takes(chunk) and call not in others:
+                return call
+        return None
 
     def _add_sound(self, piece: Media) -> None:
         if not isinstance(piece.data, bytes):

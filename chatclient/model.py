@@ -51,7 +51,7 @@ class ChatModel(Closeable, ABC):
         """Return how this model is best held to a schema, when it is asked with *options*.
 
         `ChatOptions.output_schema` says that every model takes one; those that do not, or not
-        beside tools, say here what to do instead.
+        beside tools, or not every schema, say here what to do instead.
         """
         return "schema"
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from chatclient import AssistantMessage, ChatClient, ChatModel, ChatOptions, ChatResponse, Prompt
 from chatclient.errors import InvalidResponseError, StreamInterruptedError
-from chatclient.providers.http import HttpClient, OverHttp
+from chatclient.providers.http import HttpAnswer, HttpClient, OverHttp
 from chatclient.response import Generation
 from chatclient.runtime import Runtime
 
@@ -33,7 +33,7 @@ class SpeakModel(OverHttp, ChatModel):
 
     def __init__(self, base_url: str, model: str = "parrot") -> None:
         self._options = ChatOptions(model=model)
-        self._http = HttpClient(PROVIDER, base_url, dict)  # `dict`: no headers of its own
+        self._http = HttpClient(PROVIDER, base_url, {})  # no headers of its own
 
     @property
     def options(self) -> ChatOptions:
@@ -42,9 +42,8 @@ class SpeakModel(OverHttp, ChatModel):
 
     async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
         """Return the model's response to *prompt*."""
-        answer = await self._http.post(runtime, "/v0/speak", body_of(prompt, stream=False))
-        said = decoded(answer.body)
-        return ChatResponse((Generation(AssistantMessage(said["said"]), said["stopped"]),))
+        body = body_of(prompt, stream=False)
+        return await self._http.post(runtime, "/v0/speak", body, response_of)
 
     async def generate_stream(
         self, prompt: Prompt, runtime: Runtime
@@ -68,6 +67,12 @@ def body_of(prompt: Prompt, *, stream: bool) -> bytes:
     """Return what the service is sent."""
     lines = [f"{message.role}: {message.text}" for message in prompt.messages]
     return json.dumps({"model": prompt.options.model, "lines": lines, "stream": stream}).encode()
+
+
+def response_of(answer: HttpAnswer) -> ChatResponse:
+    """Return the response that a whole answer spells."""
+    said = decoded(answer.body)
+    return ChatResponse((Generation(AssistantMessage(said["said"]), said["stopped"]),))
 
 
 def decoded(line: bytes) -> Any:

@@ -21,9 +21,11 @@ from chatclient.providers.anthropic_encoding import (
     Conversation,
     without_trailing_space,
 )
+from chatclient.providers.anthropic_schemas import enforceable, is_enforceable
 from chatclient.providers.anthropic_stream import StreamDecoder
 from chatclient.providers.failures import json_of
 from chatclient.providers.http import (
+    HttpAnswer,
     HttpClient,
     OverHttp,
     RetryPolicy,
@@ -152,13 +154,20 @@ class AnthropicChatModel(OverHttp, ChatModel):
 
     def output_mode(self, options: ChatOptions) -> OutputMode:
         """Return how the model is best held to a schema."""
-        return "tool" if _SCHEMALESS.search(options.model or self.name) else "schema"
+        schema = options.output_schema
+        if not _SCHEMALESS.search(options.model or self.name) and (
+            schema is None or is_enforceable(schema)
+        ):
+            return "schema"
+        # A model that thinks cannot be made to call a tool.
+        thinking = _thinking(getattr(options, "thinking", None))
+        return "tool" if thinking.get("type", "disabled") == "disabled" else "instructions"
 
     async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
         """Return the model's response to *prompt*."""
         body = self._body(prompt, streaming=False)
-        answer = await self._http.post(runtime, _PATH, body, self._headers(prompt.options))
-        return decode_response(json_of(PROVIDER, answer.body), answer.headers)
+        headers = self._headers(prompt.options)
+        return await self._http.post(runtime, _PATH, body, _decoded, headers)
 
     async def generate_stream(
         self, prompt: Prompt, runtime: Runtime
@@ -217,6 +226,10 @@ class AnthropicChatModel(OverHttp, ChatModel):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, base_url={self._http.base_url!r})"
+
+
+def _decoded(answer: HttpAnswer) -> ChatResponse:
+    return decode_response(json_of(PROVIDER, answer.body), answer.headers)
 
 
 def _own(options: ChatOptions) -> AnthropicChatOptions:
@@ -290,13 +303,15 @@ def _tools(options: AnthropicChatOptions) -> list[dict[str, Any]]:
 
 
 def _tool(definition: ToolDefinition) -> dict[str, Any]:
-    schema = definition.input_schema
+    schema, strict = definition.input_schema, definition.strict
+    if strict and not is_enforceable(schema):
+        strict = None
     tool = {
         "name": definition.name,
         "description": definition.description,
-        "input_schema": enforceable(schema) if definition.strict else schema,
+        "input_schema": enforceable(schema) if strict else schema,
     }
-    return {**tool, **_set(strict=definition.strict)}
+    return {**tool, **_set(strict=strict)}
 
 
 def _tool_choice(options: AnthropicChatOptions) -> dict[str, Any] | None:
@@ -317,68 +332,12 @@ def _cache_control(options: AnthropicChatOptions) -> dict[str, Any]:
 
 def _marked(system: bytes, options: AnthropicChatOptions) -> bytes:
     """Return system blocks, the last of them marked as the end of what is cached, if wanted."""
-    if options.cache in (None, "tools"):
+    # A message may have marked itself. Quotes inside of texts are escaped: this finds fields only.
+    is_marked = b'"cache_control":' in system[system.rfind(b'{"type":"text"') :]
+    if options.cache in (None, "tools") or is_marked:
         return system
     return b'%b,"cache_control":%b}' % (system[:-1], dumps(_cache_control(options)))
 
 
-# What the API can hold a model to, "JSON Schema limitations" in
-# https://platform.claude.com/docs/en/build-with-claude/structured-outputs
-_KEYWORDS = frozenset(
-    {
-        *("type", "title", "description", "default", "enum", "const", "anyOf", "allOf"),
-        *("$defs", "properties", "required", "additionalProperties", "items"),
-    }
-)
-_FORMATS = frozenset(
-    {
-        *("date-time", "time", "date", "duration"),
-        *("email", "hostname", "uri", "ipv4", "ipv6", "uuid"),
-    }
-)
-
-
 def _format(schema: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return None if schema is None else {"type": "json_schema", "schema": enforceable(schema)}
-
-
-def enforceable(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return *schema* as far as the API can enforce it; the rest is told in descriptions.
-
-    Objects are closed unless they say otherwise.
-    """
-    result = {key: _within(key, value) for key, value in schema.items() if _is_known(key, value)}
-    if "oneOf" in schema:
-        result["anyOf"] = _within("anyOf", schema["oneOf"])
-    if "$ref" in schema:
-        return {"$ref": schema["$ref"], **{k: result[k] for k in ("$defs",) if k in result}}
-    if schema.get("type") == "object" or "properties" in schema:
-        result.setdefault("additionalProperties", False)
-    told = {k: v for k, v in schema.items() if k not in result and k[0] != "$" and k != "oneOf"}
-    if told:
-        words = [schema.get("description"), f"Constraints: {dumps(told).decode()}"]
-        result["description"] = "\n\n".join(filter(None, words))
-    return result
-
-
-def _is_known(key: str, value: Any) -> bool:
-    match key:
-        case "format":
-            return value in _FORMATS
-        case "minItems":
-            return value in (0, 1)
-        case _:
-            return key in _KEYWORDS
-
-
-def _within(key: str, value: Any) -> Any:
-    """Return the value of a keyword with the schemas in it made enforceable."""
-    match key, value:
-        case ("properties" | "$defs", Mapping()):
-            return {name: _within("items", each) for name, each in value.items()}
-        case ("anyOf" | "allOf", list() | tuple()):
-            return [_within("items", each) for each in value]
-        case ("items", Mapping()):
-            return enforceable(value)
-        case _:
-            return value

@@ -1,14 +1,14 @@
 """Servers that speak Chat Completions, by name: where they are, their key, their quirks."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from chatclient.errors import UsageError
 from chatclient.options import ChatOptions
 from chatclient.providers.http import RetryPolicy, Timeouts
-from chatclient.providers.keys import Key, key_source
+from chatclient.providers.keys import Key, KeySource, key_source
 from chatclient.providers.openai import COMPATIBLE, OPENAI, OpenAIChatModel
 from chatclient.providers.openai_dialect import Dialect
 
@@ -49,8 +49,8 @@ class Preset:
             raise UsageError(f"{msg} or pass base_url=")
         return self.base_url
 
-    def key(self, api_key: Key = None) -> Callable[[], str]:
-        """Return what gives the key: *api_key*, or the environment.
+    def key(self, api_key: Key = None) -> KeySource:
+        """Return the key, or what gives it: *api_key*, or the environment's.
 
         Raises:
             UsageError: The server wants one, and there is none.
@@ -111,6 +111,9 @@ PRESETS: Mapping[str, Preset] = {
                 replayed=COMPATIBLE.replayed | {"prefix"},
                 # api-docs.deepseek.com/guides/json_mode: JSON, but no schema.
                 output_schema="never",
+                # Its models think unless told otherwise, and then refuse a choice of tool:
+                # github.com/deepseek-ai/DeepSeek-V3/issues/1376.
+                forces_calls=False,
             ),
         ),
         Preset(
@@ -127,6 +130,8 @@ PRESETS: Mapping[str, Preset] = {
                 replayed=frozenset({"prefix"}),
                 document_field="document_url",
                 call_id_length=9,
+                # "Unexpected role 'user' after role 'tool'"
+                user_after_tool=False,
             ),
         ),
         Preset(

@@ -3,6 +3,7 @@
 import asyncio
 import importlib
 import os
+import socket
 import ssl
 import sys
 import threading
@@ -113,6 +114,18 @@ _PER_SHARD = 4  # requests at once before the next pool is opened
 _PER_HTTP2_SHARD = 64  # they share a connection, and servers allow a hundred as a rule
 _CONNECTIONS = 1000
 _KEEPALIVE_SECONDS = 30.0
+
+# Routers and balancers forget connections on which nothing is said, as while a model thinks; and
+# only the system itself notices that the other side is gone.
+_PROBES = (("TCP_KEEPIDLE", 60), ("TCP_KEEPALIVE", 60), ("TCP_KEEPINTVL", 60), ("TCP_KEEPCNT", 5))
+_SOCKET_OPTIONS = [
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    *(
+        (socket.IPPROTO_TCP, getattr(socket, name), value)
+        for name, value in _PROBES
+        if hasattr(socket, name)  # each system has some of them
+    ),
+]
 
 
 @dataclass(slots=True)
@@ -254,7 +267,13 @@ class Pools:
             verify = _tls(library, http2=http2) if address.scheme == "https" else False
         try:
             behind = library.Proxy(proxy) if proxy else None
-            return kind(limits=limits, verify=verify, http2=http2, proxy=behind)
+            return kind(
+                limits=limits,
+                verify=verify,
+                http2=http2,
+                proxy=behind,
+                socket_options=_SOCKET_OPTIONS,
+            )
         except (ImportError, ValueError, library.InvalidURL) as error:
             # The libraries hide passwords in what they say of an address.
             msg = f"cannot connect through the proxy: {error}"

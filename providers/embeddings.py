@@ -16,6 +16,7 @@ from chatclient.json import dumps, loads
 from chatclient.providers import gemini, ollama
 from chatclient.providers.failures import error_from
 from chatclient.providers.http import (
+    HttpAnswer,
     HttpClient,
     OverHttp,
     RetryPolicy,
@@ -36,8 +37,8 @@ class OpenAIEmbeddingModel(OverHttp, EmbeddingModel):
         model: Which model.
         api_key: The key, or a function that returns the current one; default: the environment's
             `OPENAI_API_KEY`.
-        base_url: Where the API is, with its version; default: the environment's
-            `OPENAI_BASE_URL`, else OpenAI's own.
+        base_url: Where the API is, with its version (and a query, where the server wants one in
+            every URL); default: the environment's `OPENAI_BASE_URL`, else OpenAI's own.
         options: What is asked in every request.
         max_retries: How often a request is repeated that failed for a passing reason, or a
             `RetryPolicy`.
@@ -81,7 +82,10 @@ class OpenAIEmbeddingModel(OverHttp, EmbeddingModel):
     async def embed_batch(self, texts: Sequence[str], runtime: Runtime) -> list[Vector]:
         """Return the vectors of one batch of texts, in their order."""
         body = _body(self._options, "dimensions", {"input": texts})
-        data = await _answer(self._http, runtime, "/embeddings", body)
+        return await self._http.post(runtime, "/embeddings", dumps(body), self._decoded)
+
+    def _decoded(self, answer: HttpAnswer) -> list[Vector]:
+        data = _data(self._http.provider, answer)
         return _vectors(self._http.provider, _in_order(data.get("data")), "embedding")
 
 
@@ -136,7 +140,10 @@ class OllamaEmbeddingModel(OverHttp, EmbeddingModel):
     async def embed_batch(self, texts: Sequence[str], runtime: Runtime) -> list[Vector]:
         """Return the vectors of one batch of texts, in their order."""
         body = _body(self._options, "dimensions", {"input": texts})
-        data = await _answer(self._http, runtime, "/api/embed", body)
+        return await self._http.post(runtime, "/api/embed", dumps(body), self._decoded)
+
+    def _decoded(self, answer: HttpAnswer) -> list[Vector]:
+        data = _data(self._http.provider, answer)
         return _vectors(self._http.provider, data.get("embeddings"))
 
 
@@ -198,8 +205,11 @@ class GeminiEmbeddingModel(OverHttp, EmbeddingModel):
             _body(named, "outputDimensionality", {"content": {"parts": [{"text": text}]}})
             for text in texts
         ]
-        batch = f"{path}:batchEmbedContents"
-        data = await _answer(self._http, runtime, batch, {"requests": requests})
+        batch, body = f"{path}:batchEmbedContents", dumps({"requests": requests})
+        return await self._http.post(runtime, batch, body, self._decoded)
+
+    def _decoded(self, answer: HttpAnswer) -> list[Vector]:
+        data = _data(self._http.provider, answer)
         return _vectors(self._http.provider, data.get("embeddings"), "values")
 
 
@@ -208,18 +218,16 @@ def _body(options: EmbeddingOptions, dimensions: str, texts: dict[str, Any]) -> 
     return {"model": options.model, **texts, **size, **options.extra}
 
 
-async def _answer(
-    http: HttpClient, runtime: Runtime, path: str, body: Mapping[str, Any]
-) -> Mapping[str, Any]:
-    answer = await http.post(runtime, path, dumps(body))
+def _data(provider: str, answer: HttpAnswer) -> Mapping[str, Any]:
+    """Return the JSON of an answer, unless it tells of an error."""
     try:
         data = loads(answer.body)
     except ValueError:
         data = None
     if not isinstance(data, Mapping):
-        raise _unreadable(http.provider, answer.body.decode(errors="replace"))
+        raise _unreadable(provider, answer.body.decode(errors="replace"))
     if data.get("error"):
-        raise error_from(http.provider, 0, data, answer.headers)
+        raise error_from(provider, 0, data, answer.headers)
     return data
 
 

@@ -132,6 +132,17 @@ def json_of(provider: str, body: bytes) -> Any:
         raise InvalidResponseError(msg, provider=provider, body=shown) from error
 
 
+def no_answer(provider: str, data: Any) -> InvalidResponseError:
+    """Return the error that *data* stands for, which is a response without any answer in it.
+
+    Asked again, the provider has one as a rule.
+    """
+    msg = f"{provider} answered with a response that has no answer in it: {str(data)[:200]}"
+    error = InvalidResponseError(msg, provider=provider, body=data)
+    error.retryable = True
+    return error
+
+
 # --- which error ----------------------------------------------------------------------------
 
 _BY_STATUS: dict[int, type[ProviderError]] = {

@@ -23,7 +23,8 @@ class FallbackChatModel(ChatModel):
     """Asks one model after another until one answers.
 
     Each model adds its own default options to what the prompt sets, its model name among them.
-    Once a stream has yielded something, its error is final: what was said cannot be taken back.
+    Once a stream has said something, its error is final: what was said cannot be taken back. What
+    a stream tells before its first word, such as an id, waits for that word.
 
     Args:
         *models: The models, in the order they are asked.
@@ -68,8 +69,11 @@ class FallbackChatModel(ChatModel):
             spoken = False
             complete = with_default_options(prompt, model.options)
             try:
-                async with aclosing(model.generate_stream(complete, runtime)) as chunks:
-                    async for chunk in chunks:
+                async with (
+                    aclosing(model.generate_stream(complete, runtime)) as chunks,
+                    aclosing(_from_the_first_word(chunks)) as told,
+                ):
+                    async for chunk in told:
                         spoken = True
                         yield chunk
             except Exception as error:
@@ -95,3 +99,24 @@ class FallbackChatModel(ChatModel):
         if not fails:
             raise error
         log.info("fallback", model=model.name, error=repr(error))
+
+
+async def _from_the_first_word(
+    chunks: AsyncGenerator[ChatResponse | str, None],
+) -> AsyncGenerator[ChatResponse | str, None]:
+    """Yield *chunks*, but hold back those before the first that says something."""
+    silent: list[ChatResponse | str] = []
+    async for chunk in chunks:
+        silent.append(chunk)
+        if _says_something(chunk):
+            break
+    for chunk in silent:
+        yield chunk
+    async for chunk in chunks:
+        yield chunk
+
+
+def _says_something(chunk: ChatResponse | str) -> bool:
+    if isinstance(chunk, str):
+        return chunk != ""
+    return any(generation.output.parts for generation in chunk.generations)

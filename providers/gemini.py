@@ -16,6 +16,7 @@ from chatclient.providers.gemini_decoding import PROVIDER, StreamDecoder, decode
 from chatclient.providers.gemini_encoding import Conversation, dialect_of, encode_options
 from chatclient.providers.gemini_stream import StreamReader
 from chatclient.providers.http import (
+    HttpAnswer,
     HttpClient,
     OverHttp,
     RetryPolicy,
@@ -139,8 +140,7 @@ class GeminiChatModel(OverHttp, ChatModel):
     async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
         """Return the model's response to *prompt*."""
         path = f"{path_of(prompt.options.model or self.name)}:generateContent"
-        answer = await self._http.post(runtime, path, self._body(prompt))
-        return decode_response(json_of(PROVIDER, answer.body), answer.headers)
+        return await self._http.post(runtime, path, self._body(prompt), _decoded)
 
     async def generate_stream(
         self, prompt: Prompt, runtime: Runtime
@@ -175,6 +175,10 @@ class GeminiChatModel(OverHttp, ChatModel):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, base_url={self._http.base_url!r})"
+
+
+def _decoded(answer: HttpAnswer) -> ChatResponse:
+    return decode_response(json_of(PROVIDER, answer.body), answer.headers)
 
 
 def path_of(model: str) -> str:

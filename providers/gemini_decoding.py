@@ -17,7 +17,7 @@ from chatclient.messages import (
     ToolCall,
     ToolCallChunk,
 )
-from chatclient.providers.failures import error_from, request_id
+from chatclient.providers.failures import error_from, no_answer, request_id
 from chatclient.providers.keys import Headers
 from chatclient.response import (
     ChatResponse,
@@ -73,14 +73,17 @@ def decode_response(data: Any, headers: Headers = EMPTY) -> ChatResponse:
 
     Raises:
         ProviderError: The answer is an error in disguise.
-        InvalidResponseError: The answer is of no known form.
+        InvalidResponseError: The answer is of no known form, or there is none in it.
     """
     _refuse_errors(data, headers)
     try:
         if not data.keys() & {"candidates", "promptFeedback", "usageMetadata"}:
             raise unreadable(data)
-        generations = [_generation(c, at) for at, c in enumerate(data.get("candidates") or ())]
-        return ChatResponse(tuple(generations or _blocked(data)), _metadata(data, headers))
+        candidates: Sequence[Any] = data.get("candidates") or ()
+        generations = [_generation(c, at) for at, c in enumerate(candidates)] or _blocked(data)
+        if not generations:
+            raise no_answer(PROVIDER, data)
+        return ChatResponse(tuple(generations), _metadata(data, headers))
     except _MALFORMED as error:
         raise unreadable(data) from error
 

@@ -6,11 +6,11 @@ blocks.
 """
 
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from chatclient.closing import Closeable
 from chatclient.errors import (
@@ -22,6 +22,7 @@ from chatclient.errors import (
     StreamInterruptedError,
     UsageError,
 )
+from chatclient.providers.addresses import address_of
 from chatclient.providers.connections import (
     Connections,
     Pools,
@@ -50,6 +51,8 @@ __all__ = [
     "as_timeouts",
     "http_library",
 ]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +111,10 @@ class HttpClient:
 
     Attributes:
         provider: Whose errors these are.
-        base_url: What paths are appended to.
-        headers: Gives the headers of each request.
+        base_url: What paths are appended to. A user and password in it are sent as Basic
+            authorization, where no such header is set, and shown nowhere; a query goes with every
+            path.
+        headers: The headers of each request, or what gives them.
         timeouts: How long to wait.
         retry: When to ask again.
         http_client: A client of the application's own, blocking or asynchronous, which is then
@@ -126,24 +131,31 @@ class HttpClient:
     idempotent: bool = False
 
     def __post_init__(self) -> None:
-        self.base_url = self.base_url.rstrip("/")
-        if not self.base_url.startswith(("http://", "https://")):
-            msg = f"base_url has to begin with http:// or https://, not {self.base_url!r}"
-            raise UsageError(msg)
+        self._address = address_of(self.base_url)
+        self.base_url = self._address.url
+        if not callable(self.headers):
+            self.headers = {name.lower(): value for name, value in self.headers.items()}
         settings = self.http_client if isinstance(self.http_client, Connections) else None
         self._own = self.http_client if settings is None else None
         self._pools = Pools(self.base_url, settings or Connections())
         self._known: dict[str, _Known] = {}
 
     async def post(
-        self, runtime: Runtime, path: str, body: bytes, headers: Headers = EMPTY
-    ) -> HttpAnswer:
-        """Send JSON and return the whole answer.
+        self,
+        runtime: Runtime,
+        path: str,
+        body: bytes,
+        decode: Callable[[HttpAnswer], T],
+        headers: Headers = EMPTY,
+    ) -> T:
+        """Send JSON and return what the whole answer spells.
 
         Args:
             runtime: How the request runs.
             path: What follows the base URL.
             body: The JSON.
+            decode: Reads the answer of each attempt. Some answers succeed and say that they
+                failed: raised from here, such an error is retried like any other.
             headers: More headers, for this request only.
 
         Raises:
@@ -152,7 +164,7 @@ class HttpClient:
         """
         runtime, outgoing = self._begun(runtime, path, body, headers)
 
-        async def attempt() -> HttpAnswer:
+        async def attempt() -> T:
             begun = await self._open(runtime, outgoing)
             try:
                 content = await self._whole(begun.response, runtime, _LARGEST_ANSWER)
@@ -160,7 +172,7 @@ class HttpClient:
                 raise self._translated(error) from _cause(error)
             finally:
                 await self._hang_up(begun.response, begun.shard, runtime)
-            return HttpAnswer(begun.headers, content)
+            return decode(HttpAnswer(begun.headers, content))
 
         return await with_retries(attempt, self.retry, runtime, self.provider)
 
@@ -225,7 +237,9 @@ class HttpClient:
         request: Any = None
         response: Any = None
         try:
-            request = self._request(client, outgoing, runtime)
+            source = self.headers
+            headers = await source(runtime) if callable(source) else source
+            request = self._request(client, outgoing, headers, runtime)
             if self._own is not None:
                 sent = client.send(request, stream=True)
             elif runtime.blocking:
@@ -269,15 +283,15 @@ class HttpClient:
             raise UsageError(msg)
         return self._own
 
-    def _request(self, client: Any, outgoing: _Outgoing, runtime: Runtime) -> Any:
+    def _request(self, client: Any, outgoing: _Outgoing, headers: Headers, runtime: Runtime) -> Any:
         library = library_of(client)
-        more = {**self.headers(), **outgoing.headers}
+        more = {**headers, **outgoing.headers} if outgoing.headers else headers
         if self._own is not None:
             return self._request_of_own(client, outgoing, more, runtime)
         known = self._known.get(outgoing.path)
         if known is None or known.library is not library or known.headers != more:
-            url = library.URL(self.base_url + outgoing.path)
-            raw = _raw({"host": url.netloc.decode(), **_HEADERS, **more})
+            url = library.URL(self._address.of(outgoing.path))
+            raw = _raw({"host": url.netloc.decode(), **_HEADERS, **self._address.headers, **more})
             known = self._known[outgoing.path] = _Known(library, more, url, raw)
         raw = [*known.raw, (b"content-length", b"%d" % len(outgoing.body))]
         if outgoing.key is not None and _IDEMPOTENCY not in more:
@@ -298,9 +312,10 @@ class HttpClient:
     ) -> Any:
         """Build a request with the client: it may have headers, cookies and time-outs."""
         key = {} if outgoing.key is None else {_IDEMPOTENCY: outgoing.key}
-        named = {**_HEADERS, **key, **more}
+        given = self._address.headers if "authorization" not in client.headers else {}
+        named = {**_HEADERS, **given, **key, **more}
         _raw(named)  # a key that cannot be sent is told without showing it
-        url = self.base_url + outgoing.path
+        url = self._address.of(outgoing.path)
         request = client.build_request("POST", url, content=outgoing.body, headers=named)
         timeouts = request.extensions["timeout"]
         remaining = runtime.remaining()
@@ -377,7 +392,7 @@ class HttpClient:
         with suppress(ProviderError, *self._failures(response)):
             content = await self._whole(response, runtime, _LARGEST_REFUSAL)
         for name, value in request.headers.items():
-            secret = value.removeprefix("Bearer ").encode()
+            secret = value.rpartition(" ")[2].encode()
             if name in _SECRET and len(secret) >= _SHORTEST_SECRET:
                 content = content.replace(secret, b"***")  # some quote the key they refuse
         headers = _plain(response.headers)

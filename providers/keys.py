@@ -1,21 +1,25 @@
 """Keys of providers: where they come from, and the headers that carry them."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from chatclient.errors import UsageError
+from chatclient.runtime import Runtime
 
 Headers = Mapping[str, str]
 
-HeaderSource = Callable[[], Headers]
-"""Gives the headers of a request; asked each time, for tokens that rotate."""
+HeaderSource = Headers | Callable[[Runtime], Awaitable[Headers]]
+"""Headers, or what gives those of a request; it is asked each time, for tokens that rotate."""
 
-Key = str | Callable[[], str] | None
+KeySource = str | Callable[[], str | Awaitable[str]]
+"""A key, or a function, plain or asynchronous, that returns the current one."""
+
+Key = KeySource | None
 """A key, a function that returns the current one, or None for the environment's."""
 
 
-def key_source(api_key: Key, *variables: str, wanted_by: str = "") -> Callable[[], str]:
-    """Return what gives the key.
+def key_source(api_key: Key, *variables: str, wanted_by: str = "") -> KeySource:
+    """Return the key, or what gives it.
 
     Args:
         api_key: As the application gave it.
@@ -32,25 +36,30 @@ def key_source(api_key: Key, *variables: str, wanted_by: str = "") -> Callable[[
     if not api_key and wanted_by:
         msg = f"{wanted_by} wants an API key: set {variables[0]} or pass api_key="
         raise UsageError(msg)
-    key = api_key.strip()  # files and shells leave a line end behind
-    return lambda: key
+    return api_key.strip()  # files and shells leave a line end behind
 
 
 def headers_with(
-    key: Callable[[], str], more: Headers, *, name: str = "authorization", scheme: str = "Bearer "
+    key: KeySource, more: Headers, *, name: str = "authorization", scheme: str = "Bearer "
 ) -> HeaderSource:
-    """Return what gives the headers of a request: the key of the moment, and *more*.
+    """Return the headers of a request, or what gives them: the key of the moment, and *more*.
 
     Args:
-        key: Gives the key; without one, no header carries it.
+        key: The key, or what gives it; without one, no header carries it. A function is called as
+            the application's own, so that one that waits for its token holds up no event loop.
         more: Headers that go before that of the key.
         name: The header that carries the key.
         scheme: What stands before it there.
     """
     more = {name.lower(): value for name, value in more.items()}
 
-    def headers() -> Headers:
-        token = key()
+    def carrying(token: str) -> Headers:
         return {name: f"{scheme}{token}", **more} if token else more
+
+    if isinstance(key, str):
+        return carrying(key)
+
+    async def headers(runtime: Runtime) -> Headers:
+        return carrying(await runtime.invoke(key))
 
     return headers

@@ -11,6 +11,7 @@ from chatclient.model import ChatModel, OutputMode
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
 from chatclient.providers.http import (
+    HttpAnswer,
     HttpClient,
     OverHttp,
     RetryPolicy,
@@ -121,8 +122,8 @@ class OllamaChatModel(OverHttp, ChatModel):
 
     async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
         """Return the model's response to *prompt*."""
-        answer = await self._http.post(runtime, _PATH, self._body(prompt, streaming=False))
-        return decode_response(answer.body)
+        body = self._body(prompt, streaming=False)
+        return await self._http.post(runtime, _PATH, body, _decoded)
 
     async def generate_stream(
         self, prompt: Prompt, runtime: Runtime
@@ -150,16 +151,21 @@ class OllamaChatModel(OverHttp, ChatModel):
         return f"{type(self).__name__}({self.name!r}, base_url={self._http.base_url!r})"
 
 
+def _decoded(answer: HttpAnswer) -> ChatResponse:
+    return decode_response(answer.body)
+
+
 def host_of_environment() -> str:
     """Return the URL that `OLLAMA_HOST` stands for, in whichever of the forms Ollama knows."""
     host = os.environ.get("OLLAMA_HOST", "").strip().rstrip("/")
     scheme, separator, address = host.rpartition("://")
+    user, at, address = address.rpartition("@")
     name, colon, port = address.rpartition(":")
     if not colon or not port.isdecimal():
         name, port = address, "" if separator else "11434"
     # A server that listens everywhere is asked here.
     name = "127.0.0.1" if name in ("", "0.0.0.0") else name  # noqa: S104 - an address to call
-    return f"{scheme or 'http'}://{name}" + (f":{port}" if port else "")
+    return f"{scheme or 'http'}://{user}{at}{name}" + (f":{port}" if port else "")
 
 
 def headers_for(api_key: Key, more: Headers) -> HeaderSource:

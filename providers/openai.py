@@ -1,7 +1,8 @@
 """OpenAI's Chat Completions, and every server that speaks it."""
 
 import os
-from collections.abc import AsyncGenerator, Callable, Mapping
+import re
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,6 +13,7 @@ from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
 from chatclient.providers.failures import json_of
 from chatclient.providers.http import (
+    HttpAnswer,
     HttpClient,
     OverHttp,
     RetryPolicy,
@@ -19,7 +21,7 @@ from chatclient.providers.http import (
     as_retry_policy,
     as_timeouts,
 )
-from chatclient.providers.keys import Key, headers_with, key_source
+from chatclient.providers.keys import Key, KeySource, headers_with, key_source
 from chatclient.providers.openai_decoding import decode_response
 from chatclient.providers.openai_dialect import (
     COMPATIBLE,
@@ -28,7 +30,12 @@ from chatclient.providers.openai_dialect import (
     SystemRole,
     with_system_role,
 )
-from chatclient.providers.openai_encoding import encode_message, encode_options, wire_of
+from chatclient.providers.openai_encoding import (
+    encode_message,
+    encode_options,
+    sendable,
+    wire_of,
+)
 from chatclient.providers.openai_metadata import rate_limit
 from chatclient.providers.openai_stream import StreamDecoder
 from chatclient.providers.sse import ServerSentEventDecoder
@@ -48,6 +55,7 @@ __all__ = [
     "decode_response",
     "encode_message",
     "encode_options",
+    "is_openai",
     "openai_key",
     "rate_limit",
     "wire_of",
@@ -55,6 +63,7 @@ __all__ = [
 
 BASE_URL = "https://api.openai.com/v1"
 _PATH = "/chat/completions"
+_OPENAI = re.compile(r"https?://([^/?#]*@)?([\w-]+\.)?api\.openai\.com(:\d+)?(/|\?|$)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,9 +155,7 @@ class OpenAIChatModel(OverHttp, ChatModel):
         dialect: Dialect | None = None,
     ) -> None:
         base_url = base_url or os.environ.get("OPENAI_BASE_URL") or BASE_URL
-        base_url, mark, query = base_url.partition("?")
-        self._path = _PATH + mark + query
-        self._dialect = dialect or (OPENAI if base_url.startswith(BASE_URL) else COMPATIBLE)
+        self._dialect = dialect or (OPENAI if is_openai(base_url) else COMPATIBLE)
         defaults = OpenAIChatOptions(model=model).merge(options)
         self._options = replace(defaults, model=defaults.model or model)
         self._http = HttpClient(
@@ -180,13 +187,12 @@ class OpenAIChatModel(OverHttp, ChatModel):
         enforced = self._dialect.output_schema
         if enforced == "always" or (enforced == "without_tools" and not options.tool_callbacks):
             return "schema"
-        return "tool"
+        return "tool" if self._dialect.forces_calls else "instructions"
 
     async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
         """Return the model's response to *prompt*."""
-        answer = await self._http.post(runtime, self._path, self._body(prompt, streaming=False))
-        data = json_of(self._dialect.provider, answer.body)
-        return decode_response(data, self._dialect, answer.headers)
+        body = self._body(prompt, streaming=False)
+        return await self._http.post(runtime, _PATH, body, self._decoded)
 
     async def generate_stream(
         self, prompt: Prompt, runtime: Runtime
@@ -194,7 +200,7 @@ class OpenAIChatModel(OverHttp, ChatModel):
         """Yield the model's response to *prompt* as it comes."""
         body = self._body(prompt, streaming=True)
         events = ServerSentEventDecoder()
-        async with aclosing(self._http.stream(runtime, self._path, body)) as pieces:
+        async with aclosing(self._http.stream(runtime, _PATH, body)) as pieces:
             first = await anext(pieces)
             decoder = StreamDecoder(self._dialect, first.headers)
             async for piece in pieces:
@@ -205,6 +211,10 @@ class OpenAIChatModel(OverHttp, ChatModel):
             for last in decoder.finish(events.finish()):
                 yield last
 
+    def _decoded(self, answer: HttpAnswer) -> ChatResponse:
+        data = json_of(self._dialect.provider, answer.body)
+        return decode_response(data, self._dialect, answer.headers)
+
     def _body(self, prompt: Prompt, *, streaming: bool) -> bytes:
         options, was_streaming, head, dialect = self._head
         if options is not prompt.options or was_streaming != streaming:
@@ -212,18 +222,23 @@ class OpenAIChatModel(OverHttp, ChatModel):
             dialect = self._dialect if role is None else with_system_role(self._dialect, role)
             head = dumps(encode_options(prompt.options, dialect, streaming=streaming))
             self._head = (prompt.options, streaming, head, dialect)
-        messages = self._sent.joined(prompt.messages, dialect, wire_of)
+        messages = self._sent.joined(sendable(prompt.messages, dialect), dialect, wire_of)
         return b'%b,"messages":[%b]}' % (head[:-1], messages)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, base_url={self._http.base_url!r})"
 
 
-def openai_key(api_key: Key, base_url: str) -> Callable[[], str]:
-    """Return what gives the key; servers other than OpenAI's may want none.
+def is_openai(base_url: str) -> bool:
+    """Return whether *base_url* is OpenAI's own, that of one of its regions among them."""
+    return _OPENAI.match(base_url) is not None
+
+
+def openai_key(api_key: Key, base_url: str) -> KeySource:
+    """Return the key, or what gives it; servers other than OpenAI's may want none.
 
     Raises:
         UsageError: OpenAI does, and there is none.
     """
-    wanted_by = "OpenAI" if base_url.startswith(BASE_URL) else ""
+    wanted_by = "OpenAI" if is_openai(base_url) else ""
     return key_source(api_key, "OPENAI_API_KEY", wanted_by=wanted_by)

@@ -16,7 +16,7 @@ from chatclient.messages import (
     ToolCall,
     ToolCallChunk,
 )
-from chatclient.providers.failures import error_from
+from chatclient.providers.failures import error_from, no_answer
 from chatclient.providers.keys import Headers
 from chatclient.providers.openai_dialect import REASONING_FIELD, Dialect
 from chatclient.providers.openai_metadata import beside, metadata_of
@@ -34,13 +34,15 @@ def decode_response(data: Any, dialect: Dialect, headers: Headers = EMPTY) -> Ch
 
     Raises:
         ProviderError: The answer is an error in disguise.
-        InvalidResponseError: The answer is of no known form.
+        InvalidResponseError: The answer is of no known form, or there is none in it.
     """
     try:
         refuse_errors(data, dialect, headers)
         generations = tuple(
             _generation(choice, at, dialect.provider) for at, choice in enumerate(data["choices"])
         )
+        if not generations:
+            raise no_answer(dialect.provider, data)
         return ChatResponse(generations, metadata_of(data, headers))
     except MISSHAPEN as error:
         msg = f"{dialect.provider} answered with JSON that is no chat completion: {str(data)[:200]}"

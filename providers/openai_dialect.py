@@ -24,11 +24,14 @@ class Dialect:
             back; `received` for the one it came in, `content` for parts of the content.
         replayed: What else of an answer the server takes back, field by field.
         document_field: How a document is sent: `file`, or Mistral's `document_url`.
+        documents_by_url: Whether a document may be sent by its URL.
         video_field: How a video is sent; None for like a document.
         call_id_length: How long ids of tool calls have to be (letters and digits only), if fixed.
         takes_marks: Whether messages may be marked as the end of what is cached.
         parses_arguments: Whether earlier tool calls' arguments have to be valid JSON.
         output_schema: When the server holds its models to a schema.
+        forces_calls: Whether its models can be made to call a tool.
+        user_after_tool: Whether a user's message may follow tool results at once.
     """
 
     provider: str = "openai"
@@ -39,11 +42,14 @@ class Dialect:
     reasoning_field: str | None = None
     replayed: frozenset[str] = frozenset({"refusal", "audio", "name"})
     document_field: str = "file"
+    documents_by_url: bool = False
     video_field: str | None = None
     call_id_length: int | None = None
     takes_marks: bool = False
     parses_arguments: bool = False
     output_schema: Literal["always", "without_tools", "never"] = "always"
+    forces_calls: bool = True
+    user_after_tool: bool = True
 
 
 OPENAI = Dialect()
@@ -52,6 +58,7 @@ COMPATIBLE = Dialect(
     max_tokens="max_tokens",
     reasoning_field="received",
     replayed=frozenset({"reasoning_details", "extra_content", "name"}),
+    documents_by_url=True,
     video_field="video_url",
     takes_marks=True,
     parses_arguments=True,

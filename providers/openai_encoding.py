@@ -1,6 +1,7 @@
 """Prompts as Chat Completions requests; no I/O."""
 
 import hashlib
+import mimetypes
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -21,6 +22,7 @@ from chatclient.messages import (
 )
 from chatclient.options import ChatOptions
 from chatclient.providers.openai_dialect import REASONING_FIELD, Dialect
+from chatclient.schemas import strict_form
 from chatclient.tool import ToolDefinition
 
 # --- options --------------------------------------------------------------------------------
@@ -96,7 +98,9 @@ def _tool(definition: ToolDefinition, *, strict: bool | None) -> dict[str, Any]:
     if definition.strict is not None:
         function["strict"] = definition.strict
     elif strict is not None:
-        function["strict"] = strict and is_closed(definition.input_schema)
+        form = enforceable(definition.input_schema) if strict else None
+        function["strict"] = form is not None
+        function["parameters"] = form or definition.input_schema
     return {"type": "function", "function": function}
 
 
@@ -117,13 +121,23 @@ def json_schema_format(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return *schema* as both of OpenAI's APIs want the form of an answer."""
     # A title such as `list[Film]` is no name that the API takes.
     name = re.sub(r"[^a-zA-Z0-9_-]+", "_", str(schema.get("title") or "")).strip("_")[:64]
-    return {"name": name or "answer", "schema": schema, "strict": is_closed(schema)}
+    form = enforceable(schema)
+    return {"name": name or "answer", "schema": form or schema, "strict": form is not None}
 
 
-def is_closed(schema: Any) -> bool:
-    """Return whether a schema has the form that `strict` asks for, which is refused otherwise."""
+def enforceable(schema: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the form of *schema* in which `strict` is not refused, if there is one.
+
+    There is none for objects that are open, or have optional properties: closing them would say
+    something else. What strict mode does not know beside, such as a length, is left out.
+    """
+    return strict_form(schema) if _is_closed(schema) else None
+
+
+def _is_closed(schema: Any) -> bool:
+    """Return whether all objects of a schema have just the properties that it names."""
     if isinstance(schema, list | tuple):
-        return all(is_closed(item) for item in schema)
+        return all(_is_closed(item) for item in schema)
     if not isinstance(schema, Mapping):
         return True
     properties = schema.get("properties")
@@ -133,8 +147,8 @@ def is_closed(schema: Any) -> bool:
             return False
         if set(named) != set(schema.get("required") or ()):
             return False
-        return all(is_closed(value) for value in (*named.values(), *_definitions(schema)))
-    return all(is_closed(value) for value in schema.values())
+        return all(_is_closed(value) for value in (*named.values(), *_definitions(schema)))
+    return all(_is_closed(value) for value in schema.values())
 
 
 def _definitions(schema: Mapping[str, Any]) -> Iterator[Any]:
@@ -155,6 +169,22 @@ def with_extra(body: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]
 
 
 # --- messages -------------------------------------------------------------------------------
+
+
+_BETWEEN = AssistantMessage("I have the results.")
+
+
+def sendable(messages: tuple[Message, ...], dialect: Dialect) -> tuple[Message, ...]:
+    """Return *messages* in an order that the server takes, the model's own word put in."""
+    if dialect.user_after_tool:
+        return messages
+    result: list[Message] = []
+    for message in messages:
+        follows_results = bool(result) and isinstance(result[-1], ToolResponseMessage)
+        if follows_results and isinstance(message, UserMessage):
+            result.append(_BETWEEN)
+        result.append(message)
+    return tuple(result)
 
 
 def wire_of(message: Message, dialect: Dialect) -> bytes:
@@ -254,7 +284,16 @@ def _media(media: Media, dialect: Dialect) -> dict[str, Any]:
         return {"type": "document_url", "document_url": media.url()}
     if media.id is not None:
         return {"type": "file", "file": {"file_id": media.id}}
-    return {"type": "file", "file": {"filename": media.name or "file", "file_data": media.url()}}
+    url = media.url()
+    if not dialect.documents_by_url and not url.startswith("data:"):
+        msg = f"{dialect.provider} takes no {media.mime_type} by its URL in Chat Completions; send"
+        raise UsageError(f"{msg} the bytes, or ask through the Responses API")
+    return {"type": "file", "file": {"filename": file_name(media), "file_data": url}}
+
+
+def file_name(media: Media) -> str:
+    """Return what a file is called; the ending tells the provider how to read it."""
+    return media.name or f"file{mimetypes.guess_extension(media.mime_type) or ''}"
 
 
 def audio_format(mime_type: str) -> str:
@@ -389,7 +428,10 @@ def _tool_responses(message: ToolResponseMessage, dialect: Dialect) -> list[dict
     ]
     shown = [part for r in message.responses for part in _shown_media(r, dialect)]
     # A tool message holds text only; what else a tool returned is shown by the user.
-    return [*elements, {"role": "user", "content": shown}] if shown else elements
+    if not shown:
+        return elements
+    between = [] if dialect.user_after_tool else [_assistant(_BETWEEN, dialect)]
+    return [*elements, *between, {"role": "user", "content": shown}]
 
 
 def _shown_media(response: ToolResponse, dialect: Dialect) -> list[dict[str, Any]]:

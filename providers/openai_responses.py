@@ -8,11 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from chatclient.json import dumps
+from chatclient.messages import Message
 from chatclient.model import ChatModel
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
 from chatclient.providers.failures import json_of
 from chatclient.providers.http import (
+    HttpAnswer,
     HttpClient,
     OverHttp,
     RetryPolicy,
@@ -21,10 +23,16 @@ from chatclient.providers.http import (
     as_timeouts,
 )
 from chatclient.providers.keys import Key, headers_with
-from chatclient.providers.openai import BASE_URL, openai_key
+from chatclient.providers.openai import BASE_URL, is_openai, openai_key
 from chatclient.providers.openai_dialect import COMPATIBLE, OPENAI
-from chatclient.providers.openai_encoding import is_closed, json_schema_format, with_extra
-from chatclient.providers.openai_responses_codec import Form, SystemRole, form_of, wire_of
+from chatclient.providers.openai_encoding import enforceable, json_schema_format, with_extra
+from chatclient.providers.openai_responses_codec import (
+    CONVERSATION,
+    Form,
+    SystemRole,
+    form_of,
+    wire_of,
+)
 from chatclient.providers.openai_responses_stream import StreamDecoder, decode_response
 from chatclient.providers.sse import ServerSentEventDecoder
 from chatclient.providers.transcript import Transcript
@@ -50,7 +58,8 @@ class OpenAIResponsesChatOptions(ChatOptions):
         include: What more the answer is to contain. Unless the answer is stored, or this is empty,
             reasoning models are asked for their encrypted reasoning, which goes back to them.
         previous_response_id: The stored answer that the prompt's messages follow.
-        conversation: The provider's conversation that the prompt's messages follow.
+        conversation: The provider's conversation that the prompt's messages follow. Those that it
+            holds, up to the last answer in it, are not sent again.
         background: Whether to answer at once, before the answer is there.
         truncation: What to do with a conversation that is too long: `auto` or `disabled`.
         request_metadata: The provider's own metadata of the request.
@@ -105,8 +114,8 @@ class OpenAIResponsesChatModel(OverHttp, ChatModel):
         model: Which model.
         api_key: The key, or a function that returns the current one; default: the environment's
             `OPENAI_API_KEY`.
-        base_url: Where the API is, with its version; default: the environment's
-            `OPENAI_BASE_URL`, else OpenAI's own.
+        base_url: Where the API is, with its version (and a query, where the server wants one in
+            every URL); default: the environment's `OPENAI_BASE_URL`, else OpenAI's own.
         options: Options for every request.
         max_retries: How often a request is repeated that failed for a passing reason, or a
             `RetryPolicy`.
@@ -135,7 +144,7 @@ class OpenAIResponsesChatModel(OverHttp, ChatModel):
         defaults = OpenAIResponsesChatOptions(model=model).merge(options)
         self._options = replace(defaults, model=defaults.model or model)
         self._http = HttpClient(
-            (OPENAI if base_url.startswith(BASE_URL) else COMPATIBLE).provider,
+            (OPENAI if is_openai(base_url) else COMPATIBLE).provider,
             base_url,
             headers_with(openai_key(api_key, base_url), headers or EMPTY),
             as_timeouts(timeout),
@@ -162,9 +171,8 @@ class OpenAIResponsesChatModel(OverHttp, ChatModel):
 
     async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
         """Return the model's response to *prompt*."""
-        answer = await self._http.post(runtime, _PATH, self._body(prompt, streaming=False))
-        provider = self._http.provider
-        return decode_response(json_of(provider, answer.body), provider, answer.headers)
+        body = self._body(prompt, streaming=False)
+        return await self._http.post(runtime, _PATH, body, self._decoded)
 
     async def generate_stream(
         self, prompt: Prompt, runtime: Runtime
@@ -184,17 +192,32 @@ class OpenAIResponsesChatModel(OverHttp, ChatModel):
         if last is not None:
             yield last
 
+    def _decoded(self, answer: HttpAnswer) -> ChatResponse:
+        provider = self._http.provider
+        return decode_response(json_of(provider, answer.body), provider, answer.headers)
+
     def _body(self, prompt: Prompt, *, streaming: bool) -> bytes:
         options, was_streaming, head, form = self._head
         if options is not prompt.options or was_streaming != streaming:
             form = form_for(prompt.options)
             head = dumps(encode_options(prompt.options, streaming=streaming))
             self._head = (prompt.options, streaming, head, form)
-        items = self._sent.joined(prompt.messages, form, wire_of)
+        items = self._sent.joined(_to_send(prompt), form, wire_of)
         return b'%b,"input":[%b]}' % (head[:-1], items)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, base_url={self._http.base_url!r})"
+
+
+def _to_send(prompt: Prompt) -> tuple[Message, ...]:
+    """Return the messages that the provider's conversation, if there is one, does not hold yet."""
+    conversation = getattr(prompt.options, "conversation", None)
+    messages = prompt.messages
+    if conversation is not None:
+        for at in reversed(range(len(messages))):
+            if messages[at].metadata.get(CONVERSATION) == conversation:
+                return messages[at + 1 :]
+    return messages
 
 
 # --- encoding options -----------------------------------------------------------------------
@@ -284,16 +307,14 @@ def _tools(given: Mapping[str, Any], form: Form) -> dict[str, Any]:
 
 
 def _function(definition: ToolDefinition, strict: bool) -> dict[str, Any]:  # noqa: FBT001
-    if definition.strict is not None:
-        strict = definition.strict
-    else:
-        strict = strict and is_closed(definition.input_schema)
+    form = enforceable(definition.input_schema) if strict and definition.strict is None else None
     return {
         "type": "function",
         "name": definition.name,
         "description": definition.description,
-        "parameters": definition.input_schema,
-        "strict": strict,  # left out it means true, and the provider changes the schema
+        "parameters": form or definition.input_schema,
+        # Left out it means true, and the provider changes the schema.
+        "strict": definition.strict or form is not None,
     }
 
 

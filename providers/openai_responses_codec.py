@@ -13,7 +13,6 @@ go back as the items they were:
 
 import base64
 import binascii
-import mimetypes
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -35,12 +34,15 @@ from chatclient.messages import (
     ToolResponseMessage,
     UserMessage,
 )
-from chatclient.providers.openai_encoding import audio_format
+from chatclient.providers.openai_encoding import audio_format, file_name
 from chatclient.providers.openai_metadata import beside
 from chatclient.values import EMPTY, FrozenDict
 
 PROVIDER = "openai"
 """Whose parts these are, whichever server speaks this API."""
+
+CONVERSATION = "conversation"
+"""In a message's metadata: the provider's conversation that holds it, and all before it."""
 
 SystemRole = Literal["system", "developer"]
 
@@ -149,9 +151,7 @@ def _file(media: Media) -> dict[str, Any]:
         return {"file_id": media.id}
     if media.is_url and not media.url().startswith("data:"):
         return {"file_url": media.url()}
-    # The name's ending tells the provider how to read the file.
-    name = media.name or f"file{mimetypes.guess_extension(media.mime_type) or ''}"
-    return {"filename": name, "file_data": media.url()}
+    return {"filename": file_name(media), "file_data": media.url()}
 
 
 def _tool_output(response: ToolResponse, form: Form) -> dict[str, Any]:

@@ -13,7 +13,14 @@ from chatclient.messages import AssistantMessage, Part, Reasoning, ToolCallChunk
 from chatclient.providers.failures import error_from, request_id
 from chatclient.providers.keys import Headers
 from chatclient.providers.openai_metadata import beside, rate_limit
-from chatclient.providers.openai_responses_codec import CALLS, PROVIDER, Item, decode_item, refusal
+from chatclient.providers.openai_responses_codec import (
+    CALLS,
+    CONVERSATION,
+    PROVIDER,
+    Item,
+    decode_item,
+    refusal,
+)
 from chatclient.response import (
     NO_USAGE,
     ChatResponse,
@@ -97,8 +104,13 @@ def _ending(data: Item, kinds: set[str], parts: list[Part], headers: Headers) ->
             reason = "tool_call"
         elif "refusal" in kinds:
             reason = "content_filter"
-    generation = Generation(AssistantMessage(parts), reason, native)
-    return ChatResponse((generation,), _metadata(data, headers))
+    message = AssistantMessage(parts, metadata=_held_in(data.get("conversation")))
+    return ChatResponse((Generation(message, reason, native),), _metadata(data, headers))
+
+
+def _held_in(conversation: Any) -> Mapping[str, Any]:
+    id = conversation.get("id") if isinstance(conversation, Mapping) else None
+    return FrozenDict({CONVERSATION: id}) if id else EMPTY
 
 
 def _metadata(data: Item, headers: Headers) -> ChatResponseMetadata:

@@ -144,7 +144,7 @@ def problem(request: Json) -> str | None:
     items = request["input"]
     return (
         _missing_field(items)
-        or _unpaired(items)
+        or (None if request.get("conversation") else _unpaired(items))
         or _loose_reasoning(items)
         or _unknown_reasoning(request)
     )

@@ -63,6 +63,11 @@ def parts_of(*parts: Part) -> tuple[Part, ...]:
     return output.parts if output is not None else ()
 
 
+def parts_together(*parts: Part) -> tuple[Part, ...]:
+    """Return what *parts*, all in one chunk, become."""
+    return aggregated([chunk(*parts)]).generations[0].output.parts
+
+
 # --- any chunking ---------------------------------------------------------------------------
 
 TEXT = st.text(min_size=1, max_size=6)
@@ -282,6 +287,34 @@ def test_calls_without_ids_are_told_apart_by_name(index: int | None) -> None:
     assert first.id
     assert second.id
     assert first.id != second.id
+
+
+@pytest.mark.parametrize("index", [None, 0])
+def test_whole_calls_of_a_tool_without_ids_are_told_apart(index: int | None) -> None:
+    """One tool called twice is two calls, each with its own arguments, in one chunk or in two."""
+    calls = [fragment(index, name="f", arguments=text) for text in ('{"x":1}', '{"x":2}')]
+
+    for parts in (parts_of(*calls), parts_together(*calls)):
+        arguments = [call.arguments for call in AssistantMessage(parts).tool_calls]
+        assert arguments == ['{"x":1}', '{"x":2}']
+
+
+def test_calls_that_one_chunk_names_are_calls_of_their_own() -> None:
+    """Also those that have no arguments, or only the first of them."""
+    parts = parts_together(fragment(0, name="f"), fragment(0, name="f"))
+
+    assert len(AssistantMessage(parts).tool_calls) == 2
+
+
+@pytest.mark.parametrize(
+    "arguments", [["", '{"x":', "{}}"], ['{"x":', '{"y":1}', "}"], ['{"x":1}', "", " "]]
+)
+def test_a_call_whose_name_is_repeated_is_one(arguments: list[str]) -> None:
+    """Fragments go on with it for as long as its arguments are not complete."""
+    parts = parts_of(*(fragment(0, name="f", arguments=text) for text in arguments))
+
+    (call,) = AssistantMessage(parts).tool_calls
+    assert call.arguments == "".join(arguments)
 
 
 def test_a_made_id_stays() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -50,13 +51,14 @@ from chatclient.providers.anthropic import (
     AnthropicChatModel,
     AnthropicChatOptions,
     encode_options,
-    enforceable,
 )
 from chatclient.providers.anthropic_decoding import decode_response
 from chatclient.providers.anthropic_encoding import ANTHROPIC, PROVIDER, encode_message
+from chatclient.providers.anthropic_schemas import enforceable
 from chatclient.providers.anthropic_stream import StreamDecoder
 from chatclient.providers.openai import OpenAIChatOptions
 from chatclient.runtime import ON_LOOP
+from chatclient.tool import ToolContext, ToolDefinition, ToolMetadata, ToolResult
 from chatclient.tools import tool, tool_callbacks
 
 Serve = Callable[..., MessagesServer]
@@ -848,6 +850,92 @@ def test_a_schema_may_begin_with_a_reference() -> None:
         "$ref": "#/$defs/A",
         "$defs": {"A": {"type": "integer", "description": 'Constraints: {"maximum":3}'}},
     }
+
+
+OPEN = {"type": "object", "additionalProperties": {"type": "string"}}
+ENDLESS = {
+    "type": "object",
+    "properties": {"tree": {"$ref": "#/$defs/Tree"}},
+    "$defs": {
+        "Tree": {"properties": {"twigs": {"type": "array", "items": {"$ref": "#/$defs/Twig"}}}},
+        "Twig": {"anyOf": [{"$ref": "#/$defs/Tree"}, {"$ref": "#/$defs/Leaf"}]},
+        "Leaf": {"type": "string"},
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("schema", "mode"),
+    [
+        ({"type": "object", "properties": {"a": {"type": "string"}}}, "schema"),
+        ({"type": "object", "additionalProperties": False}, "schema"),
+        ({"$defs": {"A": {"enum": [{"properties": 1}]}}, "$ref": "#/$defs/A"}, "schema"),
+        ({"type": "object"}, "tool"),
+        (OPEN, "tool"),
+        ({"properties": {"a": {"anyOf": [{"type": "null"}, OPEN]}}}, "tool"),
+        ({"properties": {"a": {}}, "additionalProperties": True}, "tool"),
+        (
+            {"properties": {}, "patternProperties": {"^x": {}}, "additionalProperties": False},
+            "tool",
+        ),
+        (ENDLESS, "tool"),
+        ({"properties": {"again": {"$ref": "#"}}}, "tool"),
+    ],
+)
+def test_schemas_that_the_api_refuses_are_those_of_a_tool(schema: Json, mode: str) -> None:
+    """Objects with any keys and schemas that contain themselves it takes in no other place."""
+    model = AnthropicChatModel(api_key="k")
+
+    assert model.output_mode(AnthropicChatOptions(output_schema=schema)) == mode
+
+
+def test_a_model_that_thinks_is_told_in_words() -> None:
+    """It cannot be made to call a tool; and where its schema can be enforced, it need not be."""
+    old = AnthropicChatModel("claude-sonnet-4-20250514", api_key="k")
+    new = AnthropicChatModel(api_key="k")
+    thinking = AnthropicChatOptions(thinking=2000)
+
+    assert old.output_mode(thinking) == "instructions"
+    assert old.output_mode(AnthropicChatOptions(thinking="disabled")) == "tool"
+    assert new.output_mode(thinking) == "schema"
+    assert new.output_mode(thinking.mutate(output_schema=OPEN)) == "instructions"
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A tool of which only the declaration matters."""
+
+    definition: ToolDefinition
+    metadata: ToolMetadata = field(default_factory=ToolMetadata)
+
+    async def invoke(self, arguments: str, context: ToolContext) -> ToolResult:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("schema", [OPEN, ENDLESS])
+def test_strict_tools_with_schemas_that_the_api_refuses_are_not_strict(schema: Json) -> None:
+    """The model is told all the same what the tool takes."""
+    declared = Declared(ToolDefinition("f", "d", schema, strict=True))
+    body = encode_options(AnthropicChatOptions(tool_callbacks=(declared,)), streaming=False)
+
+    assert body["tools"] == [{"name": "f", "description": "d", "input_schema": schema}]
+
+
+@pytest.mark.parametrize(
+    ("texts", "ttl"),
+    [(["marked"], "1h"), (['say "cache_control":'], "5m"), (["marked", "b"], "5m")],
+)
+def test_a_system_message_that_is_marked_is_marked_once(texts: list[str], ttl: str) -> None:
+    """What the message says of the cache goes before the option; a name twice is no JSON."""
+    mark = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
+    messages = [SystemMessage(text, mark if text == "marked" else {}) for text in texts]
+    model = AnthropicChatModel(api_key="k")
+    options = model.options.merge(AnthropicChatOptions(cache="system", cache_ttl="5m"))
+    body = model._body(Prompt([*messages, UserMessage("Hi")], options), streaming=False)
+    last = json.loads(body)["system"][-1]
+
+    assert last["cache_control"]["ttl"] == ttl
+    assert body.count(b'"cache_control":{') == len(texts)
 
 
 # --- the model ------------------------------------------------------------------------------

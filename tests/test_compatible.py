@@ -7,6 +7,15 @@ import pytest
 from servers import ChatServer, Reply
 
 from chatclient.errors import RateLimitedError, UsageError
+from chatclient.messages import (
+    AssistantMessage,
+    Media,
+    Message,
+    ToolCall,
+    ToolResponse,
+    ToolResponseMessage,
+    UserMessage,
+)
 from chatclient.options import ChatOptions
 from chatclient.providers import registry
 from chatclient.providers.compatible import PRESETS, compatible_model
@@ -110,6 +119,25 @@ def test_quirks_reach_the_wire(chat_server: Start) -> None:
     for request in server.requests:
         assert (request["max_tokens"], request["random_seed"]) == (5, 7)
         assert "stream_options" not in request
+
+
+def test_mistral_takes_no_user_after_tool_results(chat_server: Start) -> None:
+    """The model has a word in between, whether a tool shows something or the user goes on."""
+    server = chat_server("hi")
+    called = AssistantMessage(tool_calls=[ToolCall("abcdefghi", "draw", "{}")])
+    drawn = ToolResponse("abcdefghi", "draw", "here")
+    shown = ToolResponse("abcdefghi", "draw", "here", media=(Media("image/png", b"x"),))
+    with compatible_model("mistral", "m", api_key="k", base_url=server.url) as model:
+        before: list[Message] = [UserMessage("Draw"), called]
+        model.call([*before, ToolResponseMessage([drawn]), UserMessage("Never mind")])
+        model.call([*before, ToolResponseMessage([shown])])
+        model.call([*before, ToolResponseMessage([drawn])])
+
+    assert [[m["role"] for m in request["messages"]] for request in server.requests] == [
+        ["user", "assistant", "tool", "assistant", "user"],
+        ["user", "assistant", "tool", "assistant", "user"],
+        ["user", "assistant", "tool"],
+    ]
 
 
 def test_errors_name_the_server(chat_server: Start) -> None:

@@ -21,6 +21,7 @@ from chatclient.providers.embeddings import (
     OllamaEmbeddingModel,
     OpenAIEmbeddingModel,
 )
+from chatclient.providers.http import RetryPolicy
 from chatclient.runtime import Runtime
 
 Json = dict[str, Any]
@@ -154,13 +155,17 @@ def test_a_single_text_is_a_mistake(service: Start) -> None:
         service().model(OpenAIEmbeddingModel).embed("Hi")
 
 
+@pytest.mark.parametrize("status", [503, 200])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_busy_service_is_asked_again(service: Start, kind: Callable[..., Any]) -> None:
-    """Passing failures are retried as they are with chat models."""
-    busy = as_json({"error": {"message": "busy"}}, 503, **{"retry-after": "0"})
+def test_a_busy_service_is_asked_again(
+    service: Start, kind: Callable[..., Any], status: int
+) -> None:
+    """Passing failures are retried as they are with chat models, whichever the status."""
+    busy = as_json({"error": {"message": "busy"}}, status, **{"retry-after": "0"})
     server = service(busy)
 
-    assert server.model(kind).embed(["Hi"]) == [vector_of("Hi")]
+    model = server.model(kind, max_retries=RetryPolicy(2, 0.01))
+    assert model.embed(["Hi"]) == [vector_of("Hi")]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -173,7 +178,7 @@ def test_refusals_are_told_apart(service: Start, kind: Callable[..., Any]) -> No
     with pytest.raises(AuthenticationError, match="wrong key"):
         server.model(kind).embed(["Hi"])
     with pytest.raises(OverloadedError, match="later"):
-        server.model(kind).embed(["Hi"])
+        server.model(kind, max_retries=0).embed(["Hi"])
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"[]", b"{}", b'{"data": [1], "embeddings": [1]}'])

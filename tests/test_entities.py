@@ -53,6 +53,14 @@ class Held(ScriptedModel):
         return self.mode
 
 
+class Selective(ScriptedModel):
+    """A model that can be held to closed objects only."""
+
+    def output_mode(self, options: ChatOptions) -> OutputMode:
+        closed = (options.output_schema or {}).get("additionalProperties") is False
+        return "schema" if closed else "instructions"
+
+
 def entities(ask: Ask, request: ChatClientRequestSpec, kind: Any, **how: Any) -> list[Any]:
     """Return what an entity request gives: in a stream all values, else the one."""
 
@@ -303,6 +311,17 @@ def test_a_model_may_know_no_better_than_words(ask: Ask) -> None:
     entity(ask, ChatClient.create(model).prompt("?"), Film, native=True)
 
     assert "JSON Schema" in model.prompts[0].messages[-1].text
+
+
+def test_a_model_knows_the_schema_when_it_says_how_it_is_held_to_it(ask: Ask) -> None:
+    """Some providers enforce some schemas only; the others are told in words."""
+    model = Selective(FILM, '{"a": 1}')
+    client = ChatClient.create(model)
+    entity(ask, client.prompt("?"), Film, native=True)
+    entity(ask, client.prompt("?"), dict[str, int], native=True)
+
+    assert [p.options.output_schema is not None for p in model.prompts] == [True, False]
+    assert "JSON Schema" in model.prompts[1].messages[-1].text
 
 
 def test_a_converter_without_schema_is_told_in_words(ask: Ask) -> None:

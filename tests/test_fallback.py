@@ -1,14 +1,20 @@
 """Another model when one fails."""
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator
+from typing import Any
 
 import pytest
-from conftest import Ask
+from conftest import Ask, Mode
+from loopback import LoopbackServer
+from servers import Reply
+from services import SERVICES, Service
 
 from chatclient import ChatClient, ChatOptions, ChatResponse, Prompt
 from chatclient.errors import OverloadedError, UsageError
 from chatclient.providers.fallback import FallbackChatModel
+from chatclient.response import ChatResponseMetadata, Usage
 from chatclient.runtime import Runtime
 from chatclient.testing import ScriptedModel
 
@@ -75,6 +81,67 @@ def test_a_stream_that_has_begun_is_not_begun_again() -> None:
         )
 
     assert pieces in ([], ["half"])
+
+
+def as_events(*events: dict[str, Any]) -> bytes:
+    told = (f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in events)
+    return "".join(told).encode()
+
+
+STARTS = {
+    "responses": as_events(
+        {"type": "response.created", "response": {"id": "r", "model": "m", "output": []}},
+        {"type": "error", "error": {"code": "rate_limit_exceeded", "message": "Slow down"}},
+    ),
+    "anthropic": as_events(
+        {"type": "message_start", "message": {"id": "m", "model": "m", "content": []}},
+        {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}},
+    ),
+}
+
+
+@pytest.mark.parametrize("service", [s for s in SERVICES if s.name in STARTS], ids=str)
+@pytest.mark.parametrize("mode", ["stream", "astream"])
+def test_a_stream_that_fails_before_its_first_word_has_not_begun(
+    service: Service, mode: Mode
+) -> None:
+    """An id and a model's name are no answer: the next model gives one."""
+
+    def reply(path: str, headers: dict[str, str], request: dict[str, Any]) -> Reply:
+        return Reply(STARTS[service.name], content_type="text/event-stream")
+
+    with LoopbackServer(reply) as server, service.model(server.url) as first:
+        model = FallbackChatModel(first, ScriptedModel("second"))
+        result = Ask(mode)(ChatClient.create(model).prompt("Hi"))
+
+    assert result.text == "second"
+    assert result.response.chat_response.metadata.id not in ("r", "m")
+
+
+@pytest.mark.parametrize("mode", ["stream", "astream"])
+def test_what_comes_before_and_after_the_words_is_told(mode: Mode) -> None:
+    """A stream's id and usage are those of the model that answers, also when it says nothing."""
+    usage = ChatResponse((), ChatResponseMetadata(usage=Usage(1, 2)))
+
+    class Streams(ScriptedModel):
+        words: tuple[str, ...] = ()
+
+        async def generate_stream(
+            self, prompt: Prompt, runtime: Runtime
+        ) -> AsyncGenerator[ChatResponse | str, None]:
+            yield ChatResponse((), ChatResponseMetadata(id="an id"))
+            for word in ("", *self.words):
+                yield word
+            yield usage
+
+    for words in ((), ("one ", "two")):
+        model = Streams()
+        model.words = words
+        result = Ask(mode)(ChatClient.create(FallbackChatModel(model)).prompt("Hi"))
+
+        assert result.text == "".join(words)
+        assert result.response.chat_response.metadata.id == "an id"
+        assert result.response.chat_response.usage.total_tokens == 3
 
 
 def test_a_fallback_closes_and_names_all_its_models() -> None:

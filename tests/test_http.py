@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 from conftest import Ask
+from loopback import LoopbackServer
 from servers import ChatServer, Reply, as_stream, completion
+from services import SERVICES, Service
 
 from chatclient import ChatClient, __version__
 from chatclient.errors import (
@@ -29,6 +31,7 @@ from chatclient.errors import (
 )
 from chatclient.providers.http import HttpClient, RetryPolicy, Timeouts, as_timeouts
 from chatclient.providers.openai import OpenAIChatModel
+from chatclient.runtime import BLOCKING, drive
 
 Start = Callable[..., ChatServer]
 pytestmark = pytest.mark.usefixtures("http_library")
@@ -38,8 +41,8 @@ KEY = "sk-very-secret"
 
 def client_of(server: ChatServer | str, **settings: Any) -> ChatClient:
     url = server if isinstance(server, str) else server.url
-    settings = {"max_retries": 0, **settings}
-    return ChatClient.create(OpenAIChatModel("stub", api_key=KEY, base_url=url, **settings))
+    settings = {"max_retries": 0, "api_key": KEY, **settings}
+    return ChatClient.create(OpenAIChatModel("stub", base_url=url, **settings))
 
 
 def refusal(status: int, message: str = "no", **headers: str) -> Reply:
@@ -120,6 +123,91 @@ def test_a_passing_failure_is_retried(ask: Ask, chat_server: Start) -> None:
         assert ask(client.prompt("Hi")).text == "made it"
 
     assert len(server.requests) == 3
+
+
+NOT_NOW: dict[str, Any] = {
+    "chat": {"error": {"code": 502, "message": "Provider returned error"}},
+    "responses": {
+        "status": "failed",
+        "output": [],
+        "error": {"code": "server_error", "message": "The server had an error"},
+    },
+    "anthropic": {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}},
+    "gemini": {"error": {"code": 503, "status": "UNAVAILABLE", "message": "Try again later"}},
+    "ollama": {"error": "llama runner is busy"},
+}
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+@pytest.mark.parametrize("service", SERVICES, ids=str)
+def test_a_passing_failure_in_an_answer_that_succeeds_is_retried(
+    service: Service, *, blocking: bool
+) -> None:
+    """Status 200 and an error inside: it is the error that counts, and the trail knows of it."""
+    replies = [json.dumps(NOT_NOW[service.name]).encode(), service.answer(streaming=False)]
+    asked: list[str] = []
+
+    def reply(path: str, headers: dict[str, str], request: dict[str, Any]) -> Reply:
+        asked.append(path)
+        return Reply(replies[min(len(asked), len(replies)) - 1])
+
+    retry = RetryPolicy(2, 0.01, 0.02)
+    with LoopbackServer(reply) as server, service.model(server.url, max_retries=retry) as model:
+        response = Ask("call" if blocking else "acall")(ChatClient.create(model).prompt("Hi"))
+
+    assert response.text == "one two three"
+    assert len(asked) == 2
+    trail = response.response.trail
+    assert trail is not None
+    assert trail.rounds[0].retries == ("OverloadedError",)
+
+
+NOTHING: dict[str, Any] = {
+    "chat": {"id": "r", "model": "m", "choices": [], "usage": {"prompt_tokens": 5}},
+    "gemini": {"usageMetadata": {"promptTokenCount": 5}, "modelVersion": "m"},
+}
+WITHOUT_ANSWER = [service for service in SERVICES if service.name in NOTHING]
+
+
+@pytest.mark.parametrize("service", WITHOUT_ANSWER, ids=str)
+def test_an_answer_with_nothing_in_it_is_an_error(ask: Ask, service: Service) -> None:
+    """No choice, no candidate: that is not the same as an answer without words."""
+    whole = json.dumps(NOTHING[service.name]).encode()
+    end = b"data: [DONE]\n\n" if service.name == "chat" else b""
+    events = Reply(b"data: %b\n\n%b" % (whole, end), content_type="text/event-stream")
+
+    def reply(path: str, headers: dict[str, str], request: dict[str, Any]) -> Reply:
+        return events if ask.streaming else Reply(whole)
+
+    with (
+        LoopbackServer(reply) as server,
+        service.model(server.url) as model,
+        pytest.raises(InvalidResponseError, match="answer"),
+    ):
+        ask(ChatClient.create(model).prompt("Hi"))
+
+
+@pytest.mark.parametrize("service", WITHOUT_ANSWER, ids=str)
+def test_an_answer_with_nothing_in_it_is_asked_for_again(service: Service) -> None:
+    """It is a passing fault as a rule."""
+    replies = [json.dumps(NOTHING[service.name]).encode(), service.answer(streaming=False)]
+
+    def reply(path: str, headers: dict[str, str], request: dict[str, Any]) -> Reply:
+        return Reply(replies.pop(0))
+
+    retry = RetryPolicy(1, 0.01)
+    with LoopbackServer(reply) as server, service.model(server.url, max_retries=retry) as model:
+        assert model.call("Hi").text == "one two three"
+
+
+def test_a_lasting_failure_in_an_answer_that_succeeds_is_not_retried(chat_server: Start) -> None:
+    """As little as one that the status tells."""
+    wrong_key = {"error": {"code": 401, "message": "No such key"}}
+    server = chat_server(Reply(json.dumps(wrong_key).encode()), "never")
+    with client_of(server, max_retries=2) as client, pytest.raises(AuthenticationError):
+        client.prompt("Hi").call().content()
+
+    assert len(server.requests) == 1
 
 
 def test_retries_end(ask: Ask, chat_server: Start) -> None:
@@ -442,6 +530,40 @@ def test_a_rotating_key_is_asked_for_each_request(chat_server: Start) -> None:
     assert [h["authorization"] for h in server.headers] == ["Bearer one", "Bearer two"]
 
 
+def test_a_key_may_be_asked_for_asynchronously(ask: Ask, chat_server: Start) -> None:
+    """As a token of the cloud, which comes over the network; in blocking requests, too."""
+    server = chat_server("ok")
+
+    async def token() -> str:
+        await asyncio.sleep(0)
+        return "fetched"
+
+    with client_of(server, api_key=token) as client:
+        assert ask(client.prompt("Hi")).text == "ok"
+
+    assert server.headers[0]["authorization"] == "Bearer fetched"
+
+
+def test_a_key_that_takes_its_time_holds_up_no_loop(chat_server: Start) -> None:
+    """Who else runs on the loop goes on, while a plain function waits for the token."""
+    server = chat_server("ok")
+    loop_ran = threading.Event()
+
+    def token() -> str:
+        return "fetched" if loop_ran.wait(5) else "nobody ran meanwhile"
+
+    async def run() -> None:
+        async with OpenAIChatModel("stub", api_key=token, base_url=server.url) as model:
+            answer = asyncio.create_task(model.acall("Hi"))
+            while not server.headers:
+                await asyncio.sleep(0)
+                loop_ran.set()
+            assert (await answer).text == "ok"
+
+    asyncio.run(run())
+    assert server.headers[0]["authorization"] == "Bearer fetched"
+
+
 # --- settings ---
 
 
@@ -459,7 +581,90 @@ def test_timeouts_in_every_form() -> None:
 def test_a_base_url_has_a_scheme() -> None:
     """An address without http is refused when the client is made."""
     with pytest.raises(UsageError, match="http://"):
-        HttpClient("p", "localhost:8000", dict)
+        HttpClient("p", "localhost:8000", {})
+
+
+def test_a_user_in_the_base_url_is_named_to_the_server(ask: Ask, chat_server: Start) -> None:
+    """User and password go as Basic authorization, as with every client of HTTP."""
+    server = chat_server("hi")
+    url = server.url.replace("://", "://ada:pass%20word@")
+    with client_of(url, api_key="") as client:
+        assert ask(client.prompt("Hi")).text == "hi"
+
+    assert server.headers[0]["authorization"] == "Basic YWRhOnBhc3Mgd29yZA=="
+    assert "@" not in server.headers[0]["host"]
+
+
+def test_a_key_goes_before_the_user_in_the_base_url(ask: Ask, chat_server: Start) -> None:
+    """There is one header for both, and who sets it means it."""
+    server = chat_server("hi")
+    with client_of(server.url.replace("://", "://ada:password@")) as client:
+        ask(client.prompt("Hi"))
+
+    assert server.headers[0]["authorization"] == f"Bearer {KEY}"
+
+
+def test_a_client_of_ones_own_names_the_user_of_the_base_url(
+    chat_server: Start, http_library: str
+) -> None:
+    """Unless it names another one itself."""
+    library: Any = pytest.importorskip(http_library)
+    server = chat_server("hi")
+    url = server.url.replace("://", "://ada:password@")
+    for headers in ({}, {"Authorization": "Basic other"}):
+        with library.Client(headers=headers) as own:
+            client_of(url, api_key="", http_client=own).prompt("Hi").call().content()
+
+    sent = [headers["authorization"] for headers in server.headers]
+    assert sent == ["Basic YWRhOnBhc3N3b3Jk", "Basic other"]
+
+
+@pytest.mark.parametrize(
+    ("path", "sent"), [("/a", "/v1/a?version=1&x=2"), ("/a?b=c", "/v1/a?b=c&version=1&x=2")]
+)
+@pytest.mark.parametrize("own", [True, False])
+def test_a_query_of_the_base_url_goes_with_every_path(
+    path: str, sent: str, http_library: str, *, own: bool
+) -> None:
+    """Whoever asks, and whatever else the path says."""
+    library: Any = pytest.importorskip(http_library)
+    asked: list[str] = []
+
+    def reply(path: str, headers: dict[str, str], request: dict[str, Any]) -> Reply:
+        asked.append(path)
+        return Reply(b"{}")
+
+    with LoopbackServer(reply) as server, library.Client() as client:
+        base_url = f"{server.url}/v1/?version=1&x=2"
+        http = HttpClient("p", base_url, {}, http_client=client if own else None)
+        drive(http.post(BLOCKING, path, b"{}", lambda answer: answer))
+        http.close()
+
+    assert asked == [sent]
+    assert http.base_url == f"{server.url}/v1"
+
+
+def test_a_password_in_the_base_url_is_not_shown() -> None:
+    """Neither by the model nor by its errors."""
+    url = f"http://ada:password@127.0.0.1:{closed_port()}/v1"
+    model = OpenAIChatModel("stub", api_key="", base_url=url, max_retries=0)
+    with model, pytest.raises(ConnectionFailedError) as failed:
+        model.call("Hi")
+    with pytest.raises(UsageError) as refused:
+        HttpClient("p", "ada:password@localhost", {})
+
+    assert "password" not in f"{model!r} {model._http!r} {failed.value} {refused.value}"
+
+
+def test_a_server_may_quote_the_password(ask: Ask, chat_server: Start) -> None:
+    """It is taken out of what the error says."""
+    secret = "YWRhOnBhc3N3b3Jk"
+    url = chat_server(refusal(401, f"no such user: {secret}")).url
+    with (
+        client_of(url.replace("://", "://ada:password@"), api_key="") as client,
+        pytest.raises(AuthenticationError, match=r"no such user: \*\*\*"),
+    ):
+        ask(client.prompt("Hi"))
 
 
 def test_an_unknown_library_is_refused(chat_server: Start, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ import contextlib
 import gc
 import json
 import os
+import socket
 import ssl
 import subprocess
 import sys
@@ -86,6 +87,27 @@ def test_connections_that_nobody_closes_end_with_their_model() -> None:
         assert model.call("Hi").text == "one two three"
         del model
         gc.collect()
+
+
+@pytest.mark.usefixtures("http_library")
+@pytest.mark.parametrize("blocking", [True, False])
+def test_the_system_asks_whether_the_other_side_is_there(
+    monkeypatch: pytest.MonkeyPatch, *, blocking: bool
+) -> None:
+    """Routers that forget silent connections do not forget these; the dead ones are found out."""
+    chosen: list[tuple[Any, ...]] = []
+
+    class Watched(socket.socket):
+        def setsockopt(self, *args: Any) -> None:
+            super().setsockopt(*args)
+            chosen.append(args)
+
+    with ChaosServer([[answer_for("call")]]) as server:
+        monkeypatch.setattr(socket, "socket", Watched)
+        assert outcome_of(CHAT.model(server.url), "call" if blocking else "acall").error is None
+
+    assert (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1) in chosen
+    assert (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 60) in chosen
 
 
 FORKING = """
@@ -514,6 +536,6 @@ def test_connections_are_no_client_of_ones_own() -> None:
 
 def test_headers_belong_to_a_client() -> None:
     """Who makes one by hand has the defaults of all."""
-    client = HttpClient("p", "http://127.0.0.1:1", dict)
+    client = HttpClient("p", "http://127.0.0.1:1", {})
 
     assert (client.timeouts, client.retry) == (Timeouts(), RetryPolicy())

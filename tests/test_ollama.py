@@ -410,13 +410,36 @@ def test_the_environment_says_where(host: str, url: str, monkeypatch: pytest.Mon
     assert repr(OllamaChatModel("m")) == f"OllamaChatModel('m', base_url='{url}')"
 
 
-def test_a_key_is_a_bearer_token(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_may_name_a_user(
+    ask: Ask, ollama: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For a server behind a proxy with a password; it is sent, and not shown."""
+    server = ollama(answer("hi"))
+    monkeypatch.setenv("OLLAMA_HOST", server.url.replace("://", "://ada:password@"))
+    with OllamaChatModel("m") as model:
+        assert ask(ChatClient.create(model).prompt("Hi")).text == "hi"
+
+    assert server.headers[0]["authorization"] == "Basic YWRhOnBhc3N3b3Jk"
+    assert "password" not in repr(model)
+
+
+def test_a_user_takes_nothing_from_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The usual port and machine are filled in as without one."""
+    monkeypatch.setenv("OLLAMA_HOST", "ada:password@0.0.0.0")
+
+    assert host_of_environment() == "http://ada:password@127.0.0.1:11434"
+
+
+def test_a_key_is_a_bearer_token(ollama: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """A hosted server's key comes from the argument, a function, or the environment."""
+    server = ollama(answer("hi"))
     monkeypatch.delenv("OLLAMA_API_KEY", raising=False)
-    assert headers_for(None, {"x-a": "1"})() == {"x-a": "1"}
-    assert headers_for(lambda: "new", {})() == {"authorization": "Bearer new"}
+    assert headers_for(None, {"x-a": "1"}) == {"x-a": "1"}
+    assert headers_for("given", {}) == {"authorization": "Bearer given"}
+    server.model(api_key=lambda: "new").call("Hi")
+    assert server.headers[0]["authorization"] == "Bearer new"
     monkeypatch.setenv("OLLAMA_API_KEY", "env")
-    assert headers_for(None, {})() == {"authorization": "Bearer env"}
+    assert headers_for(None, {}) == {"authorization": "Bearer env"}
 
 
 def test_a_model_is_closed_by_its_context(ollama: Start) -> None:

@@ -19,7 +19,8 @@ from chatclient.errors import (
 )
 from chatclient.messages import Message, SystemMessage, UserMessage
 from chatclient.options import ChatOptions
-from chatclient.providers.openai import OpenAIChatModel, OpenAIChatOptions
+from chatclient.providers.openai import OpenAIChatModel, OpenAIChatOptions, is_openai
+from chatclient.providers.openai_responses import OpenAIResponsesChatModel
 
 Start = Callable[..., ChatServer]
 ClientOf = Callable[..., ChatClient]
@@ -60,6 +61,26 @@ def test_openai_wants_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with pytest.raises(UsageError, match="set OPENAI_API_KEY or pass api_key="):
         OpenAIChatModel()
+
+
+@pytest.mark.parametrize(
+    ("url", "own"),
+    [
+        ("https://api.openai.com/v1", True),
+        ("https://eu.api.openai.com/v1", True),
+        ("https://ada:pw@us.api.openai.com:443/v1?a=b", True),
+        ("https://api.openai.com.example.com/v1", False),
+        ("https://api.openai.com@example.com/v1", False),
+        ("https://example.com/api.openai.com/v1", False),
+        ("https://notapi.openai.com/v1", False),
+        ("https://acme.openai.azure.com/openai/v1", False),
+    ],
+)
+def test_all_of_openais_regions_are_its_own(url: str, *, own: bool) -> None:
+    """What they are sent is in its words, and none of them answers without a key."""
+    assert is_openai(url) is own
+    for kind in (OpenAIChatModel, OpenAIResponsesChatModel):
+        assert (kind(api_key="k", base_url=url).provider == "openai") is own
 
 
 def test_the_environment_says_where_and_with_which_key(

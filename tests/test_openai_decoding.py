@@ -426,7 +426,7 @@ def test_metadata_tells_the_rest() -> None:
 
     assert (metadata.id, metadata.model, metadata.request_id) == ("r1", "m", "req_1")
     assert metadata.values == {"service_tier": "flex"}
-    assert decode({"choices": []}).metadata.id == ""
+    assert decode({"choices": [{"message": {"content": "x"}}]}).metadata.id == ""
 
 
 def test_several_answers_are_told_apart() -> None:

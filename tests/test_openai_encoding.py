@@ -177,17 +177,41 @@ def test_tools_are_strict_where_they_can_be(
         ({**CLOSED, "properties": {"a": {"anyOf": [OPEN, {"type": "null"}]}}}, False),
         ({**CLOSED, "properties": {"a": {"$ref": "#/$defs/B"}}, "$defs": {"B": CLOSED}}, True),
         ({**CLOSED, "properties": {"a": {"$ref": "#/$defs/B"}}, "$defs": {"B": OPEN}}, False),
-        ({"type": "array", "items": CLOSED}, True),
-        ({"type": "array", "items": OPEN}, False),
+        ({"type": "array", "items": CLOSED}, False),
+        ({**CLOSED, "properties": {"a": {"not": {"type": "null"}}}}, False),
+        ({**CLOSED, "properties": {"a": True}}, False),
+        ({**CLOSED, "definitions": {"B": CLOSED}}, False),
     ],
 )
 def test_answers_are_strict_where_they_can_be(schema: dict[str, Any], *, strict: bool) -> None:
     """A schema that strict mode would refuse is sent as advice."""
     body = options_on_wire(ChatOptions(output_schema=schema))
 
+    sent = {"properties": {}, "required": [], **schema} if strict else schema
     assert body["response_format"] == {
         "type": "json_schema",
-        "json_schema": {"name": "answer", "schema": schema, "strict": strict},
+        "json_schema": {"name": "answer", "schema": sent, "strict": strict},
+    }
+
+
+def test_what_strict_mode_does_not_know_is_left_out() -> None:
+    """It would refuse the whole request; alternatives it knows by another name."""
+    places = {
+        "url": {"type": "string", "format": "uri", "minLength": 1},
+        "kind": {"oneOf": [{"type": "string"}, {"type": "null"}]},
+    }
+    schema = {**CLOSED, "properties": places, "required": ["url", "kind"]}
+    options = OpenAIChatOptions(
+        tool_callbacks=(tool(schema),), strict_tools=True, output_schema=schema
+    )
+    body = options_on_wire(options)
+
+    function, answer = body["tools"][0]["function"], body["response_format"]["json_schema"]
+    assert function["strict"] is answer["strict"] is True
+    assert function["parameters"] == answer["schema"]
+    assert answer["schema"]["properties"] == {
+        "url": {"type": "string"},
+        "kind": {"anyOf": [{"type": "string"}, {"type": "null"}]},
     }
 
 
@@ -298,8 +322,11 @@ PIXEL = Media("image/png", b"\x89PNG")
             {"type": "file", "file": {"file_id": "file-1"}},
         ),
         (
-            Media("video/mp4", "https://x.org/a.mp4"),
-            {"type": "file", "file": {"filename": "file", "file_data": "https://x.org/a.mp4"}},
+            Media("application/pdf", b"abc"),
+            {
+                "type": "file",
+                "file": {"filename": "file.pdf", "file_data": "data:application/pdf;base64,YWJj"},
+            },
         ),
     ],
     ids=lambda value: value.mime_type if isinstance(value, Media) else "",
@@ -551,6 +578,18 @@ def test_a_message_is_encoded_once() -> None:
     assert json.loads(wire_of(message, OPENAI))["role"] == "system"
 
 
+def test_openai_takes_no_documents_by_their_url() -> None:
+    """Its Chat Completions do not, other servers may; the error says what to do instead."""
+    message = UserMessage([Media("application/pdf", "https://x.org/a.pdf")])
+
+    with pytest.raises(UsageError, match="send the bytes, or ask through the Responses API"):
+        on_wire(message)
+    assert on_wire(message, COMPATIBLE)["content"][0]["file"] == {
+        "filename": "file.pdf",
+        "file_data": "https://x.org/a.pdf",
+    }
+
+
 def test_a_message_of_no_known_kind_is_refused() -> None:
     """A kind of message that this library does not have is an error of the caller's."""
     with pytest.raises(UsageError, match="Message is no kind of message"):
@@ -559,6 +598,7 @@ def test_a_message_of_no_known_kind_is_refused() -> None:
 
 def test_a_sound_at_an_address_is_sent_as_a_file() -> None:
     """Only a sound that is at hand can be sent as one."""
-    content = on_wire(UserMessage([Media("audio/wav", "https://x.org/a.wav")]))["content"]
+    sound = Media("audio/wav", "https://x.org/a.wav")
+    content = on_wire(UserMessage([sound]), COMPATIBLE)["content"]
 
     assert content[0]["file"]["file_data"] == "https://x.org/a.wav"

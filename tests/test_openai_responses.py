@@ -195,6 +195,34 @@ def test_a_tool_is_called_and_its_result_sent(ask: Ask, serve: Serve) -> None:
     assert server.requests[0]["tools"][0]["name"] == "add"
 
 
+def test_what_the_conversation_holds_is_not_sent_again(ask: Ask, serve: Serve) -> None:
+    """The provider has added to it what it was sent and what it answered."""
+    held = {"conversation": {"id": "conv_1"}}
+    asked = call("call_1", "add", '{"a":2,"b":3}')
+    server = serve(response(asked, **held), response("It is 5.", **held))
+    client = ChatClient.create(server.model())
+    request = client.prompt("2 + 3?").system("Be brief.").tools(add)
+    ask(request.options(OpenAIResponsesChatOptions(conversation="conv_1")))
+
+    assert server.requests[0]["input"] == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "2 + 3?"},
+    ]
+    assert server.requests[1]["input"] == [
+        {"type": "function_call_output", "call_id": "call_1", "output": "5"}
+    ]
+
+
+@pytest.mark.parametrize("other", [None, "conv_2"])
+def test_what_another_conversation_holds_is_sent(other: str | None) -> None:
+    """Only the provider's word that this one holds an answer keeps it back."""
+    said = decoded(response("Hello", conversation=other and {"id": other})).output
+    assert said is not None
+    messages = UserMessage("Hi"), said, UserMessage("And?")
+
+    assert len(input_of(*messages, conversation="conv_1")) == 3
+
+
 def test_two_parallel_calls_have_two_outputs(ask: Ask, serve: Serve) -> None:
     """Each call is answered under its own call id, in the order of the calls."""
     calls = call("call_1", "add", '{"a":1,"b":1}'), call("call_2", "add", '{"a":2,"b":2}')
@@ -255,15 +283,18 @@ def test_an_answer_cut_short_says_so(ask: Ask, serve: Serve) -> None:
 
 def test_a_schema_is_held_to(ask: Ask, serve: Serve) -> None:
     """The answer's schema goes as the text's format, under a name the API takes."""
-    schema = {"title": "list[Film]", "type": "array", "items": {"type": "string"}}
-    server = serve('["Alien"]')
+    known = {"type": "array", "items": {"type": "string"}, "minItems": 1}
+    films = {**known, "uniqueItems": True}
+    form = {"type": "object", "required": ["films"], "additionalProperties": False}
+    schema = {"title": "list[Film]", **form, "properties": {"films": films}}
+    server = serve('{"films": ["Alien"]}')
     options = ChatOptions(output_schema=schema)
     ask(ChatClient.create(server.model()).prompt("?").options(options))
 
     assert server.requests[0]["text"]["format"] == {
         "type": "json_schema",
         "name": "list_Film",
-        "schema": schema,
+        "schema": {**form, "properties": {"films": known}},
         "strict": True,
     }
 
@@ -1022,6 +1053,18 @@ def test_tools_say_whether_they_are_strict() -> None:
     assert [t["strict"] for t in options_of(tool_callbacks=tools)["tools"]] == [False, True, False]
     strict = options_of(tool_callbacks=(*tools, opened), strict_tools=True)["tools"]
     assert [t["strict"] for t in strict] == [True, True, False, False]
+
+
+def test_a_strict_tool_has_the_form_that_strict_mode_takes() -> None:
+    """What it does not know is left out, instead of refused."""
+    shell = tool_of()
+    known = {**shell.definition.input_schema, "properties": {"a": {"type": "string"}}}
+    known["required"] = ["a"]
+    linked = {**known, "properties": {"a": {"type": "string", "format": "uri"}}}
+    shell.definition = ToolDefinition("open", "d", linked)
+    (sent,) = options_of(tool_callbacks=(shell,), strict_tools=True)["tools"]
+
+    assert (sent["strict"], sent["parameters"]) == (True, known)
 
 
 def test_tools_of_both_sides_are_offered() -> None:

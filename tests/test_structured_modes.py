@@ -10,7 +10,7 @@ from chatclient import ChatClient, ChatModel
 from chatclient.errors import UsageError
 from chatclient.model import OutputMode
 from chatclient.options import ChatOptions
-from chatclient.providers.anthropic import AnthropicChatModel
+from chatclient.providers.anthropic import AnthropicChatModel, AnthropicChatOptions
 from chatclient.providers.compatible import compatible_model
 from chatclient.providers.fallback import FallbackChatModel
 from chatclient.providers.gemini import GeminiChatModel
@@ -42,6 +42,10 @@ def openai(model: str = "gpt-5-mini") -> ChatModel:
     return OpenAIChatModel(model, api_key="k")
 
 
+def thinking(model: str) -> ChatModel:
+    return AnthropicChatModel(model, api_key="k", options=AnthropicChatOptions(thinking=2000))
+
+
 MODES: list[tuple[ChatModel, OutputMode, OutputMode]] = [
     (openai(), "schema", "schema"),
     (OpenAIResponsesChatModel("gpt-5-mini", api_key="k"), "schema", "schema"),
@@ -49,15 +53,17 @@ MODES: list[tuple[ChatModel, OutputMode, OutputMode]] = [
     (AnthropicChatModel("claude-opus-4-1-20250805", api_key="k"), "schema", "schema"),
     (AnthropicChatModel("claude-sonnet-4-20250514", api_key="k"), "tool", "tool"),
     (AnthropicChatModel("claude-3-7-sonnet-latest", api_key="k"), "tool", "tool"),
+    (thinking("claude-3-7-sonnet-latest"), "instructions", "instructions"),
+    (thinking("claude-sonnet-4-5"), "schema", "schema"),
     (GeminiChatModel("gemini-3-pro", api_key="k"), "schema", "schema"),
     (GeminiChatModel("gemini-2.5-flash", api_key="k"), "schema", "tool"),
     (OllamaChatModel("qwen3"), "schema", "tool"),
     (LocalChatModel(), "schema", "tool"),
     (preset("groq"), "schema", "tool"),
-    (preset("deepseek"), "tool", "tool"),
+    (preset("deepseek"), "instructions", "instructions"),
     (FallbackChatModel(openai(), preset("groq")), "schema", "tool"),
     (RecordingModel(preset("groq"), Recording()), "schema", "tool"),
-    (FallbackChatModel(preset("deepseek"), openai()), "tool", "tool"),
+    (FallbackChatModel(preset("deepseek"), openai()), "instructions", "instructions"),
 ]
 
 

@@ -53,6 +53,7 @@ from chatclient.providers.openai_responses import (
 )
 from chatclient.providers.openai_responses_stream import StreamDecoder, decode_response
 from chatclient.providers.sse import ServerSentEventDecoder
+from chatclient.schemas import strict_form
 from chatclient.tool import ToolContext, ToolDefinition, ToolMetadata, ToolResult
 from chatclient.values import EMPTY, FrozenDict
 
@@ -548,8 +549,8 @@ def without_nulls(value: Any) -> Any:
 
 def same_format(body: Json, again: Json) -> bool:
     one, two = ((b.get("text") or {}).get("format") or {} for b in (body, again))
-    # A schema's title is what the format is called.
-    schemas = [{**form.get("schema", {}), "title": ""} for form in (one, two)]
+    # What strict mode does not want, or in another order, is not missed.
+    schemas = [(s := form.get("schema", {})) and (strict_form(s) or s) for form in (one, two)]
     return schemas[0] == schemas[1] and all(one.get(k) == two.get(k) for k in ("type", "name"))
 
 

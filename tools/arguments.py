@@ -16,7 +16,8 @@ from pydantic_core import CoreSchema, SchemaError, to_json
 
 from chatclient.errors import ToolDefinitionError
 from chatclient.json import loads
-from chatclient.tools.generation import JsonSchema, schema_of
+from chatclient.schemas import JsonSchema
+from chatclient.tools.generation import schema_of
 from chatclient.tools.parameters import MISSING, Parameter, metadata_of
 
 PYDANTIC_ERRORS = (

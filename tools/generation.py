@@ -8,40 +8,15 @@ of dates and durations, files that must exist, and numbers or years beyond what 
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Mapping
+from typing import Any
 
 from pydantic import TypeAdapter
 from pydantic.errors import PydanticInvalidForJsonSchema
 from pydantic.json_schema import GenerateJsonSchema, JsonRef, JsonSchemaWarningKind
 
+from chatclient.schemas import JsonSchema, changed_within
 from chatclient.tools.docstring import parse_docstring
-
-JsonSchema: TypeAlias = dict[str, Any]
-
-# --- walking --------------------------------------------------------------------------------
-
-_SCHEMAS_BY_NAME = frozenset({"$defs", "properties", "patternProperties", "dependentSchemas"})
-_SCHEMAS_IN_LIST = frozenset({"anyOf", "oneOf", "allOf", "prefixItems"})
-_SCHEMA = frozenset({"items", "additionalProperties", "propertyNames", "contains", "not"})
-
-
-def changed_within(
-    schema: Mapping[str, Any], change: Callable[[JsonSchema], JsonSchema]
-) -> JsonSchema:
-    """Return *schema* with every schema directly inside it changed; defaults and enums are data."""
-    return {key: _changed(key, value, change) for key, value in schema.items()}
-
-
-def _changed(key: str, value: Any, change: Callable[[JsonSchema], JsonSchema]) -> Any:
-    if key in _SCHEMAS_BY_NAME:
-        return {name: change(schema) for name, schema in value.items()}
-    if key in _SCHEMAS_IN_LIST:
-        return [change(schema) for schema in value]
-    return change(value) if key in _SCHEMA and isinstance(value, dict) else value
-
-
-# --- generating -----------------------------------------------------------------------------
 
 
 def schema_of(adapter: TypeAdapter[Any]) -> JsonSchema:

@@ -13,11 +13,12 @@ from typing import Any, NotRequired, Self, TypeVar
 from pydantic import TypeAdapter
 
 from chatclient.errors import ToolDefinitionError, ToolUsageError
+from chatclient.schemas import JsonSchema, strict_form
 from chatclient.tool import ToolContext
 from chatclient.tools.arguments import PYDANTIC_ERRORS, arguments_of, typed_dict
 from chatclient.tools.binding import ArgumentReader, Validate
 from chatclient.tools.docstring import parse_docstring
-from chatclient.tools.generation import JsonSchema, schema_of
+from chatclient.tools.generation import schema_of
 from chatclient.tools.naming import check_tool_name, describe_name, sanitise_tool_name
 from chatclient.tools.parameters import (
     MISSING,
@@ -30,7 +31,6 @@ from chatclient.tools.parameters import (
     returns_nothing,
 )
 from chatclient.tools.repair import repair_value
-from chatclient.tools.strict import strict_form
 from chatclient.values import EMPTY, FrozenDict, deep_frozen
 
 __all__ = [

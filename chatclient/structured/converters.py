@@ -11,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from chatclient.errors import EntityError, UsageError
 from chatclient.json import loads
+from chatclient.schemas import JsonSchema, strict_form
 from chatclient.structured.cleaning import (
     Cleaner,
     answer_so_far,
@@ -22,9 +23,8 @@ from chatclient.structured.cleaning import (
 from chatclient.structured.partial import NOTHING, partial_value
 from chatclient.tools.arguments import PYDANTIC_ERRORS, typed_dict
 from chatclient.tools.binding import problems
-from chatclient.tools.generation import JsonSchema, schema_of
+from chatclient.tools.generation import schema_of
 from chatclient.tools.repair import repair_json, repair_value
-from chatclient.tools.strict import strict_form
 from chatclient.values import deep_frozen
 
 T = TypeVar("T")

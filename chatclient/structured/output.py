@@ -90,7 +90,10 @@ class StructuredOutput(Generic[T]):
         native: Any = bool(default) if self.native is None else self.native
         if not native or self.converter.json_schema is None:
             return "instructions"
-        mode: OutputMode = model.output_mode(options) if native is True else native
+        mode: OutputMode = native
+        if native is True:
+            schema = self.converter.json_schema
+            mode = model.output_mode(options.mutate(output_schema=schema))
         if mode == "tool" and options.tool_choice == "none":
             return "instructions"
         return mode

@@ -1,9 +1,79 @@
-"""The strict form of a JSON Schema, which a provider can hold its model to."""
+"""JSON Schemas as data: what lies inside them, and the strict form that providers can enforce."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeAlias
 
-from chatclient.tools.generation import changed_within
+JsonSchema: TypeAlias = dict[str, Any]
+
+# --- walking --------------------------------------------------------------------------------
+
+_SCHEMAS_BY_NAME = frozenset({"$defs", "properties", "patternProperties", "dependentSchemas"})
+_SCHEMAS_IN_LIST = frozenset({"anyOf", "oneOf", "allOf", "prefixItems"})
+_SCHEMA = frozenset({"items", "additionalProperties", "propertyNames", "contains", "not"})
+
+
+def changed_within(
+    schema: Mapping[str, Any], change: Callable[[JsonSchema], JsonSchema]
+) -> JsonSchema:
+    """Return *schema* with every schema directly inside it changed; defaults and enums are data."""
+    return {key: _changed(key, value, change) for key, value in schema.items()}
+
+
+def _changed(key: str, value: Any, change: Callable[[JsonSchema], JsonSchema]) -> Any:
+    if key in _SCHEMAS_BY_NAME:
+        return {name: change(schema) for name, schema in value.items()}
+    if key in _SCHEMAS_IN_LIST:
+        return [change(schema) for schema in value]
+    return change(value) if key in _SCHEMA and isinstance(value, dict) else value
+
+
+def schemas_within(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield every schema directly inside *schema*; those that are just true or false are none."""
+    for key, value in schema.items():
+        if key in _SCHEMAS_BY_NAME:
+            found: Iterable[Any] = value.values()
+        elif key in _SCHEMAS_IN_LIST:
+            found = value
+        else:
+            found = (value,) if key in _SCHEMA else ()
+        yield from (each for each in found if isinstance(each, Mapping))
+
+
+def has_open_object(schema: Mapping[str, Any]) -> bool:
+    """Return whether some object in *schema* may have keys that it does not name.
+
+    One that names some and does not say whether there may be others is not meant to have them.
+    """
+    named = "properties" in schema
+    is_object = named or "object" in _kinds(schema)
+    is_open = is_object and schema.get("additionalProperties", not named) is not False
+    if is_open or "patternProperties" in schema:
+        return True
+    return any(map(has_open_object, schemas_within(schema)))
+
+
+def is_recursive(schema: Mapping[str, Any]) -> bool:
+    """Return whether *schema* contains itself, or one of its definitions does."""
+    definitions: Mapping[str, Any] = schema.get("$defs", {})
+    left = {f"#/$defs/{name}": _references(each) for name, each in definitions.items()}
+    while finite := [name for name, named in left.items() if named.isdisjoint(left)]:
+        for name in finite:
+            del left[name]
+    return bool(left) or "#" in _references(schema)
+
+
+def _references(schema: Mapping[str, Any]) -> set[str]:
+    """Return what *schema* refers to, at every depth."""
+    found = {schema["$ref"]} if "$ref" in schema else set()
+    return found.union(*map(_references, schemas_within(schema)))
+
+
+def _kinds(schema: Mapping[str, Any]) -> list[str]:
+    said: str | list[str] = schema.get("type", [])
+    return [said] if isinstance(said, str) else said
+
+
+# --- the strict form ------------------------------------------------------------------------
 
 # What OpenAI's structured outputs know; anything else in a schema is refused there, so it is left
 # out. https://platform.openai.com/docs/guides/structured-outputs#supported-schemas
@@ -22,7 +92,9 @@ _FORMATS = frozenset(
     }
 )
 # Without these a schema would say something else, not just less.
-_INEXPRESSIBLE = frozenset({"allOf", "not", "if", "patternProperties", "dependentSchemas"})
+_INEXPRESSIBLE = frozenset(
+    {"allOf", "not", "if", "patternProperties", "dependentSchemas", "definitions"}
+)
 
 
 class _NoStrictFormError(Exception):
@@ -45,8 +117,8 @@ def strict_form(schema: Mapping[str, Any]) -> dict[str, Any] | None:
         return None
 
 
-def _strict(schema: Mapping[str, Any]) -> dict[str, Any]:
-    if not _INEXPRESSIBLE.isdisjoint(schema):
+def _strict(schema: Mapping[str, Any] | bool) -> dict[str, Any]:  # noqa: FBT001 - as JSON has it
+    if isinstance(schema, bool) or not _INEXPRESSIBLE.isdisjoint(schema):
         raise _NoStrictFormError
     result = changed_within(_alternatives(schema), _strict)
     result = {key: value for key, value in result.items() if key in _KEYWORDS}
@@ -57,11 +129,6 @@ def _strict(schema: Mapping[str, Any]) -> dict[str, Any]:
     elif _is_open(result):
         raise _NoStrictFormError
     return _apart(result)
-
-
-def _kinds(schema: Mapping[str, Any]) -> list[str]:
-    said: str | list[str] = schema.get("type", [])
-    return [said] if isinstance(said, str) else said
 
 
 def _alternatives(schema: Mapping[str, Any]) -> dict[str, Any]:
