@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from chatclient.advisors.holding import HeldBack
@@ -187,7 +187,7 @@ class OutputGuardrailAdvisor:
             if failures.add(guardrail, result):
                 break
             if result.text is not None:
-                answer = _rewritten(answer, result.text)
+                answer = answer.with_text(result.text)
         failures.raise_if_any(answer)
         return answer
 
@@ -237,12 +237,6 @@ async def _passed(
     if rewritten:
         await runtime.emit(TextDelta(answer.text))
     return response.mutate(chat_response=answer)
-
-
-def _rewritten(answer: ChatResponse, text: str) -> ChatResponse:
-    first, *others = answer.generations or ChatResponse.of("").generations
-    first = replace(first, output=first.output.mutate(text=text))
-    return replace(answer, generations=(first, *others))
 
 
 def _reprompted(sent: ChatClientRequest, answer: ChatResponse, text: str) -> ChatClientRequest:

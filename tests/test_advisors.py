@@ -291,3 +291,20 @@ def test_an_answer_of_an_advisors_own_keeps_what_earlier_rounds_left(ask: Ask) -
 
     assert result.text == "enough"
     assert result.response.context["rounds"] == 1
+
+
+def test_an_advisor_may_reword_every_round_of_a_tool_loop(ask: Ask) -> None:
+    """Other words are all that changes: tools still run, and usage and reason are still told."""
+
+    async def shout(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        response = await call_next(request)
+        return response.mutate(chat_response=response.chat_response.with_text(str.upper))
+
+    model = ScriptedModel(["let me see", call("ping")], "done")
+    client = ChatClient.builder(model).default_advisors(shout).default_tools(ping).build()
+    asked = ask(client.prompt("x"))
+
+    answer = asked.response.chat_response
+    assert len(asked.executions) == 1
+    assert (answer.text, answer.finish_reason) == ("DONE", "stop")
+    assert answer.usage.total_tokens == 30
