@@ -9,6 +9,8 @@ from typing import Any, Protocol, Self, TypeVar, overload
 from chatclient.advisors.tool_calling import PENDING_TURN, TOOL_EXECUTIONS
 from chatclient.chain import ChatClientResponse
 from chatclient.errors import UsageError
+from chatclient.exchange import messages_in, new_messages_in, round_responses_in
+from chatclient.messages import Message
 from chatclient.response import ChatResponse
 from chatclient.runtime import Runtime, drive
 from chatclient.structured import ResponseEntity, StructuredOutput, StructuredOutputConverter
@@ -160,6 +162,23 @@ class CallResponse(PendingRequest):
         """Return every tool call that was run for this answer, in order."""
         return executions_in(self.chat_client_response())
 
+    def messages(self) -> tuple[Message, ...]:
+        """Return what the request carried, what was said on the way, and the answer.
+
+        Tool calls and their results are among them. System texts and the client's default
+        messages are not, and neither is what a memory showed: without a memory, these are the
+        `messages` of the next request.
+        """
+        return messages_in(self.chat_client_response())
+
+    def new_messages(self) -> tuple[Message, ...]:
+        """Return those of the messages that are this turn's: question, tool rounds, answer."""
+        return new_messages_in(self.chat_client_response())
+
+    def round_responses(self) -> tuple[ChatResponse, ...]:
+        """Return what the model answered, round by round, the last one among them."""
+        return round_responses_in(self.chat_client_response())
+
     def trail(self) -> Trail:
         """Return why the turn went as it did, round by round; `print` it."""
         return trail_of(self.chat_client_response())
@@ -256,6 +275,18 @@ class AsyncCallResponse(PendingRequest):
     async def tool_executions(self) -> tuple[ToolExecution, ...]:
         """Return every tool call that was run for this answer, in order."""
         return executions_in(await self.chat_client_response())
+
+    async def messages(self) -> tuple[Message, ...]:
+        """Return the messages of the conversation; see `CallResponse.messages`."""
+        return messages_in(await self.chat_client_response())
+
+    async def new_messages(self) -> tuple[Message, ...]:
+        """Return those of the messages that are this turn's: question, tool rounds, answer."""
+        return new_messages_in(await self.chat_client_response())
+
+    async def round_responses(self) -> tuple[ChatResponse, ...]:
+        """Return what the model answered, round by round, the last one among them."""
+        return round_responses_in(await self.chat_client_response())
 
     async def trail(self) -> Trail:
         """Return why the turn went as it did, round by round."""

@@ -9,7 +9,15 @@ from chatclient.answers import PendingRequest, executions_in, pending_in, trail_
 from chatclient.chain import ChatClientResponse
 from chatclient.errors import UsageError
 from chatclient.events import Done, ReasoningDelta, ReasoningSigned, TextDelta
-from chatclient.messages import AssistantMessage, Media, ProviderPart, Reasoning, ToolCall
+from chatclient.exchange import messages_in, new_messages_in, round_responses_in
+from chatclient.messages import (
+    AssistantMessage,
+    Media,
+    Message,
+    ProviderPart,
+    Reasoning,
+    ToolCall,
+)
 from chatclient.response import ChatResponse, Generation
 from chatclient.runtime import AsyncEvents, drive_stream
 from chatclient.structured import NOTHING, StructuredOutput, StructuredOutputConverter
@@ -77,6 +85,21 @@ class _Stream(PendingRequest):
     def tool_executions(self) -> tuple[ToolExecution, ...]:
         """Return every tool call that was run, once the stream has ended."""
         return executions_in(self.response)
+
+    def messages(self) -> tuple[Message, ...]:
+        """Return the messages of the conversation, once the stream has ended.
+
+        See `CallResponse.messages`.
+        """
+        return messages_in(self.response)
+
+    def new_messages(self) -> tuple[Message, ...]:
+        """Return those of the messages that are this turn's, once the stream has ended."""
+        return new_messages_in(self.response)
+
+    def round_responses(self) -> tuple[ChatResponse, ...]:
+        """Return what the model answered, round by round, once the stream has ended."""
+        return round_responses_in(self.response)
 
     def trail(self) -> Trail:
         """Return why the turn went as it did, once the stream has ended."""
