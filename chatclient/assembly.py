@@ -126,8 +126,12 @@ def with_options(
     """Return *spec* with more options, single ones checked against what the model knows.
 
     Raises:
-        UsageError: The model's provider has no such option.
+        UsageError: The model's provider has no such option, or *options* are none.
     """
+    given: object = options
+    if not isinstance(given, ChatOptions | None):
+        msg = f"options are given by name, like options(temperature=0.2), not as {given!r}"
+        raise UsageError(msg)
     if options is not None and options is not NO_OPTIONS:
         spec = spec.with_options(options)
     if values:

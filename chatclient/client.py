@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from chatclient.advisors.tool_calling import RESUME
 from chatclient.answers import AsyncCallResponse, CallResponse, pending_in
@@ -31,7 +31,7 @@ from chatclient.events import ToolProgress
 from chatclient.messages import Media, Message
 from chatclient.model import ChatModel
 from chatclient.observation import Observer
-from chatclient.options import ChatOptions
+from chatclient.options import ChatOptions, OptionValues
 from chatclient.prompt import Prompt
 from chatclient.providers.registry import chat_model
 from chatclient.runtime import BLOCKING, ON_LOOP, Runtime, within_callers_deadline
@@ -66,7 +66,11 @@ class ChatClient(Closeable):
     `ChatClient.builder(model)`, or `ChatClient.create(model)` when there is nothing to set.
     """
 
-    def __init__(self, engine: Engine, defaults: RequestSpec) -> None:
+    def __init__(self, engine: Engine, defaults: RequestSpec | None = None) -> None:
+        given: object = engine
+        if not isinstance(given, Engine) or defaults is None:
+            msg = "a client is made by ChatClient.create(model), or by ChatClient.builder(model)"
+            raise UsageError(msg)
         self._engine = engine
         self._defaults = defaults
         self._chain = build_chain(engine, defaults)
@@ -304,7 +308,9 @@ class ChatClientBuilder:
         """Add messages that every conversation begins with."""
         return self._with(self._spec.with_messages(messages))
 
-    def default_options(self, options: ChatOptions | None = None, /, **values: Any) -> Self:
+    def default_options(
+        self, options: ChatOptions | None = None, /, **values: Unpack[OptionValues]
+    ) -> Self:
         """Set options of every request; see `ChatClientRequestSpec.options`."""
         return self._with(with_options(self._engine, self._spec, options, values))
 
@@ -434,15 +440,18 @@ class ChatClientRequestSpec:
         """Add messages between the system text and the user text."""
         return self._with(self._spec.with_messages(messages))
 
-    def options(self, options: ChatOptions | None = None, /, **values: Any) -> Self:
+    def options(
+        self, options: ChatOptions | None = None, /, **values: Unpack[OptionValues]
+    ) -> Self:
         """Set options over those set before.
 
         Args:
             options: Options of the model's provider, or common ones.
-            **values: Single options by name, such as `temperature=0.2`.
+            **values: Single options by name, such as `temperature=0.2`. Options that only one
+                provider has will do as well, but type checkers know them in its own class only.
 
         Raises:
-            UsageError: The model's provider has no such option.
+            UsageError: The model's provider has no such option, or *options* are none.
         """
         return self._with(with_options(self._client._engine, self._spec, options, values))
 

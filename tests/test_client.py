@@ -425,7 +425,28 @@ def test_unknown_options_are_refused() -> None:
     client = ChatClient.create(ScriptedModel("never"))
 
     with pytest.raises(UsageError, match="'temprature'"):
-        client.prompt("Hi").options(temprature=0.2)
+        client.prompt("Hi").options(temprature=0.2)  # type: ignore[call-arg]
+    with pytest.raises(UsageError, match="'temprature'"):
+        client.mutate().default_options(temprature=0.2)  # type: ignore[call-arg]
+
+
+def test_options_are_given_by_name_or_as_options() -> None:
+    """A mapping in their place is refused with the mend."""
+    values: Any = {"temperature": 0.2}
+    client = ChatClient.create(ScriptedModel("never"))
+
+    with pytest.raises(UsageError, match="given by name"):
+        client.prompt("Hi").options(values)
+    with pytest.raises(UsageError, match="given by name"):
+        client.mutate().default_options(values)
+
+
+def test_a_client_is_not_made_by_its_class() -> None:
+    """Who tries is told how."""
+    model: Any = ScriptedModel("never")
+
+    with pytest.raises(UsageError, match=r"ChatClient\.create\(model\)"):
+        ChatClient(model)
 
 
 def test_messages_have_to_be_messages() -> None:
