@@ -18,6 +18,7 @@ from chatclient.chain import (
 )
 from chatclient.closing import Closeable
 from chatclient.errors import ToolDefinitionError, UsageError
+from chatclient.instructions import SystemRequest
 from chatclient.messages import Message, SystemMessage
 from chatclient.model import ChatModel
 from chatclient.observation import Observer
@@ -115,6 +116,31 @@ def draw_chain(chain: AdvisorChain) -> str:
     if len(indent) > 4:  # noqa: PLR2004 - inside the box
         lines.append("    end")
     return "\n".join(lines)
+
+
+# --- texts ----------------------------------------------------------------------------------
+
+
+async def with_system_text(spec: RequestSpec, runtime: Runtime) -> RequestSpec:
+    """Return *spec* with the system text that its function writes, if it has one.
+
+    Raises:
+        UsageError: The function returned no text.
+    """
+    written = spec.written_system
+    if written is None:
+        return spec
+    arguments: list[SystemRequest] = []
+    if written.wants_request:
+        said = spec.messages_beside_system()
+        conversation_id = spec.advisor_params.get(CONVERSATION_ID)
+        arguments = [SystemRequest(said, conversation_id, spec.tool_context, spec.advisor_params)]
+    text = await runtime.invoke(written.function, *arguments)
+    if not isinstance(text, str):
+        name = getattr(written.function, "__name__", repr(written.function))
+        msg = f"{name} has to return the system text, and returned {text!r}"
+        raise UsageError(msg)
+    return replace(spec, system=replace(spec.system, text=text), written_system=None)
 
 
 # --- options and tools ----------------------------------------------------------------------

@@ -16,6 +16,7 @@ from chatclient.assembly import (
     draw_chain,
     static_options,
     with_options,
+    with_system_text,
 )
 from chatclient.chain import (
     DEFAULT_MESSAGES,
@@ -28,6 +29,7 @@ from chatclient.closing import Closeable
 from chatclient.entities import prompt_for_entity, with_output_advisors
 from chatclient.errors import UsageError
 from chatclient.events import ToolProgress
+from chatclient.instructions import SystemFunction
 from chatclient.messages import Media, Message
 from chatclient.model import ChatModel
 from chatclient.observation import Observer
@@ -35,7 +37,7 @@ from chatclient.options import ChatOptions, OptionValues
 from chatclient.prompt import Prompt
 from chatclient.providers.registry import chat_model
 from chatclient.runtime import BLOCKING, ON_LOOP, Runtime, within_callers_deadline
-from chatclient.spec import RequestSpec, TextSpec
+from chatclient.spec import RequestSpec, TextSpec, refuse_no_text
 from chatclient.streams import AsyncStreamResponse, StreamResponse
 from chatclient.structured import StructuredOutput
 from chatclient.template import TemplateRenderer
@@ -162,15 +164,17 @@ class ChatClient(Closeable):
                 client's; or nothing, for requests built step by step.
 
         Raises:
-            UsageError: The text is blank.
+            UsageError: The text is blank, or none.
+            TypeError: One of the messages is none.
         """
         request = ChatClientRequestSpec(self, self._defaults)
         if prompt is None:
             return request
-        if isinstance(prompt, str):
-            return request.user(prompt)
         if isinstance(prompt, Prompt):
             return request.messages(prompt.messages).options(prompt.options)
+        if isinstance(prompt, str):
+            return request.user(prompt)
+        refuse_no_text(prompt, Message, Iterable)
         return request.messages(prompt)
 
     def resume(self, turn: PendingTurn | str, decisions: Decisions) -> "ChatClientRequestSpec":
@@ -194,7 +198,13 @@ class ChatClient(Closeable):
         if turn.conversation_id is not None:
             params[CONVERSATION_ID] = turn.conversation_id
         # The turn's messages hold the system and user texts already, rendered.
-        spec = replace(self._defaults, system=TextSpec(), user=TextSpec(), messages=turn.messages)
+        spec = replace(
+            self._defaults,
+            system=TextSpec(),
+            written_system=None,
+            user=TextSpec(),
+            messages=turn.messages,
+        )
         return ChatClientRequestSpec(self, spec).advisor_params(params)
 
     def as_tool(
@@ -263,6 +273,8 @@ class ChatClient(Closeable):
         runtime = within_callers_deadline(runtime)
         if spec.deadline is not None:
             runtime = runtime.with_deadline(spec.deadline)
+        if spec.written_system is not None:
+            spec = await with_system_text(spec, runtime)
         messages = spec.build_messages()
         options, context = self._options, spec.advisor_params
         if options is None or not spec.has_same_options(self._defaults):
@@ -285,7 +297,7 @@ class ChatClientBuilder:
 
     def default_system(
         self,
-        text: str | None = None,
+        text: str | SystemFunction | None = None,
         *,
         params: Mapping[str, Any] | None = None,
         metadata: Mapping[str, Any] | None = None,
@@ -396,7 +408,7 @@ class ChatClientRequestSpec:
 
     def system(
         self,
-        text: str | None = None,
+        text: str | SystemFunction | None = None,
         *,
         params: Mapping[str, Any] | None = None,
         metadata: Mapping[str, Any] | None = None,
@@ -405,12 +417,13 @@ class ChatClientRequestSpec:
 
         Args:
             text: Goes first in the conversation, in place of the default text. A template when
-                there are params, otherwise sent as it is.
+                there are params, otherwise sent as it is. Or a function, plain or asynchronous,
+                that returns it anew whenever the request is sent; it may take a `SystemRequest`.
             params: Values for the template's placeholders, added to those already set.
             metadata: For the application, not sent.
 
         Raises:
-            UsageError: The text is blank.
+            UsageError: The text is blank, or none.
         """
         return self._with(self._spec.with_system(text, params, metadata))
 
@@ -432,7 +445,7 @@ class ChatClientRequestSpec:
             metadata: For the application, not sent.
 
         Raises:
-            UsageError: The text is blank.
+            UsageError: The text is blank, or none.
         """
         return self._with(self._spec.with_user(text, params, media, metadata))
 
