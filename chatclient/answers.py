@@ -123,7 +123,8 @@ class CallResponse(PendingRequest):
 
         Args:
             kind: A pydantic model, dataclass, `TypedDict`, `NamedTuple`, enum, primitive,
-                `Literal`, union, `list[...]`, `dict[...]`, or a `StructuredOutputConverter`.
+                `Literal`, union, `list[...]`, `dict[...]`, a `StructuredOutputConverter`, or a
+                JSON Schema as a mapping, for plain data.
             native: Whether the provider is to hold its model to the type's schema; without, the
                 model is told in words. True chooses the model's best way: `"schema"` or `"tool"`.
             validate: Whether the model is asked again, up to three times in all, when its answer

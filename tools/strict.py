@@ -45,8 +45,8 @@ def strict_form(schema: Mapping[str, Any]) -> dict[str, Any] | None:
         return None
 
 
-def _strict(schema: Mapping[str, Any]) -> dict[str, Any]:
-    if not _INEXPRESSIBLE.isdisjoint(schema):
+def _strict(schema: Mapping[str, Any] | bool) -> dict[str, Any]:  # noqa: FBT001 - a schema may be True
+    if isinstance(schema, bool) or not _INEXPRESSIBLE.isdisjoint(schema):
         raise _NoStrictFormError
     result = changed_within(_alternatives(schema), _strict)
     result = {key: value for key, value in result.items() if key in _KEYWORDS}
