@@ -14,7 +14,7 @@ from chatclient.messages import Message
 from chatclient.response import ChatResponse
 from chatclient.runtime import Runtime, drive
 from chatclient.structured import ResponseEntity, StructuredOutput, StructuredOutputConverter
-from chatclient.structured.converters import converter_of
+from chatclient.structured.converters import converter_of, entity_error
 from chatclient.structured.output import Native, entity_in
 from chatclient.tools import PendingTurn, ToolExecution
 from chatclient.trail import Trail
@@ -135,7 +135,7 @@ class CallResponse(PendingRequest):
             UsageError: The type has no JSON Schema.
         """
         output = StructuredOutput(self._converter_of(kind), native, validate)
-        return entity_in(self._ask(output), output.converter)
+        return entity_of(self._ask(output), output.converter)
 
     @overload
     def response_entity(
@@ -157,7 +157,7 @@ class CallResponse(PendingRequest):
         """Return the answer as `entity` does, with the response that it was read from."""
         output = StructuredOutput(self._converter_of(kind), native, validate)
         response = self._ask(output)
-        return ResponseEntity(response.chat_response, entity_in(response, output.converter))
+        return ResponseEntity(response.chat_response, entity_of(response, output.converter))
 
     def tool_executions(self) -> tuple[ToolExecution, ...]:
         """Return every tool call that was run for this answer, in order."""
@@ -249,7 +249,7 @@ class AsyncCallResponse(PendingRequest):
     ) -> Any:
         """Return the answer as a value of a type; see `CallResponse.entity`."""
         output = StructuredOutput(self._converter_of(kind), native, validate)
-        return entity_in(await self._ask(output), output.converter)
+        return entity_of(await self._ask(output), output.converter)
 
     @overload
     async def response_entity(
@@ -271,7 +271,7 @@ class AsyncCallResponse(PendingRequest):
         """Return the answer as `entity` does, with the response that it was read from."""
         output = StructuredOutput(self._converter_of(kind), native, validate)
         response = await self._ask(output)
-        return ResponseEntity(response.chat_response, entity_in(response, output.converter))
+        return ResponseEntity(response.chat_response, entity_of(response, output.converter))
 
     async def tool_executions(self) -> tuple[ToolExecution, ...]:
         """Return every tool call that was run for this answer, in order."""
@@ -316,3 +316,26 @@ def pending_in(response: ChatClientResponse) -> PendingTurn | None:
     """Return the suspended turn that the loop left in a response's context."""
     pending: PendingTurn | None = response.context.get(PENDING_TURN)
     return pending
+
+
+def entity_of(response: ChatClientResponse, converter: StructuredOutputConverter[T]) -> T:
+    """Return the value in *response*.
+
+    Raises:
+        EntityError: The turn waits for approvals, or its answer is not what was asked for.
+    """
+    refuse_waiting(response)
+    return entity_in(response, converter)
+
+
+def refuse_waiting(response: ChatClientResponse) -> None:
+    """Refuse to read a value from a turn that waits for approvals.
+
+    Raises:
+        EntityError: It does.
+    """
+    if pending_in(response) is not None:
+        hint = "the turn waits for approval; see pending_turn(), and go on with client.resume()"
+        error = entity_error("answer yet", response.chat_response.text, [hint])
+        error.response = response.chat_response
+        raise error

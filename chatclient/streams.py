@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from dataclasses import replace
 from typing import Any, Self, TypeVar, overload
 
-from chatclient.answers import PendingRequest, executions_in, pending_in, trail_of
+from chatclient.answers import PendingRequest, executions_in, pending_in, refuse_waiting, trail_of
 from chatclient.chain import ChatClientResponse
 from chatclient.errors import UsageError
 from chatclient.events import Done, ReasoningDelta, ReasoningSigned, TextDelta
@@ -123,6 +123,16 @@ class _Stream(PendingRequest):
         unsaid = [TextDelta(text)] if text and not spoken else []
         return [*unsaid, Done(response.chat_response)]
 
+    def _entity_of(self, converter: StructuredOutputConverter[T]) -> Convert[T]:
+        entities = PartialEntities(converter)
+
+        def take(event: Any) -> T:
+            if type(event) is Done:
+                refuse_waiting(self.response)
+            return entities.take(event)
+
+        return take
+
     def _client_chunk_of(self, event: Any) -> ChatClientResponse:
         chunk: Any = _chunk_of(event)
         if chunk is NOTHING:
@@ -192,7 +202,7 @@ class StreamResponse(_Stream):
             EntityError: (at the end) the answer is not what was asked for.
         """
         output = StructuredOutput(self._converter_of(kind), native, validate, streamed=True)
-        return self._pieces(PartialEntities(output.converter).take, output)
+        return self._pieces(self._entity_of(output.converter), output)
 
     def _pieces(
         self, convert: Convert[T], output: StructuredOutput[Any] | None = None
@@ -269,7 +279,7 @@ class AsyncStreamResponse(_Stream):
     ) -> "AsyncPieces[Any]":
         """Return an iterator over partial values of a type; see `StreamResponse.entity`."""
         output = StructuredOutput(self._converter_of(kind), native, validate, streamed=True)
-        return self._pieces(PartialEntities(output.converter).take, output)
+        return self._pieces(self._entity_of(output.converter), output)
 
     def _pieces(
         self, convert: Convert[T], output: StructuredOutput[Any] | None = None
