@@ -57,7 +57,7 @@ def build_chain(engine: Engine, spec: RequestSpec) -> AdvisorChain:
     """Return the chain of *spec*, with a tool loop unless it has one or wants none.
 
     Raises:
-        UsageError: Two advisors want to run the tool loop.
+        UsageError: Two advisors want to run the tool loop, or share one memory.
     """
     advisors = list(spec.advisors)
     loops = [advisor for advisor in advisors if is_tool_calling(advisor)]
@@ -65,12 +65,32 @@ def build_chain(engine: Engine, spec: RequestSpec) -> AdvisorChain:
         names = ", ".join(f"{name_of(loop)} (order {order_of(loop)})" for loop in loops)
         msg = f"only one advisor can run the tool loop, but there are {len(loops)}: {names}"
         raise UsageError(msg)
+    _refuse_shared_memory([advisor for advisor in advisors if is_memory(advisor)])
     if not loops and spec.tool_calling:
         loops = [ToolCallingAdvisor(engine.manager)]
         advisors.append(loops[0])
     for loop in loops:
         advisors = _around_memory(engine, loop, sorted(advisors, key=order_of))
     return AdvisorChain(advisors, engine.model)
+
+
+def _refuse_shared_memory(advisors: Sequence[Advisor]) -> None:
+    """Refuse advisors that would keep each turn in the same place, and send it, twice.
+
+    Raises:
+        UsageError: There are two.
+    """
+    kept: dict[int, Advisor] = {}
+    for advisor in advisors:
+        memory = getattr(advisor, "memory", advisor)
+        place = id(getattr(memory, "repository", memory))
+        if place in kept:
+            msg = (
+                f"{name_of(kept[place])} and {name_of(advisor)} share one memory: each turn would"
+                " be kept and sent twice; leave one of them out"
+            )
+            raise UsageError(msg)
+        kept[place] = advisor
 
 
 def _around_memory(engine: Engine, loop: Advisor, advisors: list[Advisor]) -> list[Advisor]:
