@@ -6,7 +6,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Self
 
-from chatclient.chain import Advisor
+from chatclient.chain import Advisor, is_advisor
 from chatclient.errors import UsageError
 from chatclient.instructions import SystemFunction, WrittenSystem
 from chatclient.messages import Media, Message, SystemMessage, UserMessage, as_messages
@@ -167,7 +167,7 @@ class RequestSpec:
             else:
                 flat.append(advisor)
         for advisor in flat:
-            if isinstance(advisor, type) or not callable(advisor):
+            if not is_advisor(advisor):
                 msg = f"{advisor!r} is no advisor: it cannot be called with (request, call_next)"
                 raise TypeError(msg)
         return replace(
