@@ -145,11 +145,11 @@ class Advisor(Protocol):
         ...
 
 
-def is_advisor(value: object) -> bool:
+def is_advisor(value: Any) -> bool:
     """Return whether *value* can be called with a request and the rest of the chain."""
     if isinstance(value, type) or not callable(value):
         return False
-    function: object = value if isinstance(value, FunctionType) else type(value).__call__
+    function: Any = value if isinstance(value, FunctionType) else type(value).__call__
     bound = function is not value
     if isinstance(value, MethodType):
         function = value.__func__

@@ -352,7 +352,13 @@ def test_an_advisor_may_take_more_than_it_is_given(ask: Ask) -> None:
         async def advise(self, request: Any, call_next: Next) -> ChatClientResponse:
             return await call_next(request)
 
-    advisors = [defaults, optional, variable, Holder().advise, partial(defaults, label="x")]
+    advisors: list[Any] = [
+        defaults,
+        optional,
+        variable,
+        Holder().advise,
+        partial(defaults, label="x"),
+    ]
     client = ChatClient.builder(ScriptedModel("ok")).default_advisors(advisors).build()
 
     assert ask(client.prompt("x")).text == "ok"

@@ -797,7 +797,7 @@ def test_a_memory_is_there_once(way: str, order: int) -> None:
     """Two advisors on one memory would keep and send each turn twice; the client is refused."""
     memory = MessageWindowChatMemory()
     first = MessageChatMemoryAdvisor(memory, order=order)
-    others = {
+    others: dict[str, Advisor] = {
         "twice": first,
         "one memory": PromptChatMemoryAdvisor(memory),
         "one repository": MessageChatMemoryAdvisor(MessageWindowChatMemory(memory.repository)),
