@@ -1,8 +1,9 @@
 """Checks what goes to the model and what comes back, and may ask for something better."""
 
+import inspect
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from chatclient.advisors.holding import HeldBack
@@ -67,8 +68,11 @@ class GuardrailResult:
 InputGuardrail = Callable[[ChatClientRequest], Any]
 """Looks at a request and returns a `GuardrailResult`, or None for success; plain or async."""
 
-OutputGuardrail = Callable[[ChatResponse], Any]
-"""Looks at a response and returns a `GuardrailResult`, or None for success; plain or async."""
+OutputGuardrail = Callable[[ChatResponse], Any] | Callable[[ChatResponse, ChatClientRequest], Any]
+"""Looks at a response and returns a `GuardrailResult`, or None for success; plain or async.
+
+It may ask for the request as well. The context of that is what advisors found out for the answer:
+the documents that it rests on (`SOURCES`), the tools that were run."""
 
 _PASSED = GuardrailResult("success")
 
@@ -98,7 +102,7 @@ class InputGuardrailAdvisor:
         """
         failures = _Failures()
         for guardrail in self.guardrails:
-            result = await _asked(guardrail, request, request.runtime)
+            result = await _asked(guardrail, request.runtime, request)
             if result.outcome in ("retry", "reprompt"):
                 msg = f"input guardrail {_name(guardrail)!r} asks for another answer before any"
                 raise UsageError(msg)
@@ -142,6 +146,7 @@ class OutputGuardrailAdvisor:
             msg = f"max_retries counts further attempts, and cannot be {max_retries}"
             raise UsageError(msg)
         self.guardrails = guardrails
+        self._want_request = tuple(map(_wants_request, guardrails))
         self.max_retries = max_retries
         self.order = order
 
@@ -162,7 +167,7 @@ class OutputGuardrailAdvisor:
             response = response.mutate(chat_response=response.chat_response.with_usage(usage))
             if executions:
                 response = response.mutate(context={TOOL_EXECUTIONS: executions})
-            verdict = await self._judged(response.chat_response, request.runtime)
+            verdict = await self._judged(response, sent)
             if isinstance(verdict, ChatResponse):
                 return await _passed(response, verdict, held, request.runtime)
             await held.release(words=False)
@@ -174,20 +179,22 @@ class OutputGuardrailAdvisor:
         raise AssertionError  # pragma: no cover - the last attempt returns or raises
 
     async def _judged(
-        self, answer: ChatResponse, runtime: Runtime
+        self, response: ChatClientResponse, sent: ChatClientRequest
     ) -> ChatResponse | tuple[OutputGuardrail, GuardrailResult]:
         """Return the answer as it passed, or who wants another one."""
+        answer = response.chat_response
         if answer.has_tool_calls() or answer.finish_reason == "return_direct":
             return answer  # no answer of the model's own
         failures = _Failures()
-        for guardrail in self.guardrails:
-            result = await _asked(guardrail, answer, runtime)
+        for guardrail, wants_request in zip(self.guardrails, self._want_request, strict=True):
+            more = [sent.mutate(context=response.context)] if wants_request else []
+            result = await _asked(guardrail, sent.runtime, answer, *more)
             if result.outcome in ("retry", "reprompt"):
                 return guardrail, result
             if failures.add(guardrail, result):
                 break
             if result.text is not None:
-                answer = _rewritten(answer, result.text)
+                answer = answer.with_text(result.text)
         failures.raise_if_any(answer)
         return answer
 
@@ -215,8 +222,13 @@ class _Failures:
             )
 
 
-async def _asked(guardrail: Callable[..., Any], about: Any, runtime: Runtime) -> GuardrailResult:
-    result = await runtime.invoke(guardrail, about)
+def _wants_request(guardrail: OutputGuardrail) -> bool:
+    parameters = inspect.signature(guardrail).parameters.values()
+    return len([each for each in parameters if each.default is each.empty]) > 1
+
+
+async def _asked(guardrail: Callable[..., Any], runtime: Runtime, *about: Any) -> GuardrailResult:
+    result = await runtime.invoke(guardrail, *about)
     if result is None:
         return _PASSED
     if not isinstance(result, GuardrailResult):
@@ -237,12 +249,6 @@ async def _passed(
     if rewritten:
         await runtime.emit(TextDelta(answer.text))
     return response.mutate(chat_response=answer)
-
-
-def _rewritten(answer: ChatResponse, text: str) -> ChatResponse:
-    first, *others = answer.generations or ChatResponse.of("").generations
-    first = replace(first, output=first.output.mutate(text=text))
-    return replace(answer, generations=(first, *others))
 
 
 def _reprompted(sent: ChatClientRequest, answer: ChatResponse, text: str) -> ChatClientRequest:

@@ -18,10 +18,11 @@ from chatclient.advisors.tool_calling import (
 )
 from chatclient.chain import DEFAULT_MESSAGES, ChatClientRequest, ChatClientResponse, Next
 from chatclient.errors import UsageError
+from chatclient.exchange import whole_answer
 from chatclient.memory.chat_memory import ChatMemory
 from chatclient.memory.conversation import begins_turn, says_something, without_system
 from chatclient.memory.repository import checked_id
-from chatclient.messages import AssistantMessage, Message, Part, SystemMessage
+from chatclient.messages import AssistantMessage, Message, SystemMessage
 from chatclient.operations import MemoryAccess
 from chatclient.prompt import Prompt
 from chatclient.response import ChatResponse
@@ -236,18 +237,8 @@ def answer_of(response: ChatResponse) -> AssistantMessage | None:
         return None
     if generations[0].finish_reason == "content_filter":
         return None
-    answer = generations[0].output
-    if generations[0].finish_reason == "return_direct" and len(generations) > 1:
-        answer = AssistantMessage(_joined([g.output for g in generations]))
-    return answer if says_something(answer) else None
-
-
-def _joined(messages: list[AssistantMessage]) -> list[Part]:
-    """Return the parts of *messages*, a blank line between each and the next."""
-    parts: list[Part] = list(messages[0].parts)
-    for message in messages[1:]:
-        parts += ["\n\n", *message.parts]
-    return parts
+    answer = whole_answer(response)
+    return answer if answer is not None and says_something(answer) else None
 
 
 def _last_turn(said: tuple[Message, ...]) -> int:

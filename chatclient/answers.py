@@ -9,10 +9,12 @@ from typing import Any, Protocol, Self, TypeVar, overload
 from chatclient.advisors.tool_calling import PENDING_TURN, TOOL_EXECUTIONS
 from chatclient.chain import ChatClientResponse
 from chatclient.errors import UsageError
+from chatclient.exchange import messages_in, new_messages_in, round_responses_in
+from chatclient.messages import Message
 from chatclient.response import ChatResponse
 from chatclient.runtime import Runtime, drive
 from chatclient.structured import ResponseEntity, StructuredOutput, StructuredOutputConverter
-from chatclient.structured.converters import converter_of
+from chatclient.structured.converters import converter_of, entity_error
 from chatclient.structured.output import Native, entity_in
 from chatclient.tools import PendingTurn, ToolExecution
 from chatclient.trail import Trail
@@ -121,7 +123,8 @@ class CallResponse(PendingRequest):
 
         Args:
             kind: A pydantic model, dataclass, `TypedDict`, `NamedTuple`, enum, primitive,
-                `Literal`, union, `list[...]`, `dict[...]`, or a `StructuredOutputConverter`.
+                `Literal`, union, `list[...]`, `dict[...]`, a `StructuredOutputConverter`, or a
+                JSON Schema as a mapping, for plain data.
             native: Whether the provider is to hold its model to the type's schema; without, the
                 model is told in words. True chooses the model's best way: `"schema"` or `"tool"`.
             validate: Whether the model is asked again, up to three times in all, when its answer
@@ -132,7 +135,7 @@ class CallResponse(PendingRequest):
             UsageError: The type has no JSON Schema.
         """
         output = StructuredOutput(self._converter_of(kind), native, validate)
-        return entity_in(self._ask(output), output.converter)
+        return entity_of(self._ask(output), output.converter)
 
     @overload
     def response_entity(
@@ -154,11 +157,28 @@ class CallResponse(PendingRequest):
         """Return the answer as `entity` does, with the response that it was read from."""
         output = StructuredOutput(self._converter_of(kind), native, validate)
         response = self._ask(output)
-        return ResponseEntity(response.chat_response, entity_in(response, output.converter))
+        return ResponseEntity(response.chat_response, entity_of(response, output.converter))
 
     def tool_executions(self) -> tuple[ToolExecution, ...]:
         """Return every tool call that was run for this answer, in order."""
         return executions_in(self.chat_client_response())
+
+    def messages(self) -> tuple[Message, ...]:
+        """Return what the request carried, what was said on the way, and the answer.
+
+        Tool calls and their results are among them. System texts and the client's default
+        messages are not, and neither is what a memory showed: without a memory, these are the
+        `messages` of the next request.
+        """
+        return messages_in(self.chat_client_response())
+
+    def new_messages(self) -> tuple[Message, ...]:
+        """Return those of the messages that are this turn's: question, tool rounds, answer."""
+        return new_messages_in(self.chat_client_response())
+
+    def round_responses(self) -> tuple[ChatResponse, ...]:
+        """Return what the model answered, round by round, the last one among them."""
+        return round_responses_in(self.chat_client_response())
 
     def trail(self) -> Trail:
         """Return why the turn went as it did, round by round; `print` it."""
@@ -229,7 +249,7 @@ class AsyncCallResponse(PendingRequest):
     ) -> Any:
         """Return the answer as a value of a type; see `CallResponse.entity`."""
         output = StructuredOutput(self._converter_of(kind), native, validate)
-        return entity_in(await self._ask(output), output.converter)
+        return entity_of(await self._ask(output), output.converter)
 
     @overload
     async def response_entity(
@@ -251,11 +271,23 @@ class AsyncCallResponse(PendingRequest):
         """Return the answer as `entity` does, with the response that it was read from."""
         output = StructuredOutput(self._converter_of(kind), native, validate)
         response = await self._ask(output)
-        return ResponseEntity(response.chat_response, entity_in(response, output.converter))
+        return ResponseEntity(response.chat_response, entity_of(response, output.converter))
 
     async def tool_executions(self) -> tuple[ToolExecution, ...]:
         """Return every tool call that was run for this answer, in order."""
         return executions_in(await self.chat_client_response())
+
+    async def messages(self) -> tuple[Message, ...]:
+        """Return the messages of the conversation; see `CallResponse.messages`."""
+        return messages_in(await self.chat_client_response())
+
+    async def new_messages(self) -> tuple[Message, ...]:
+        """Return those of the messages that are this turn's: question, tool rounds, answer."""
+        return new_messages_in(await self.chat_client_response())
+
+    async def round_responses(self) -> tuple[ChatResponse, ...]:
+        """Return what the model answered, round by round, the last one among them."""
+        return round_responses_in(await self.chat_client_response())
 
     async def trail(self) -> Trail:
         """Return why the turn went as it did, round by round."""
@@ -284,3 +316,26 @@ def pending_in(response: ChatClientResponse) -> PendingTurn | None:
     """Return the suspended turn that the loop left in a response's context."""
     pending: PendingTurn | None = response.context.get(PENDING_TURN)
     return pending
+
+
+def entity_of(response: ChatClientResponse, converter: StructuredOutputConverter[T]) -> T:
+    """Return the value in *response*.
+
+    Raises:
+        EntityError: The turn waits for approvals, or its answer is not what was asked for.
+    """
+    refuse_waiting(response)
+    return entity_in(response, converter)
+
+
+def refuse_waiting(response: ChatClientResponse) -> None:
+    """Refuse to read a value from a turn that waits for approvals.
+
+    Raises:
+        EntityError: It does.
+    """
+    if pending_in(response) is not None:
+        hint = "the turn waits for approval; see pending_turn(), and go on with client.resume()"
+        error = entity_error("answer yet", response.chat_response.text, [hint])
+        error.response = response.chat_response
+        raise error

@@ -18,6 +18,7 @@ from chatclient.chain import (
 )
 from chatclient.closing import Closeable
 from chatclient.errors import ToolDefinitionError, UsageError
+from chatclient.instructions import SystemRequest
 from chatclient.messages import Message, SystemMessage
 from chatclient.model import ChatModel
 from chatclient.observation import Observer
@@ -56,7 +57,7 @@ def build_chain(engine: Engine, spec: RequestSpec) -> AdvisorChain:
     """Return the chain of *spec*, with a tool loop unless it has one or wants none.
 
     Raises:
-        UsageError: Two advisors want to run the tool loop.
+        UsageError: Two advisors want to run the tool loop, or share one memory.
     """
     advisors = list(spec.advisors)
     loops = [advisor for advisor in advisors if is_tool_calling(advisor)]
@@ -64,12 +65,32 @@ def build_chain(engine: Engine, spec: RequestSpec) -> AdvisorChain:
         names = ", ".join(f"{name_of(loop)} (order {order_of(loop)})" for loop in loops)
         msg = f"only one advisor can run the tool loop, but there are {len(loops)}: {names}"
         raise UsageError(msg)
+    _refuse_shared_memory([advisor for advisor in advisors if is_memory(advisor)])
     if not loops and spec.tool_calling:
         loops = [ToolCallingAdvisor(engine.manager)]
         advisors.append(loops[0])
     for loop in loops:
         advisors = _around_memory(engine, loop, sorted(advisors, key=order_of))
     return AdvisorChain(advisors, engine.model)
+
+
+def _refuse_shared_memory(advisors: Sequence[Advisor]) -> None:
+    """Refuse advisors that would keep each turn in the same place, and send it, twice.
+
+    Raises:
+        UsageError: There are two.
+    """
+    kept: dict[int, Advisor] = {}
+    for advisor in advisors:
+        memory = getattr(advisor, "memory", advisor)
+        place = id(getattr(memory, "repository", memory))
+        if place in kept:
+            msg = (
+                f"{name_of(kept[place])} and {name_of(advisor)} share one memory: each turn would"
+                " be kept and sent twice; leave one of them out"
+            )
+            raise UsageError(msg)
+        kept[place] = advisor
 
 
 def _around_memory(engine: Engine, loop: Advisor, advisors: list[Advisor]) -> list[Advisor]:
@@ -117,6 +138,31 @@ def draw_chain(chain: AdvisorChain) -> str:
     return "\n".join(lines)
 
 
+# --- texts ----------------------------------------------------------------------------------
+
+
+async def with_system_text(spec: RequestSpec, runtime: Runtime) -> RequestSpec:
+    """Return *spec* with the system text that its function writes, if it has one.
+
+    Raises:
+        UsageError: The function returned no text.
+    """
+    written = spec.written_system
+    if written is None:
+        return spec
+    arguments: list[SystemRequest] = []
+    if written.wants_request:
+        said = spec.messages_beside_system()
+        conversation_id = spec.advisor_params.get(CONVERSATION_ID)
+        arguments = [SystemRequest(said, conversation_id, spec.tool_context, spec.advisor_params)]
+    text = await runtime.invoke(written.function, *arguments)
+    if not isinstance(text, str):
+        name = getattr(written.function, "__name__", repr(written.function))
+        msg = f"{name} has to return the system text, and returned {text!r}"
+        raise UsageError(msg)
+    return replace(spec, system=replace(spec.system, text=text), written_system=None)
+
+
 # --- options and tools ----------------------------------------------------------------------
 
 
@@ -126,8 +172,12 @@ def with_options(
     """Return *spec* with more options, single ones checked against what the model knows.
 
     Raises:
-        UsageError: The model's provider has no such option.
+        UsageError: The model's provider has no such option, or *options* are none.
     """
+    given: object = options
+    if not isinstance(given, ChatOptions | None):
+        msg = f"options are given by name, like options(temperature=0.2), not as {given!r}"
+        raise UsageError(msg)
     if options is not None and options is not NO_OPTIONS:
         spec = spec.with_options(options)
     if values:

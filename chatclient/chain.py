@@ -5,7 +5,8 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from types import CoroutineType
+from inspect import CO_VARARGS
+from types import CoroutineType, FunctionType, MethodType
 from typing import Any, Protocol, Self
 
 from chatclient.aggregator import MessageAggregator
@@ -34,6 +35,8 @@ TOOL_CALLING_ORDER = HIGHEST_PRECEDENCE + 300
 DEFAULT_MESSAGES = "default_messages"
 """The key in a request's context of the messages that every conversation of the client begins with,
 where it has any: they are in the prompt, but nobody has just said them."""
+
+_ARGUMENTS = 2  # of an advisor: the request, and the rest of the chain
 
 SOURCES = "sources"
 """The key in a response's context of what the answer rests on, such as the documents that were
@@ -65,7 +68,18 @@ class ChatClientRequest:
         context: Mapping[str, Any] | None = None,
         runtime: Runtime | None = None,
     ) -> Self:
-        """Return a copy with the given values changed; *context* is laid over the present one."""
+        """Return a copy with the given values changed; *context* is laid over the present one.
+
+        Raises:
+            TypeError: *prompt* is none.
+        """
+        given: object = prompt
+        if given is not None and not isinstance(given, Prompt):
+            msg = (
+                f"{given!r} is no Prompt; change the request's own, for example with"
+                " request.prompt.augment_user_message(...) or .append(...)"
+            )
+            raise TypeError(msg)
         return type(self)(
             self.prompt if prompt is None else prompt,
             self.context if context is None else merged(self.context, context),
@@ -131,6 +145,22 @@ class Advisor(Protocol):
         ...
 
 
+def is_advisor(value: Any) -> bool:
+    """Return whether *value* can be called with a request and the rest of the chain."""
+    if isinstance(value, type) or not callable(value):
+        return False
+    function: Any = value if isinstance(value, FunctionType) else type(value).__call__
+    bound = function is not value
+    if isinstance(value, MethodType):
+        function = value.__func__
+    if not isinstance(function, FunctionType):
+        return True  # such as a partial: it shows when it is called
+    code = function.__code__  # a signature takes far longer, and advisors may be a request's own
+    places = code.co_argcount - bound
+    needed = places - len(function.__defaults__ or ())
+    return needed <= _ARGUMENTS and (places >= _ARGUMENTS or bool(code.co_flags & CO_VARARGS))
+
+
 def order_of(advisor: Advisor) -> int:
     """Return where *advisor* stands."""
     order: int = getattr(advisor, "order", 0)
@@ -180,6 +210,8 @@ def _step(advisor: Advisor, call_next: Next) -> Next:
     name, order = name_of(advisor), order_of(advisor)
 
     async def step(request: ChatClientRequest) -> ChatClientResponse:
+        if type(request) is not ChatClientRequest:
+            raise _no_request(request)
         with request.runtime.observe(AdvisorPass(name, order, request.prompt)) as observed:
             pending: Any = advisor(request, call_next)
             if type(pending) is not CoroutineType and not inspect.isawaitable(pending):
@@ -198,8 +230,17 @@ def _step(advisor: Advisor, call_next: Next) -> Next:
     return step
 
 
+def _no_request(given: object) -> TypeError:
+    return TypeError(
+        f"an advisor called call_next with {given!r}; it takes the request, or a changed copy:"
+        " call_next(request.mutate(prompt=...))"
+    )
+
+
 def _model_call(model: ChatModel) -> Next:
     async def call_model(request: ChatClientRequest) -> ChatClientResponse:
+        if type(request) is not ChatClientRequest:
+            raise _no_request(request)
         prompt, runtime = request.prompt, request.runtime
         check_tool_choice(prompt.options)
         conversation_id = request.context.get(CONVERSATION_ID)

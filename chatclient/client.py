@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from chatclient.advisors.tool_calling import RESUME
 from chatclient.answers import AsyncCallResponse, CallResponse, pending_in
@@ -16,6 +16,7 @@ from chatclient.assembly import (
     draw_chain,
     static_options,
     with_options,
+    with_system_text,
 )
 from chatclient.chain import (
     DEFAULT_MESSAGES,
@@ -28,14 +29,15 @@ from chatclient.closing import Closeable
 from chatclient.entities import prompt_for_entity, with_output_advisors
 from chatclient.errors import UsageError
 from chatclient.events import ToolProgress
+from chatclient.instructions import SystemFunction
 from chatclient.messages import Media, Message
 from chatclient.model import ChatModel
 from chatclient.observation import Observer
-from chatclient.options import ChatOptions
+from chatclient.options import ChatOptions, OptionValues
 from chatclient.prompt import Prompt
 from chatclient.providers.registry import chat_model
 from chatclient.runtime import BLOCKING, ON_LOOP, Runtime, within_callers_deadline
-from chatclient.spec import RequestSpec, TextSpec
+from chatclient.spec import RequestSpec, TextSpec, refuse_no_text
 from chatclient.streams import AsyncStreamResponse, StreamResponse
 from chatclient.structured import StructuredOutput
 from chatclient.template import TemplateRenderer
@@ -66,7 +68,11 @@ class ChatClient(Closeable):
     `ChatClient.builder(model)`, or `ChatClient.create(model)` when there is nothing to set.
     """
 
-    def __init__(self, engine: Engine, defaults: RequestSpec) -> None:
+    def __init__(self, engine: Engine, defaults: RequestSpec | None = None) -> None:
+        given: object = engine
+        if not isinstance(given, Engine) or defaults is None:
+            msg = "a client is made by ChatClient.create(model), or by ChatClient.builder(model)"
+            raise UsageError(msg)
         self._engine = engine
         self._defaults = defaults
         self._chain = build_chain(engine, defaults)
@@ -158,15 +164,17 @@ class ChatClient(Closeable):
                 client's; or nothing, for requests built step by step.
 
         Raises:
-            UsageError: The text is blank.
+            UsageError: The text is blank, or none.
+            TypeError: One of the messages is none.
         """
         request = ChatClientRequestSpec(self, self._defaults)
         if prompt is None:
             return request
-        if isinstance(prompt, str):
-            return request.user(prompt)
         if isinstance(prompt, Prompt):
             return request.messages(prompt.messages).options(prompt.options)
+        if isinstance(prompt, str):
+            return request.user(prompt)
+        refuse_no_text(prompt, Message, Iterable)
         return request.messages(prompt)
 
     def resume(self, turn: PendingTurn | str, decisions: Decisions) -> "ChatClientRequestSpec":
@@ -190,7 +198,13 @@ class ChatClient(Closeable):
         if turn.conversation_id is not None:
             params[CONVERSATION_ID] = turn.conversation_id
         # The turn's messages hold the system and user texts already, rendered.
-        spec = replace(self._defaults, system=TextSpec(), user=TextSpec(), messages=turn.messages)
+        spec = replace(
+            self._defaults,
+            system=TextSpec(),
+            written_system=None,
+            user=TextSpec(),
+            messages=turn.messages,
+        )
         return ChatClientRequestSpec(self, spec).advisor_params(params)
 
     def as_tool(
@@ -259,6 +273,8 @@ class ChatClient(Closeable):
         runtime = within_callers_deadline(runtime)
         if spec.deadline is not None:
             runtime = runtime.with_deadline(spec.deadline)
+        if spec.written_system is not None:
+            spec = await with_system_text(spec, runtime)
         messages = spec.build_messages()
         options, context = self._options, spec.advisor_params
         if options is None or not spec.has_same_options(self._defaults):
@@ -281,7 +297,7 @@ class ChatClientBuilder:
 
     def default_system(
         self,
-        text: str | None = None,
+        text: str | SystemFunction | None = None,
         *,
         params: Mapping[str, Any] | None = None,
         metadata: Mapping[str, Any] | None = None,
@@ -304,7 +320,9 @@ class ChatClientBuilder:
         """Add messages that every conversation begins with."""
         return self._with(self._spec.with_messages(messages))
 
-    def default_options(self, options: ChatOptions | None = None, /, **values: Any) -> Self:
+    def default_options(
+        self, options: ChatOptions | None = None, /, **values: Unpack[OptionValues]
+    ) -> Self:
         """Set options of every request; see `ChatClientRequestSpec.options`."""
         return self._with(with_options(self._engine, self._spec, options, values))
 
@@ -390,7 +408,7 @@ class ChatClientRequestSpec:
 
     def system(
         self,
-        text: str | None = None,
+        text: str | SystemFunction | None = None,
         *,
         params: Mapping[str, Any] | None = None,
         metadata: Mapping[str, Any] | None = None,
@@ -399,12 +417,13 @@ class ChatClientRequestSpec:
 
         Args:
             text: Goes first in the conversation, in place of the default text. A template when
-                there are params, otherwise sent as it is.
+                there are params, otherwise sent as it is. Or a function, plain or asynchronous,
+                that returns it anew whenever the request is sent; it may take a `SystemRequest`.
             params: Values for the template's placeholders, added to those already set.
             metadata: For the application, not sent.
 
         Raises:
-            UsageError: The text is blank.
+            UsageError: The text is blank, or none.
         """
         return self._with(self._spec.with_system(text, params, metadata))
 
@@ -426,7 +445,7 @@ class ChatClientRequestSpec:
             metadata: For the application, not sent.
 
         Raises:
-            UsageError: The text is blank.
+            UsageError: The text is blank, or none.
         """
         return self._with(self._spec.with_user(text, params, media, metadata))
 
@@ -434,15 +453,18 @@ class ChatClientRequestSpec:
         """Add messages between the system text and the user text."""
         return self._with(self._spec.with_messages(messages))
 
-    def options(self, options: ChatOptions | None = None, /, **values: Any) -> Self:
+    def options(
+        self, options: ChatOptions | None = None, /, **values: Unpack[OptionValues]
+    ) -> Self:
         """Set options over those set before.
 
         Args:
             options: Options of the model's provider, or common ones.
-            **values: Single options by name, such as `temperature=0.2`.
+            **values: Single options by name, such as `temperature=0.2`. Options that only one
+                provider has will do as well, but type checkers know them in its own class only.
 
         Raises:
-            UsageError: The model's provider has no such option.
+            UsageError: The model's provider has no such option, or *options* are none.
         """
         return self._with(with_options(self._client._engine, self._spec, options, values))
 

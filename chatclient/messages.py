@@ -154,6 +154,8 @@ class ProviderPart:
         own(self, "data")
 
 
+_PARTS = (str, Media, Reasoning, ToolCall, ToolCallChunk, ProviderPart)
+
 Part: TypeAlias = str | Media | Reasoning | ToolCall | ToolCallChunk | ProviderPart
 """A piece of a message; plain text is a plain `str`."""
 
@@ -311,6 +313,9 @@ class AssistantMessage(Message):
         media: Media that follow the content, before the tool calls.
         reasoning: Reasoning that goes before the content.
         metadata: Whatever the application wants to remember, and the provider's own values.
+
+    Raises:
+        TypeError: Something among them is no part of a message.
     """
 
     role: ClassVar[Role] = "assistant"
@@ -326,8 +331,13 @@ class AssistantMessage(Message):
         reasoning: Iterable[Reasoning] = (),
         metadata: Mapping[str, Any] | None = None,
     ) -> None:
-        parts: tuple[Part, ...] = _parts(content, ())
-        object.__setattr__(self, "parts", (*reasoning, *parts, *media, *tool_calls))
+        parts: tuple[Part, ...] = (*reasoning, *_parts(content, media), *tool_calls)
+        given: tuple[object, ...] = parts
+        for part in given:
+            if not isinstance(part, _PARTS):
+                msg = f"{part!r} is no part of a message: no text, no media, no tool call"
+                raise TypeError(msg)
+        object.__setattr__(self, "parts", parts)
         object.__setattr__(self, "metadata", frozen(metadata))
 
     @property

@@ -5,7 +5,7 @@ https://opentelemetry.io/docs/specs/semconv/gen-ai/. Our own begin with `chatcli
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from chatclient.json import dumps
@@ -23,6 +23,7 @@ from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
 from chatclient.response import ChatResponse, Usage
 from chatclient.tool import ToolDefinition
+from chatclient.values import EMPTY
 
 # Not frozen, like everything else that is a value: several are made for each request, and a frozen
 # one costs three times as much to make.
@@ -61,6 +62,7 @@ class ClientCall(Operation):
         advisors: Their names, outermost first.
         streaming: Whether somebody consumes events.
         conversation_id: The conversation, if there is one.
+        context: What the advisors are told beside it.
     """
 
     kind: ClassVar[Kind] = "client"
@@ -68,6 +70,7 @@ class ClientCall(Operation):
     advisors: tuple[str, ...]
     streaming: bool
     conversation_id: str | None
+    context: Mapping[str, Any] = field(default=EMPTY, repr=False)
 
     @property
     def name(self) -> str:

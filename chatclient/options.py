@@ -1,8 +1,8 @@
 """What a request may ask of a model beside its messages."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, Self, TypedDict
 
 from chatclient.errors import UsageError
 from chatclient.tool import ToolCallback
@@ -13,6 +13,28 @@ _NUMBERS = (
     *("presence_penalty", "frequency_penalty", "seed"),
 )
 _TOOL_CHOICES = ("auto", "none", "required")
+
+
+class OptionValues(TypedDict, total=False):
+    """The options of `ChatOptions`, given one by one: a type checker finds a name misspelt."""
+
+    model: str | None
+    temperature: float | None
+    top_p: float | None
+    top_k: int | None
+    max_tokens: int | None
+    stop: str | Iterable[str] | None
+    presence_penalty: float | None
+    frequency_penalty: float | None
+    seed: int | None
+    tool_choice: str | None
+    parallel_tool_calls: bool | None
+    output_schema: Mapping[str, Any] | None
+    tool_callbacks: Iterable[ToolCallback] | None
+    tool_names: str | Iterable[str] | None
+    tool_context: Mapping[str, Any]
+    internal_tool_execution_enabled: bool | None
+    extra: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Self
+from typing import Self, Unpack
 
 from chatclient.errors import UsageError
 from chatclient.messages import (
@@ -12,7 +12,7 @@ from chatclient.messages import (
     UserMessage,
     as_messages,
 )
-from chatclient.options import NO_OPTIONS, ChatOptions
+from chatclient.options import NO_OPTIONS, ChatOptions, OptionValues
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -57,8 +57,16 @@ class Prompt:
         return self.of(as_messages(tuple(messages)), self.options)
 
     def with_options(self, options: ChatOptions) -> Self:
-        """Return this prompt with other options."""
+        """Return this prompt with other options, tools included; see `mutate_options`."""
         return self.of(self.messages, options)
+
+    def mutate_options(self, **values: Unpack[OptionValues]) -> Self:
+        """Return this prompt with single options changed, and its tools and all others kept.
+
+        Raises:
+            UsageError: There is no such option.
+        """
+        return self.of(self.messages, self.options.mutate(**values))
 
     @property
     def contents(self) -> str:

@@ -1,9 +1,10 @@
 """What a model answers: one or more generations, what they cost, and how they ended."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from chatclient.errors import InvalidResponseError
 from chatclient.messages import AssistantMessage
 from chatclient.values import EMPTY, own
 
@@ -160,6 +161,18 @@ class ChatResponse:
         return self.generations[0].output if self.generations else None
 
     @property
+    def message(self) -> AssistantMessage:
+        """The first generation's message, where there has to be one.
+
+        Raises:
+            InvalidResponseError: There is none.
+        """
+        if not self.generations:
+            msg = "the model's response holds no message; `output` is None then"
+            raise InvalidResponseError(msg)
+        return self.generations[0].output
+
+    @property
     def text(self) -> str:
         """The first generation's text; empty when there is none."""
         return self.generations[0].output.text if self.generations else ""
@@ -192,3 +205,24 @@ class ChatResponse:
         if usage == self.metadata.usage:
             return self
         return replace(self, metadata=replace(self.metadata, usage=usage))
+
+    def with_text(self, change: str | Callable[[str], str]) -> "ChatResponse":
+        """Return this response with other words; tool calls, usage and all the rest stay.
+
+        Args:
+            change: The new text of the first generation, or a function from the old text to it,
+                which every generation that says something goes through.
+        """
+        if isinstance(change, str):
+            first, *others = self.generations or ChatResponse.of("").generations
+            changed = (_reworded(first, change), *others)
+        else:
+            changed = tuple(
+                _reworded(each, change(text)) if (text := each.output.text) else each
+                for each in self.generations
+            )
+        return replace(self, generations=changed)
+
+
+def _reworded(generation: Generation, text: str) -> Generation:
+    return replace(generation, output=generation.output.mutate(text=text))

@@ -2,13 +2,16 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
+from types import NoneType
 from typing import Any, Self
 
-from chatclient.chain import Advisor
+from chatclient.chain import Advisor, is_advisor
 from chatclient.errors import UsageError
+from chatclient.instructions import SystemFunction, WrittenSystem
 from chatclient.messages import Media, Message, SystemMessage, UserMessage, as_messages
 from chatclient.options import ChatOptions
-from chatclient.template import DEFAULT_RENDERER, TemplateRenderer
+from chatclient.template import DEFAULT_RENDERER, PromptTemplate, TemplateRenderer
 from chatclient.tools.sources import Resolved, ToolSource, resolve_sources
 from chatclient.values import EMPTY, merged
 
@@ -34,6 +37,7 @@ class TextSpec:
         Raises:
             UsageError: The text is blank.
         """
+        refuse_no_text(text, str, NoneType)
         if text is not None and not text.strip():
             msg = "the text is blank; leave it out to keep the default one"
             raise UsageError(msg)
@@ -49,11 +53,34 @@ class TextSpec:
         return renderer(self.text, self.params) if self.params else self.text
 
 
+def refuse_no_text(given: object, *kinds: type) -> None:
+    """Refuse what is of none of *kinds*, where a text would have been.
+
+    Raises:
+        UsageError: It is none; the message says what to write in its place.
+    """
+    if isinstance(given, kinds):
+        return
+    match given:
+        case PromptTemplate():
+            msg = "a template is no text until it is filled: pass template.render(...)"
+        case Path():
+            msg = f"a path is no text: pass Path({str(given)!r}).read_text()"
+        case _:
+            msg = f"{given!r} is no text"
+    raise UsageError(msg)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestSpec:
-    """Everything that the fluent methods gather; immutable, so that it can be shared."""
+    """Everything that the fluent methods gather; immutable, so that it can be shared.
+
+    Attributes:
+        written_system: What writes the system text when the request runs, in place of a text.
+    """
 
     system: TextSpec = TextSpec()
+    written_system: WrittenSystem | None = None
     user: TextSpec = TextSpec()
     messages: tuple[Message, ...] = ()
     options: ChatOptions | None = None
@@ -68,12 +95,18 @@ class RequestSpec:
 
     def with_system(
         self,
-        text: str | None,
+        text: str | SystemFunction | None,
         params: Mapping[str, Any] | None,
         metadata: Mapping[str, Any] | None,
     ) -> Self:
         """Return this with a system text, or more params for the present one."""
-        return replace(self, system=self.system.updated(text, params, (), metadata))
+        if not callable(text):
+            written = self.written_system if text is None else None
+            system = self.system.updated(text, params, (), metadata)
+        else:
+            written = WrittenSystem.by(text)
+            system = replace(self.system, text="").updated(None, params, (), metadata)
+        return replace(self, system=system, written_system=written)
 
     def with_user(
         self,
@@ -93,10 +126,10 @@ class RequestSpec:
         """Return this with more messages, given one by one or as collections."""
         flat: list[Message] = []
         for message in messages:
-            if isinstance(message, Message):
-                flat.append(message)
-            else:
+            if isinstance(message, Iterable):
                 flat.extend(as_messages(message))
+            else:
+                flat.extend(as_messages((message,)))
         return replace(self, messages=(*self.messages, *flat))
 
     def with_options(self, options: ChatOptions) -> Self:
@@ -134,7 +167,7 @@ class RequestSpec:
             else:
                 flat.append(advisor)
         for advisor in flat:
-            if isinstance(advisor, type) or not callable(advisor):
+            if not is_advisor(advisor):
                 msg = f"{advisor!r} is no advisor: it cannot be called with (request, call_next)"
                 raise TypeError(msg)
         return replace(
@@ -169,15 +202,23 @@ class RequestSpec:
             UsageError: There is nothing to send.
             TemplateError: A template lacks values.
         """
-        messages = self.messages
+        messages = self.messages_beside_system()
         if self.system.text:
             text = self.system.render(self.renderer)
             messages = (SystemMessage(text, self.system.metadata), *messages)
-        if self.user.text or self.user.media:
-            user = self.user
-            text = user.render(self.renderer)
-            messages = (*messages, UserMessage(text, user.media, user.metadata))
         if not messages:
             msg = "there is nothing to send: give the prompt a text or messages"
             raise UsageError(msg)
         return messages
+
+    def messages_beside_system(self) -> tuple[Message, ...]:
+        """Return the conversation without the system text.
+
+        Raises:
+            TemplateError: The user's template lacks values.
+        """
+        user = self.user
+        if not user.text and not user.media:
+            return self.messages
+        text = user.render(self.renderer)
+        return (*self.messages, UserMessage(text, user.media, user.metadata))

@@ -5,11 +5,19 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from dataclasses import replace
 from typing import Any, Self, TypeVar, overload
 
-from chatclient.answers import PendingRequest, executions_in, pending_in, trail_of
+from chatclient.answers import PendingRequest, executions_in, pending_in, refuse_waiting, trail_of
 from chatclient.chain import ChatClientResponse
 from chatclient.errors import UsageError
 from chatclient.events import Done, ReasoningDelta, ReasoningSigned, TextDelta
-from chatclient.messages import AssistantMessage, Media, ProviderPart, Reasoning, ToolCall
+from chatclient.exchange import messages_in, new_messages_in, round_responses_in
+from chatclient.messages import (
+    AssistantMessage,
+    Media,
+    Message,
+    ProviderPart,
+    Reasoning,
+    ToolCall,
+)
 from chatclient.response import ChatResponse, Generation
 from chatclient.runtime import AsyncEvents, drive_stream
 from chatclient.structured import NOTHING, StructuredOutput, StructuredOutputConverter
@@ -78,6 +86,21 @@ class _Stream(PendingRequest):
         """Return every tool call that was run, once the stream has ended."""
         return executions_in(self.response)
 
+    def messages(self) -> tuple[Message, ...]:
+        """Return the messages of the conversation, once the stream has ended.
+
+        See `CallResponse.messages`.
+        """
+        return messages_in(self.response)
+
+    def new_messages(self) -> tuple[Message, ...]:
+        """Return those of the messages that are this turn's, once the stream has ended."""
+        return new_messages_in(self.response)
+
+    def round_responses(self) -> tuple[ChatResponse, ...]:
+        """Return what the model answered, round by round, once the stream has ended."""
+        return round_responses_in(self.response)
+
     def trail(self) -> Trail:
         """Return why the turn went as it did, once the stream has ended."""
         return trail_of(self.response)
@@ -99,6 +122,16 @@ class _Stream(PendingRequest):
         # An advisor may have answered in the model's place; then nothing was streamed.
         unsaid = [TextDelta(text)] if text and not spoken else []
         return [*unsaid, Done(response.chat_response)]
+
+    def _entity_of(self, converter: StructuredOutputConverter[T]) -> Convert[T]:
+        entities = PartialEntities(converter)
+
+        def take(event: Any) -> T:
+            if type(event) is Done:
+                refuse_waiting(self.response)
+            return entities.take(event)
+
+        return take
 
     def _client_chunk_of(self, event: Any) -> ChatClientResponse:
         chunk: Any = _chunk_of(event)
@@ -169,7 +202,7 @@ class StreamResponse(_Stream):
             EntityError: (at the end) the answer is not what was asked for.
         """
         output = StructuredOutput(self._converter_of(kind), native, validate, streamed=True)
-        return self._pieces(PartialEntities(output.converter).take, output)
+        return self._pieces(self._entity_of(output.converter), output)
 
     def _pieces(
         self, convert: Convert[T], output: StructuredOutput[Any] | None = None
@@ -246,7 +279,7 @@ class AsyncStreamResponse(_Stream):
     ) -> "AsyncPieces[Any]":
         """Return an iterator over partial values of a type; see `StreamResponse.entity`."""
         output = StructuredOutput(self._converter_of(kind), native, validate, streamed=True)
-        return self._pieces(PartialEntities(output.converter).take, output)
+        return self._pieces(self._entity_of(output.converter), output)
 
     def _pieces(
         self, convert: Convert[T], output: StructuredOutput[Any] | None = None

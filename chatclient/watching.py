@@ -29,7 +29,7 @@ async def watched(
     conversation_id = context.get(CONVERSATION_ID)
     watching = (*observers, *_telemetry(observers), *logged(conversation_id))
     runtime = runtime.watched_by(trail.steps, watching)
-    call = ClientCall(prompt, chain.names, runtime.streaming, conversation_id)
+    call = ClientCall(prompt, chain.names, runtime.streaming, conversation_id, context)
     try:
         with runtime.observe(call) as observed:
             response = await chain(ChatClientRequest(prompt, context, runtime))

@@ -8,14 +8,12 @@ in pieces.
 """
 
 import re
-from dataclasses import replace
 from typing import Any
 
 from chatclient import (
     ChatClient,
     ChatClientRequest,
     ChatClientResponse,
-    ChatResponse,
     Message,
     Next,
     UserMessage,
@@ -59,7 +57,8 @@ class HideAddresses:
 
         runtime = request.runtime.with_emitter(emit)
         response = await call_next(request.mutate(prompt=prompt, runtime=runtime))
-        return response.mutate(chat_response=shown(response.chat_response, known))
+        answer = response.chat_response.with_text(lambda text: show(text, known))
+        return response.mutate(chat_response=answer)
 
 
 def hide(text: str, known: dict[str, str]) -> str:
@@ -75,15 +74,6 @@ def show(text: str, known: dict[str, str]) -> str:
     """Return *text* with the addresses that its placeholders stand for."""
     addresses = {placeholder: address for address, placeholder in known.items()}
     return PLACEHOLDER.sub(lambda match: addresses.get(match[0], match[0]), text)
-
-
-def shown(response: ChatResponse, known: dict[str, str]) -> ChatResponse:
-    """Return *response* with addresses in place of placeholders."""
-    generations = [
-        replace(g, output=g.output.mutate(text=show(g.output.text, known)))
-        for g in response.generations
-    ]
-    return replace(response, generations=tuple(generations))
 
 
 if __name__ == "__main__":

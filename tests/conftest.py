@@ -11,6 +11,7 @@ from hypothesis import settings
 from servers import ChatServer
 
 from chatclient import ChatClientResponse, ChatModel
+from chatclient.answers import CallResponse
 from chatclient.client import ChatClientRequestSpec
 from chatclient.events import TextDelta
 from chatclient.tools import ToolExecution
@@ -31,6 +32,7 @@ class Asked:
     response: ChatClientResponse
     executions: tuple[ToolExecution, ...]
     events: list[Any] = field(default_factory=list)
+    answer: Any = None
 
 
 @dataclass(frozen=True)
@@ -43,9 +45,7 @@ class Ask:
         match self.mode:
             case "call":
                 answer = request.call()
-                return Asked(
-                    answer.content(), answer.chat_client_response(), answer.tool_executions()
-                )
+                return self._asked(answer)
             case "acall":
                 return asyncio.run(self._await(request))
             case "stream":
@@ -64,17 +64,20 @@ class Ask:
         return self.mode in ("call", "stream")
 
     async def _await(self, request: ChatClientRequestSpec) -> Asked:
-        answer = await request.acall()
-        return Asked(answer.content(), answer.chat_client_response(), answer.tool_executions())
+        return self._asked(await request.acall())
 
     async def _consume(self, request: ChatClientRequestSpec) -> Asked:
         stream = request.astream()
         events = [event async for event in stream.events()]
         return self._streamed(events, stream)
 
+    def _asked(self, answer: CallResponse) -> Asked:
+        response, executions = answer.chat_client_response(), answer.tool_executions()
+        return Asked(answer.content(), response, executions, answer=answer)
+
     def _streamed(self, events: list[Any], stream: Any) -> Asked:
         text = "".join(event.text for event in events if isinstance(event, TextDelta))
-        return Asked(text, stream.response, stream.tool_executions(), events)
+        return Asked(text, stream.response, stream.tool_executions(), events, stream)
 
 
 @pytest.fixture(params=["call", "acall", "stream", "astream"])

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from functools import partial
 from typing import Any
 
 import pytest
@@ -291,3 +292,103 @@ def test_an_answer_of_an_advisors_own_keeps_what_earlier_rounds_left(ask: Ask) -
 
     assert result.text == "enough"
     assert result.response.context["rounds"] == 1
+
+
+def test_an_advisor_may_reword_every_round_of_a_tool_loop(ask: Ask) -> None:
+    """Other words are all that changes: tools still run, and usage and reason are still told."""
+
+    async def shout(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        response = await call_next(request)
+        return response.mutate(chat_response=response.chat_response.with_text(str.upper))
+
+    model = ScriptedModel(["let me see", call("ping")], "done")
+    client = ChatClient.builder(model).default_advisors(shout).default_tools(ping).build()
+    asked = ask(client.prompt("x"))
+
+    answer = asked.response.chat_response
+    assert len(asked.executions) == 1
+    assert (answer.text, answer.finish_reason) == ("DONE", "stop")
+    assert answer.usage.total_tokens == 30
+
+
+async def one_parameter(request: ChatClientRequest) -> ChatClientResponse:
+    raise AssertionError
+
+
+async def three_parameters(request: Any, call_next: Next, more: Any) -> ChatClientResponse:
+    raise AssertionError
+
+
+class OneParameter:
+    async def __call__(self, request: ChatClientRequest) -> ChatClientResponse:
+        raise AssertionError
+
+    async def advise(self, request: ChatClientRequest) -> ChatClientResponse:
+        raise AssertionError
+
+
+@pytest.mark.parametrize(
+    "advisor", [one_parameter, three_parameters, OneParameter(), OneParameter().advise]
+)
+def test_an_advisor_of_another_shape_is_refused_when_it_is_added(advisor: Any) -> None:
+    """Not only when the first request meets it."""
+    with pytest.raises(TypeError, match=r"cannot be called with \(request, call_next\)"):
+        ChatClient.builder(ScriptedModel()).default_advisors(advisor)
+
+
+def test_an_advisor_may_take_more_than_it_is_given(ask: Ask) -> None:
+    """Defaults, a variable number of arguments, a method and a partial are all the same."""
+
+    async def defaults(request: Any, call_next: Next, *, label: str = "") -> ChatClientResponse:
+        return await call_next(request)
+
+    async def optional(request: Any, call_next: Next, label: str = "") -> ChatClientResponse:
+        return await call_next(request)
+
+    async def variable(*arguments: Any) -> ChatClientResponse:
+        return await defaults(*arguments)
+
+    class Holder:
+        async def advise(self, request: Any, call_next: Next) -> ChatClientResponse:
+            return await call_next(request)
+
+    advisors: list[Any] = [
+        defaults,
+        optional,
+        variable,
+        Holder().advise,
+        partial(defaults, label="x"),
+    ]
+    client = ChatClient.builder(ScriptedModel("ok")).default_advisors(advisors).build()
+
+    assert ask(client.prompt("x")).text == "ok"
+
+
+@pytest.mark.parametrize("order", [-1, LOWEST_PRECEDENCE])
+def test_the_chain_goes_on_with_a_request_only(ask: Ask, order: int) -> None:
+    """Whatever else is passed on, to another advisor or to the model, is named."""
+
+    class Wrong:
+        async def __call__(self, request: Any, call_next: Any) -> ChatClientResponse:
+            response: ChatClientResponse = await call_next(request.prompt)
+            return response
+
+    wrong = Wrong()
+    wrong.order = order  # type: ignore[attr-defined]
+    client = ChatClient.builder(ScriptedModel("never")).default_advisors(wrong).build()
+
+    with pytest.raises(TypeError, match=r"called call_next with Prompt.*request\.mutate"):
+        ask(client.prompt("x"))
+
+
+def test_a_request_holds_a_prompt(ask: Ask) -> None:
+    """A text in its place is refused where it is put in."""
+
+    async def wrong(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        prompt: Any = "hello"
+        return await call_next(request.mutate(prompt=prompt))
+
+    client = ChatClient.builder(ScriptedModel("never")).default_advisors(wrong).build()
+
+    with pytest.raises(TypeError, match="augment_user_message"):
+        ask(client.prompt("x"))

@@ -5,7 +5,7 @@ import gc
 import threading
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from conftest import Ask
@@ -20,6 +20,7 @@ from chatclient import (
     Media,
     Next,
     Prompt,
+    PromptTemplate,
     SystemMessage,
     UserMessage,
 )
@@ -29,10 +30,18 @@ from chatclient.chain import AdvisorChain
 from chatclient.client import ChatClientRequestSpec
 from chatclient.errors import TemplateError, ToolDefinitionError, UsageError
 from chatclient.events import Done, RoundEnded, TextDelta
+from chatclient.instructions import SystemRequest
 from chatclient.messages import ProviderPart, Reasoning
 from chatclient.response import Generation
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import StaticToolCallbackResolver, ToolCallback, tool
+from chatclient.tool import CONVERSATION_ID
+from chatclient.tools import (
+    StaticToolCallbackResolver,
+    ToolApproval,
+    ToolCallback,
+    ToolCallingManager,
+    tool,
+)
 
 
 @tool
@@ -425,7 +434,28 @@ def test_unknown_options_are_refused() -> None:
     client = ChatClient.create(ScriptedModel("never"))
 
     with pytest.raises(UsageError, match="'temprature'"):
-        client.prompt("Hi").options(temprature=0.2)
+        client.prompt("Hi").options(temprature=0.2)  # type: ignore[call-arg]
+    with pytest.raises(UsageError, match="'temprature'"):
+        client.mutate().default_options(temprature=0.2)  # type: ignore[call-arg]
+
+
+def test_options_are_given_by_name_or_as_options() -> None:
+    """A mapping in their place is refused with the mend."""
+    values: Any = {"temperature": 0.2}
+    client = ChatClient.create(ScriptedModel("never"))
+
+    with pytest.raises(UsageError, match="given by name"):
+        client.prompt("Hi").options(values)
+    with pytest.raises(UsageError, match="given by name"):
+        client.mutate().default_options(values)
+
+
+def test_a_client_is_not_made_by_its_class() -> None:
+    """Who tries is told how."""
+    model: Any = ScriptedModel("never")
+
+    with pytest.raises(UsageError, match=r"ChatClient\.create\(model\)"):
+        ChatClient(model)
 
 
 def test_messages_have_to_be_messages() -> None:
@@ -821,3 +851,94 @@ def test_a_chain_without_a_loop_is_drawn_without_a_box() -> None:
         '    model[("ScriptedModel")]',
         "    advisor0 --> model",
     ]
+
+
+def test_a_system_text_is_written_for_each_request(ask: Ask) -> None:
+    """A function, plain or not, is told of the request and asked whenever it is sent."""
+    seen: list[SystemRequest] = []
+
+    def plain(request: SystemRequest) -> str:
+        seen.append(request)
+        return f"Number {len(seen)} for {request.conversation_id}."
+
+    async def later() -> str:
+        await asyncio.sleep(0)
+        return "Be {how}."
+
+    model = ScriptedModel(lambda _: "x")
+    client = ChatClient.builder(model).default_system(plain).build()
+    request = client.prompt("Hi").conversation("ada").tool_context(tenant="t")
+
+    for expected in ("Number 1 for ada.", "Number 2 for ada."):
+        ask(request)
+        assert model.prompts[-1].messages == (SystemMessage(expected), UserMessage("Hi"))
+    assert seen[0].user_message == UserMessage("Hi")
+    assert seen[0].tool_context == {"tenant": "t"}
+    assert seen[0].params[CONVERSATION_ID] == "ada"
+    ask(request.system(later, params={"how": "kind"}))
+    assert model.prompts[-1].system_message == SystemMessage("Be kind.")
+    ask(request.system("Be brief."))
+    assert model.prompts[-1].system_message == SystemMessage("Be brief.")
+    ask(request.system("Be brief.").system(lambda: ""))
+    assert model.prompts[-1].system_message is None
+
+
+def test_a_resumed_turn_keeps_the_system_text_that_it_had() -> None:
+    """It is in what the turn has said already; writing another one would make two."""
+    texts = iter(["first", "second"])
+    model = ScriptedModel(call("ping"), "done")
+    manager = ToolCallingManager(interceptors=[ToolApproval(needed=lambda _: True)])
+    builder = ChatClient.builder(model).default_system(lambda: next(texts)).default_tools(ping)
+    client = builder.tool_calling_manager(manager).build()
+
+    turn = client.prompt("Hi").call().pending_turn()
+    assert turn is not None
+    client.resume(turn, "approve").call().content()
+
+    system = [m.text for m in model.prompts[-1].messages if m.role == "system"]
+    assert system == ["first"]
+
+
+def test_a_function_has_to_return_a_text(ask: Ask) -> None:
+    """One that forgot to is named, and nothing is sent."""
+
+    def forgetful() -> Any:
+        return None
+
+    client = ChatClient.builder(ScriptedModel()).default_system(forgetful).build()
+
+    with pytest.raises(UsageError, match="forgetful has to return the system text"):
+        ask(client.prompt("Hi"))
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (PromptTemplate("Hi {name}"), r"template\.render"),
+        (Path("system.txt"), r"read_text\(\)"),
+        (3, "3 is no text"),
+        (UserMessage("Hi"), "is no text"),
+    ],
+)
+def test_what_is_no_text_is_refused_with_the_mend(given: Any, told: str) -> None:
+    """Where a text is asked for, the error says what to write."""
+    request = ChatClient.create(ScriptedModel()).prompt()
+
+    with pytest.raises(UsageError, match=told):
+        request.user(given)
+    with pytest.raises(UsageError, match=told):
+        request.system(given)
+
+
+def test_what_is_no_prompt_is_refused_with_the_mend() -> None:
+    """A template or a path in place of a prompt is met with what to write."""
+    client = ChatClient.create(ScriptedModel())
+    template: Any = PromptTemplate("Hi {name}")
+    path: Any = Path("system.txt")
+
+    with pytest.raises(UsageError, match=r"template\.render"):
+        client.prompt(template)
+    with pytest.raises(UsageError, match=r"read_text\(\)"):
+        client.prompt(path)
+    with pytest.raises(TypeError, match="expected messages, got 3"):
+        client.prompt().messages(cast("Any", 3))

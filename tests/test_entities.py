@@ -27,7 +27,7 @@ from chatclient.structured import (
 )
 from chatclient.structured.converters import converter_of
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import ToolCallingManager, ToolContext, ToolLimits, tool
+from chatclient.tools import ToolApproval, ToolCallingManager, ToolContext, ToolLimits, tool
 
 
 class Actor(BaseModel):
@@ -687,3 +687,40 @@ def test_validation_may_stand_outside_of_the_tool_loop(ask: Ask) -> None:
     client = ChatClient.builder(model).default_tools(cast_of).default_advisors(advisor).build()
 
     assert ask(client.prompt("?")).text == FILM
+
+
+def test_a_turn_that_waits_for_approval_has_no_entity_yet(ask: Ask) -> None:
+    """The error says what it waits for, and where to look."""
+
+    @tool
+    def pay() -> None:
+        """Pay."""
+
+    manager = ToolCallingManager(interceptors=[ToolApproval(needed=lambda _: True)])
+    model = ScriptedModel([FILM, call("pay")])
+    builder = ChatClient.builder(model).default_tools(pay).tool_calling_manager(manager)
+
+    with pytest.raises(EntityError, match=r"waits for approval; see pending_turn\(\)") as caught:
+        entities(ask, builder.build().prompt("x"), Film)
+    assert caught.value.response.has_tool_calls()
+
+
+def test_a_turn_that_ended_at_a_limit_says_so_when_it_has_no_entity(ask: Ask) -> None:
+    """What the loop says about its limit is no answer; JSON that there is counts."""
+
+    @tool
+    def look() -> str:
+        """Look."""
+        return "x"
+
+    def client(on_exceeded: Any) -> ChatClient:
+        model = ScriptedModel(call("look"), call("look"), FILM)
+        limits = ToolLimits(
+            max_rounds=1 if on_exceeded == "partial" else 2, on_exceeded=on_exceeded
+        )
+        manager = ToolCallingManager(limits=limits)
+        return ChatClient.builder(model).default_tools(look).tool_calling_manager(manager).build()
+
+    with pytest.raises(EntityError, match="ended at a limit: tool_call_limit_exceeded"):
+        entities(ask, client("partial").prompt("x"), Film)
+    assert entities(ask, client("final_answer").prompt("x"), Film)[-1] == ALIEN

@@ -6,7 +6,14 @@ import pytest
 from conftest import Ask
 from pydantic import BaseModel
 
-from chatclient import ChatClient, ChatClientRequest, ChatResponse, UserMessage
+from chatclient import (
+    ChatClient,
+    ChatClientRequest,
+    ChatClientResponse,
+    ChatResponse,
+    Next,
+    UserMessage,
+)
 from chatclient.advisors.guardrails import (
     GuardrailResult,
     InputGuardrailAdvisor,
@@ -15,6 +22,7 @@ from chatclient.advisors.guardrails import (
     refuse_prompt_injection,
 )
 from chatclient.advisors.memory import MessageChatMemoryAdvisor
+from chatclient.chain import SOURCES
 from chatclient.errors import GuardrailError, UsageError
 from chatclient.events import RoundEnded, ToolCallStarted
 from chatclient.memory import InMemoryChatMemoryRepository, MessageWindowChatMemory
@@ -259,3 +267,28 @@ def test_a_negative_cap_is_a_mistake() -> None:
     """Less than one attempt is none."""
     with pytest.raises(UsageError, match="max_retries"):
         OutputGuardrailAdvisor(max_retries=-1)
+
+
+def test_an_output_guardrail_may_ask_for_the_request(ask: Ask) -> None:
+    """It compares the answer with the question and with what the answer rests on."""
+    seen: list[Any] = []
+
+    async def retrieval(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        return await call_next(request.mutate(context={SOURCES: ("noon",)}))
+
+    def grounded(answer: ChatResponse, request: ChatClientRequest) -> GuardrailResult:
+        seen.append((answer.text, request.prompt.contents, request.context["tenant"]))
+        known = any(source in answer.text for source in request.context[SOURCES])
+        return success() if known else reprompt("not in the sources", "Stick to the sources.")
+
+    async def brief(answer: ChatResponse, *, most: int = 99) -> None:
+        seen.append(len(answer.text) <= most)
+
+    guard = OutputGuardrailAdvisor(brief, grounded)
+    request = client_of(ScriptedModel("at nine", "at noon"), guard, retrieval).prompt("When?")
+
+    assert ask(request.advisor_params(tenant="t")).text == "at noon"
+    assert seen == [
+        *(True, ("at nine", "When?", "t")),
+        *(True, ("at noon", "When?\nat nine\nStick to the sources.", "t")),
+    ]

@@ -608,3 +608,14 @@ def test_a_conversation_may_have_to_end_in_some_way() -> None:
     assert "nothing to answer" in conversation_problems([U1, A1], ending="question")[0]
     assert "nothing to answer" in conversation_problems([], ending="question")[0]
     assert "of the user, not an answer" in conversation_problems([U1], ending="answer")[0]
+
+
+@pytest.mark.parametrize("repository", ["sqlite:///x.db", 20])
+def test_a_memory_wants_a_repository(repository: Any) -> None:
+    """An address or a number in its place is refused when the memory is made, with the mend."""
+    told = r"SqlChatMemoryRepository\(url\).*max_messages="
+
+    with pytest.raises(UsageError, match=told):
+        MessageWindowChatMemory(repository)
+    with pytest.raises(UsageError, match=told):
+        TokenWindowChatMemory(repository, max_tokens=9)

@@ -789,3 +789,22 @@ def test_a_template_without_a_place_for_the_memory_is_refused() -> None:
         PromptChatMemoryAdvisor(memory, template="{instructions}")
     with pytest.raises(TemplateError, match="other"):
         PromptChatMemoryAdvisor(memory, template="{memory} {other}")
+
+
+@pytest.mark.parametrize("order", [MEMORY_ORDER, TOOL_CALLING_ORDER + 1])
+@pytest.mark.parametrize("way", ["twice", "one memory", "one repository"])
+def test_a_memory_is_there_once(way: str, order: int) -> None:
+    """Two advisors on one memory would keep and send each turn twice; the client is refused."""
+    memory = MessageWindowChatMemory()
+    first = MessageChatMemoryAdvisor(memory, order=order)
+    others: dict[str, Advisor] = {
+        "twice": first,
+        "one memory": PromptChatMemoryAdvisor(memory),
+        "one repository": MessageChatMemoryAdvisor(MessageWindowChatMemory(memory.repository)),
+    }
+    builder = ChatClient.builder(ScriptedModel()).default_advisors(first)
+
+    with pytest.raises(UsageError, match="share one memory"):
+        builder.default_advisors(others[way]).build()
+    with pytest.raises(UsageError, match="share one memory"):
+        builder.build().prompt("x").conversation("c").advisors(others[way]).call().content()

@@ -391,3 +391,12 @@ def test_what_is_no_message_is_refused(messages: Any) -> None:
     """A text among messages gets a hint instead of a guess."""
     with pytest.raises(TypeError, match=r"wrap text in UserMessage"):
         as_messages(messages)
+
+
+@pytest.mark.parametrize("part", [3, None, {"type": "text"}, UserMessage("x")])
+def test_an_assistants_message_is_made_of_parts(part: Any) -> None:
+    """What is none is refused where it is put in, not where a provider meets it."""
+    with pytest.raises(TypeError, match="is no part of a message"):
+        AssistantMessage(["a", part])
+    with pytest.raises(TypeError, match="is no part of a message"):
+        AssistantMessage("a", [part])

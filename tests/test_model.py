@@ -5,9 +5,21 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
+from conftest import Ask
 
-from chatclient import ChatClient, ChatModel, ChatOptions, ChatResponse, Prompt, UserMessage
-from chatclient.errors import UsageError
+from chatclient import (
+    ChatClient,
+    ChatClientRequest,
+    ChatClientResponse,
+    ChatModel,
+    ChatOptions,
+    ChatResponse,
+    Next,
+    Prompt,
+    UserMessage,
+)
+from chatclient.errors import StreamInterruptedError, UsageError
+from chatclient.events import TextDelta
 from chatclient.runtime import Runtime
 from chatclient.testing import ScriptedModel, call
 
@@ -95,8 +107,8 @@ def test_a_script_that_is_too_short_says_so() -> None:
     model = ScriptedModel("only one")
     model.call("Hi")
 
-    with pytest.raises(AssertionError, match="call 2"):
-        model.call("Hi")
+    with pytest.raises(AssertionError, match=r"call 2, which asks UserMessage\('What now\?'\)"):
+        model.call("What now?")
 
 
 def test_a_script_can_be_a_function_or_fail() -> None:
@@ -106,3 +118,40 @@ def test_a_script_can_be_a_function_or_fail() -> None:
     assert echo.call("hi").text == "HI"
     with pytest.raises(LookupError):
         ScriptedModel(LookupError("gone")).call("Hi")
+
+
+def test_a_scripted_stream_may_break_off(ask: Ask) -> None:
+    """An error at the end of an answer comes after what stands before it."""
+    seen: list[Any] = []
+
+    async def watch(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        async def emit(event: Any) -> None:
+            seen.append(event)
+
+        return await call_next(request.mutate(runtime=request.runtime.with_emitter(emit)))
+
+    model = ScriptedModel(["half an ", StreamInterruptedError("gone")], "whole", chunks=99)
+    client = ChatClient.builder(model).default_advisors(watch).build()
+
+    with pytest.raises(StreamInterruptedError, match="gone") as caught:
+        ask(client.prompt("x"))
+    assert seen == ([TextDelta("half an ")] if ask.streaming else [])
+    assert (caught.value.partial is not None) is ask.streaming
+    assert model.unused == 1
+
+
+def test_a_script_that_is_too_long_can_be_told() -> None:
+    """A test asserts that everything it scripted was asked for."""
+    model = ScriptedModel("a", "b")
+
+    model.call("x")
+    assert model.unused == 1
+    model.call("y")
+    assert model.unused == 0
+    assert ScriptedModel(lambda _: "x").unused == 0
+
+
+def test_arguments_of_a_scripted_call_may_be_a_mapping() -> None:
+    """What is easier to write is written as JSON; what a model would write stays as it is."""
+    assert call("w", {"city": "R"}).arguments == '{"city":"R"}'
+    assert call("w", '{"city": ').arguments == '{"city": '

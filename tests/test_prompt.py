@@ -212,3 +212,15 @@ def test_defaults_lie_under_a_prompts_options() -> None:
 
     assert prompt == TALK.with_options(ChatOptions(seed=1, model="m"))
     assert prompt.messages is TALK.messages
+
+
+def test_single_options_change_and_tools_stay() -> None:
+    """An advisor that chooses a model loses nothing else that was asked for."""
+    prompt = Prompt("x", ChatOptions(seed=1, tool_names=("weather",)))
+
+    changed = prompt.mutate_options(model="big", seed=2)
+
+    assert changed.options == ChatOptions(model="big", seed=2, tool_names=("weather",))
+    assert changed.messages is prompt.messages
+    with pytest.raises(UsageError, match="'modle'"):
+        prompt.mutate_options(modle="big")  # type: ignore[call-arg]

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatclient.messages import AssistantMessage, ToolCall
+from chatclient.errors import InvalidResponseError
+from chatclient.messages import AssistantMessage, Reasoning, ToolCall
 from chatclient.response import (
     NO_USAGE,
     ChatResponse,
@@ -174,3 +175,33 @@ def test_responses_pickle() -> None:
     response = ChatResponse((Generation(CALLING, "tool_call", "tool_use", 0, {"a": 1}),), metadata)
 
     assert pickle.loads(pickle.dumps(response)) == response
+
+
+def test_other_words_leave_all_else_as_it_is() -> None:
+    """Tool calls, thoughts, costs and reasons stay, and so does a message that says nothing."""
+    metadata = ChatResponseMetadata("id", usage=Usage(1, 1))
+    thought = Reasoning("hm", "proof", "p")
+    said = AssistantMessage([thought, "yes", CALLING.tool_calls[0]], metadata={"a": 1})
+    silent = Generation(CALLING, "tool_call", index=1)
+    response = ChatResponse((Generation(said, "tool_call"), silent), metadata)
+
+    loud = response.with_text(str.upper)
+
+    call = CALLING.tool_calls[0]
+    assert loud.message == AssistantMessage([thought, "YES", call], metadata={"a": 1})
+    assert loud.generations[1] is silent
+    assert (loud.finish_reason, loud.metadata) == ("tool_call", metadata)
+    assert response.with_text("no").text == "no"
+
+
+def test_an_empty_response_can_be_given_words() -> None:
+    """Then it is an answer like any other."""
+    assert ChatResponse().with_text("x") == ChatResponse.of("x")
+    assert ChatResponse().with_text(str.upper) == ChatResponse()
+
+
+def test_a_message_that_has_to_be_there_is_missed_aloud() -> None:
+    """`message` is never None: an advisor that needs one need not ask."""
+    assert ChatResponse.of("x").message.text == "x"
+    with pytest.raises(InvalidResponseError, match="no message"):
+        _ = ChatResponse().message

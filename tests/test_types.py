@@ -5,6 +5,7 @@ makes sure that what is promised is what comes.
 """
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -202,8 +203,9 @@ def test_code_of_the_docs_is_typed_by_itself(
     for page in shown:
         code = "\n".join(code for _, code in blocks(page))
         (folder / f"page_{page.stem.lower()}.py").write_text(code)
-    (folder / "pyrightconfig.json").write_text('{"reportRedeclaration": false}')
     root = Path(__file__).parent.parent
+    settings = {"reportRedeclaration": False, "extraPaths": [str(root)]}
+    (folder / "pyrightconfig.json").write_text(json.dumps(settings))
     checked = subprocess.run(
         [sys.executable, *CHECKERS[checker], str(folder)],
         capture_output=True,

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 
+from chatclient.errors import UsageError
 from chatclient.logs import get_logger
 from chatclient.memory.conversation import without_system
 from chatclient.memory.in_memory import InMemoryChatMemoryRepository
@@ -139,7 +140,7 @@ class WindowChatMemory(ChatMemory):
         prune: bool = False,
     ) -> None:
         self.window = window
-        self.repository = InMemoryChatMemoryRepository() if repository is None else repository
+        self.repository = _checked(repository)
         self.prune = prune
 
     async def load(self, conversation_id: str, runtime: Runtime) -> tuple[Message, ...]:
@@ -226,6 +227,23 @@ class TokenWindowChatMemory(WindowChatMemory):
         prune: bool = False,
     ) -> None:
         super().__init__(Window.tokens(max_tokens, estimator), repository, prune=prune)
+
+
+def _checked(repository: ChatMemoryRepository | None) -> ChatMemoryRepository:
+    """Return *repository*, or a new one in the memory of this process.
+
+    Raises:
+        UsageError: It is no repository.
+    """
+    if repository is None:
+        return InMemoryChatMemoryRepository()
+    if not hasattr(repository, "load"):
+        msg = (
+            f"{repository!r} is no repository: conversations are kept in a ChatMemoryRepository,"
+            " such as SqlChatMemoryRepository(url); how many are shown is max_messages="
+        )
+        raise UsageError(msg)
+    return repository
 
 
 def _leaves_out(messages: Sequence[Message], start: int) -> bool:

@@ -2,6 +2,7 @@
 
 from chatclient.structured.cleaning import Cleaner, without_fence, without_thoughts
 from chatclient.structured.converters import (
+    JsonSchemaOutputConverter,
     ListOutputConverter,
     MapOutputConverter,
     StructuredOutputConverter,
@@ -19,6 +20,7 @@ __all__ = [
     "NATIVE_STRUCTURED_OUTPUT",
     "NOTHING",
     "Cleaner",
+    "JsonSchemaOutputConverter",
     "ListOutputConverter",
     "MapOutputConverter",
     "ResponseEntity",

@@ -20,6 +20,7 @@ from chatclient.structured.cleaning import (
     without_fence,
     without_thoughts,
 )
+from chatclient.structured.json_schema import type_of_schema
 from chatclient.structured.partial import NOTHING, partial_value
 from chatclient.tools.arguments import PYDANTIC_ERRORS, typed_dict
 from chatclient.tools.binding import problems
@@ -83,17 +84,24 @@ class TypeOutputConverter(Generic[T]):
         kind: A pydantic model, dataclass, `TypedDict`, `NamedTuple`, enum, primitive, `Literal`,
             union, or a collection of such.
         cleaners: What to take away from the text before it is read, one after another.
+        schema: What the model is told, in place of the type's own JSON Schema.
 
     Raises:
         UsageError: The type has no JSON Schema.
     """
 
-    def __init__(self, kind: type[T] | Any, *, cleaners: Iterable[Cleaner] = _CLEANERS) -> None:
+    def __init__(
+        self,
+        kind: type[T] | Any,
+        *,
+        cleaners: Iterable[Cleaner] = _CLEANERS,
+        schema: JsonSchema | None = None,
+    ) -> None:
         self.kind = kind
         self._cleaners = tuple(cleaners)
         try:
             adapter: TypeAdapter[T] = TypeAdapter(kind)
-            self._schema = schema_of(adapter)
+            self._schema = schema_of(adapter) if schema is None else schema
         except PYDANTIC_ERRORS as error:
             msg = f"no model can be asked for {name_of_kind(kind)}: {error}"
             raise UsageError(msg) from error
@@ -149,6 +157,36 @@ class TypeOutputConverter(Generic[T]):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({name_of_kind(self.kind)})"
+
+
+class JsonSchemaOutputConverter:
+    """Reads JSON by a JSON Schema that is known at run time only, as plain data.
+
+    Types, required and unknown properties, enumerations, bounds, lengths, patterns, unions and
+    references are checked; `not`, `if`, formats and `allOf` of several are only told to the model.
+
+    Args:
+        schema: The JSON Schema, of an object or of anything else.
+
+    Raises:
+        UsageError: It is none.
+    """
+
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        told = {"type": "object", **schema} if "properties" in schema else dict(schema)
+        self._values: TypeOutputConverter[Any] = TypeOutputConverter(
+            type_of_schema(told), schema=told
+        )
+        self.format = self._values.format
+        self.json_schema = self._values.json_schema
+
+    def convert(self, text: str) -> Any:
+        """Return the data in *text*."""
+        return self._values.convert(text)
+
+    def partial(self, text: str) -> Any:
+        """Return the data so far, or `NOTHING`."""
+        return self._values.partial(text)
 
 
 class TextOutputConverter:
@@ -223,6 +261,8 @@ def converter_of(kind: Any) -> StructuredOutputConverter[Any]:
         return kind
     if kind is str:
         return _TEXT
+    if isinstance(kind, Mapping):
+        return JsonSchemaOutputConverter(kind)
     if isinstance(kind, FunctionType):
         msg = f"{kind.__name__} is a function; an answer is read as a type, or by a converter"
         raise UsageError(msg)

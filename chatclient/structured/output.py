@@ -18,6 +18,12 @@ from chatclient.structured.partial import NOTHING
 
 T = TypeVar("T")
 
+_ENDED_EARLY = {
+    "length": "it was cut off at the limit of output tokens; be brief, or raise max_tokens",
+    "tool_call_limit_exceeded": "the turn ended at a limit: tool_call_limit_exceeded; answer from"
+    " what there is, or raise ToolLimits",
+}
+
 Native: TypeAlias = bool | Literal["schema", "tool"]
 """Whether the provider holds its model to the schema (True: as the model is best held to it)."""
 
@@ -155,12 +161,12 @@ def _refuse_unfinished(answer: ChatResponse, converter: StructuredOutputConverte
         raise entity_error("answer yet", text, ["it asks for tools, which were not run"])
     if answer.finish_reason == "content_filter" and not text:
         raise entity_error("answer", text, ["the provider's content filter withheld it"])
-    if answer.finish_reason != "length" or converter.json_schema is None:
+    hint = _ENDED_EARLY.get(answer.finish_reason or "")
+    if hint is None or converter.json_schema is None:
         return
     try:
         loads(cleaned(text))
     except ValueError:
-        hint = "it was cut off at the limit of output tokens; be brief, or raise max_tokens"
         raise entity_error("whole answer", text, [hint]) from None
 
 

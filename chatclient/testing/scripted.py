@@ -1,9 +1,10 @@
 """A model for tests: answers as it is told, and remembers what it was asked."""
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from chatclient.json import dumps
 from chatclient.messages import AssistantMessage, ToolCall
 from chatclient.model import ChatModel
 from chatclient.options import NO_OPTIONS, ChatOptions
@@ -17,8 +18,16 @@ from chatclient.response import (
 )
 from chatclient.runtime import Runtime
 
-Answer = str | AssistantMessage | ChatResponse | ToolCall | Sequence[ToolCall | str] | Exception
-"""What a scripted model answers: a text, tool calls, a whole message or response, or an error."""
+Answer = (
+    str
+    | AssistantMessage
+    | ChatResponse
+    | ToolCall
+    | Sequence[ToolCall | str | Exception]
+    | Exception
+)
+"""What a scripted model answers: a text, tool calls, a whole message or response, or an error. An
+error that ends a sequence breaks a stream off after what stands before it."""
 
 
 class ScriptedModel(ChatModel):
@@ -33,6 +42,7 @@ class ScriptedModel(ChatModel):
 
     Attributes:
         prompts: Every prompt the model was asked, in order.
+        unused: How many answers nobody has asked for.
 
     Raises:
         AssertionError: (when called) there are no answers left.
@@ -59,7 +69,10 @@ class ScriptedModel(ChatModel):
 
     async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:  # noqa: ARG002
         """Return the next answer."""
-        return self._next(prompt)
+        response, error = self._next(prompt)
+        if error is not None:
+            raise error
+        return response
 
     async def generate_stream(
         self,
@@ -67,7 +80,7 @@ class ScriptedModel(ChatModel):
         runtime: Runtime,  # noqa: ARG002 - a script waits for nothing
     ) -> AsyncGenerator[ChatResponse | str, None]:
         """Yield the next answer in pieces: text as cut, then everything else, then the costs."""
-        response = self._next(prompt)
+        response, error = self._next(prompt)
         silent: list[Generation] = []
         for generation in response.generations:
             for part in generation.output.parts:
@@ -76,20 +89,34 @@ class ScriptedModel(ChatModel):
                     yield ChatResponse((Generation(message, index=generation.index),))
             metadata = generation.output.metadata
             silent.append(replace(generation, output=AssistantMessage(metadata=metadata)))
+        if error is not None:
+            raise error
         yield replace(response, generations=tuple(silent))
 
-    def _next(self, prompt: Prompt) -> ChatResponse:
+    @property
+    def unused(self) -> int:
+        """How many answers nobody has asked for."""
+        return 0 if self._function is not None else len(self._answers)
+
+    def _next(self, prompt: Prompt) -> tuple[ChatResponse, Exception | None]:
+        """Return the next answer, and the error that comes after it."""
         self.prompts.append(prompt)
         if self._function is not None:
             answer: Any = self._function(prompt)
         elif self._answers:
             answer = self._answers.pop(0)
         else:
-            msg = f"the script has no answer to call {len(self.prompts)}"
+            asked = repr(prompt.messages[-1]) if prompt.messages else "nothing"
+            msg = f"the script has no answer to call {len(self.prompts)}, which asks {asked}"
             raise AssertionError(msg)
+        if isinstance(answer, ChatResponse):
+            return answer, None
         if isinstance(answer, Exception):
-            raise answer
-        return answer if isinstance(answer, ChatResponse) else self._response(answer)
+            answer = [answer]
+        if isinstance(answer, list | tuple) and answer and isinstance(answer[-1], Exception):
+            *said, error = answer
+            return self._response(said), error
+        return self._response(answer), None
 
     def _response(self, answer: Any) -> ChatResponse:
         if not isinstance(answer, AssistantMessage):
@@ -107,6 +134,15 @@ def _every(size: int) -> Callable[[str], Iterable[str]]:
     return cut
 
 
-def call(name: str, arguments: str = "{}", *, id: str | None = None) -> ToolCall:
-    """Return a tool call, for scripts; its id is made from its name unless given."""
-    return ToolCall(id or f"call_{name}", name, arguments)
+def call(
+    name: str, arguments: str | Mapping[str, Any] = "{}", *, id: str | None = None
+) -> ToolCall:
+    """Return a tool call, for scripts.
+
+    Args:
+        name: Which tool.
+        arguments: A mapping, or a text as a model might write it.
+        id: Made from the name unless given.
+    """
+    text = arguments if isinstance(arguments, str) else dumps(arguments).decode()
+    return ToolCall(id or f"call_{name}", name, text)

@@ -1,0 +1,58 @@
+"""What was said in one turn, read from the response that it came to."""
+
+from collections.abc import Iterable
+
+from chatclient.advisors.tool_calling import TOOL_MESSAGES
+from chatclient.chain import DEFAULT_MESSAGES, ChatClientResponse
+from chatclient.messages import AssistantMessage, Message, Part, SystemMessage, UserMessage
+from chatclient.operations import ClientCall, ModelCall
+from chatclient.response import ChatResponse
+
+
+def messages_in(response: ChatClientResponse) -> tuple[Message, ...]:
+    """Return what the request carried, what models and tools said, and the answer."""
+    tool_messages: tuple[Message, ...] = response.context.get(TOOL_MESSAGES, ())
+    said = (*_asked(response), *tool_messages)
+    answer = whole_answer(response.chat_response)
+    return said if answer is None or not answer.parts else (*said, answer)
+
+
+def new_messages_in(response: ChatClientResponse) -> tuple[Message, ...]:
+    """Return those of the messages that belong to the turn: from the user's last words on."""
+    said = messages_in(response)
+    begin = max((at for at, each in enumerate(said) if isinstance(each, UserMessage)), default=0)
+    while begin and isinstance(said[begin - 1], UserMessage):
+        begin -= 1
+    return said[begin:]
+
+
+def round_responses_in(response: ChatClientResponse) -> tuple[ChatResponse, ...]:
+    """Return what the model answered in each round, the last one among them."""
+    steps = () if response.trail is None else response.trail.steps
+    calls = [step for step in steps if isinstance(step.operation, ModelCall)]
+    return tuple(call.result for call in calls if call.result is not None)
+
+
+def whole_answer(response: ChatResponse) -> AssistantMessage | None:
+    """Return the message that the model, or the tools in its place, answered with."""
+    generations = response.generations
+    if response.finish_reason != "return_direct" or len(generations) == 1:
+        return response.output
+    parts: list[Part] = []
+    for generation in generations:  # a blank line between each and the next
+        parts += ["\n\n", *generation.output.parts] if parts else generation.output.parts
+    return AssistantMessage(parts)
+
+
+def _asked(response: ChatClientResponse) -> tuple[Message, ...]:
+    """Return what the request carried that its successor will not bring of its own."""
+    call = response.trail.steps[0].operation if response.trail is not None else None
+    if not isinstance(call, ClientCall):
+        return ()
+    said = _without_system(call.prompt.messages)
+    defaults = _without_system(call.context.get(DEFAULT_MESSAGES, ()))
+    return said[len(defaults) :] if said[: len(defaults)] == defaults else said
+
+
+def _without_system(messages: Iterable[Message]) -> tuple[Message, ...]:
+    return tuple(message for message in messages if not isinstance(message, SystemMessage))

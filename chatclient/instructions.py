@@ -1,0 +1,50 @@
+"""System texts that are written anew for each request."""
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from chatclient.messages import Message, UserMessage
+from chatclient.values import EMPTY
+
+
+@dataclass(frozen=True, slots=True)
+class SystemRequest:
+    """What is known of a request when its system text is written.
+
+    Attributes:
+        messages: What is sent beside the system text; a memory has not added to it yet.
+        conversation_id: Which conversation the request continues, or None.
+        tool_context: What its tools are told.
+        params: What its advisors are told, the advisor params.
+    """
+
+    messages: tuple[Message, ...] = ()
+    conversation_id: str | None = None
+    tool_context: Mapping[str, Any] = EMPTY
+    params: Mapping[str, Any] = EMPTY
+
+    @property
+    def user_message(self) -> UserMessage | None:
+        """What the user says, or None."""
+        return next((m for m in reversed(self.messages) if isinstance(m, UserMessage)), None)
+
+
+SystemFunction = (
+    Callable[[], str | Awaitable[str]] | Callable[[SystemRequest], str | Awaitable[str]]
+)
+"""Writes the system text of a request; plain or async, and told of the request if it takes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenSystem:
+    """A function that writes system texts, and whether it wants to know the request."""
+
+    function: Callable[..., Any]
+    wants_request: bool
+
+    @classmethod
+    def by(cls, function: Callable[..., Any]) -> "WrittenSystem":
+        """Return what writes by *function*."""
+        return cls(function, bool(inspect.signature(function).parameters))

@@ -1,0 +1,141 @@
+"""Types made from JSON Schemas that are known at run time only.
+
+pydantic checks what it has a type for: types, required and unknown properties, enumerations,
+bounds, lengths and patterns, unions and references. What it has none for (`not`, `allOf` of
+several, `if`, formats), and what a reference repeats inside itself, is not checked.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal, NotRequired, Union
+
+import typing_extensions
+from pydantic import ConfigDict, Field
+
+from chatclient.errors import UsageError
+
+Schema = Mapping[str, Any]
+
+_MAKE: Any = typing_extensions.TypedDict
+_UNION: Any = Union
+_DICT: Any = dict
+_LIST: Any = list
+_NUMBER_BOUNDS = {
+    "minimum": "ge",
+    "maximum": "le",
+    "exclusiveMinimum": "gt",
+    "exclusiveMaximum": "lt",
+    "multipleOf": "multiple_of",
+}
+_STRING_BOUNDS = {"minLength": "min_length", "maxLength": "max_length", "pattern": "pattern"}
+_ARRAY_BOUNDS = {"minItems": "min_length", "maxItems": "max_length"}
+
+
+def type_of_schema(schema: Schema) -> Any:
+    """Return the type of the plain JSON data that *schema* describes.
+
+    Raises:
+        UsageError: It is no JSON Schema.
+    """
+    return _Types(schema).of(schema)
+
+
+class _Types:
+    """Makes the types of one schema, and of what it refers to."""
+
+    def __init__(self, root: Schema) -> None:
+        self._root = root
+        self._within: list[str] = []  # the references that are being followed
+        self._makers: Mapping[str, Callable[[Schema], Any]] = {
+            "object": self._object,
+            "array": self._array,
+            "string": lambda schema: _bounded(str, schema, _STRING_BOUNDS),
+            "integer": lambda schema: _bounded(int, schema, _NUMBER_BOUNDS),
+            "number": lambda schema: _bounded(int | float, schema, _NUMBER_BOUNDS),
+            "boolean": lambda _: bool,
+            "null": lambda _: None,
+        }
+
+    def of(self, schema: Any) -> Any:
+        """Return the type that *schema* describes."""
+        match schema:
+            case True | False:
+                return Any
+            case {"$ref": reference}:
+                return self._referred(reference)
+            case {"enum": values}:
+                return _one_of(values)
+            case {"const": value}:
+                return _one_of([value])
+            case {"anyOf": branches} | {"oneOf": branches}:
+                return _UNION[tuple(self.of(each) for each in branches)]
+            case {"allOf": [only]}:
+                return self.of(only)
+            case Mapping():
+                return self._of_type(schema)
+            case _:
+                raise UsageError(_refusal(schema))
+
+    def _of_type(self, schema: Schema) -> Any:
+        names = schema.get("type", "object" if "properties" in schema else None)
+        if names is None:
+            return Any
+        if isinstance(names, list | tuple):
+            return _UNION[tuple(self._made(schema, name) for name in names)]
+        return self._made(schema, names)
+
+    def _made(self, schema: Schema, name: Any) -> Any:
+        make = self._makers.get(name) if isinstance(name, str) else None
+        if make is None:
+            msg = f"{name!r} is no type of JSON Schema; known are {', '.join(self._makers)}"
+            raise UsageError(msg)
+        return make(schema)
+
+    def _object(self, schema: Schema) -> Any:
+        properties, further = schema.get("properties", {}), schema.get("additionalProperties")
+        required = schema.get("required", ())
+        if not isinstance(properties, Mapping):
+            raise UsageError(_refusal(schema))
+        if not properties and not required and further is not False:
+            return _DICT[str, self.of(further) if isinstance(further, Mapping) else Any]
+        fields = {
+            name: self.of(each) if name in required else NotRequired[self.of(each)]
+            for name, each in properties.items()
+        }
+        fields.update((name, Any) for name in required if name not in fields)
+        made = _MAKE(str(schema.get("title", "answer")), fields)
+        made.__pydantic_config__ = ConfigDict(extra="forbid" if further is False else "allow")
+        return made
+
+    def _array(self, schema: Schema) -> Any:
+        return _bounded(_LIST[self.of(schema.get("items", True))], schema, _ARRAY_BOUNDS)
+
+    def _referred(self, reference: Any) -> Any:
+        if reference in self._within:
+            return Any
+        found: Any = self._root
+        for step in str(reference).removeprefix("#").split("/")[1:]:
+            found = found.get(step) if isinstance(found, Mapping) else None
+        if not isinstance(found, Mapping) or not str(reference).startswith("#"):
+            msg = f"the schema refers to {reference!r}, which is not in it"
+            raise UsageError(msg)
+        self._within.append(reference)
+        try:
+            return self.of(found)
+        finally:
+            self._within.pop()
+
+
+def _refusal(schema: object) -> str:
+    return f"{schema!r} is no JSON Schema"
+
+
+def _bounded(kind: Any, schema: Schema, names: Mapping[str, str]) -> Any:
+    """Return *kind* within the bounds that *schema* sets."""
+    bounds = {ours: schema[theirs] for theirs, ours in names.items() if theirs in schema}
+    return Annotated[kind, Field(**bounds)] if bounds else kind
+
+
+def _one_of(values: Any) -> Any:
+    """Return the type of certain values; those that no `Literal` admits are not told apart."""
+    plain = all(value is None or isinstance(value, str | int) for value in values)
+    return Literal[tuple(values)] if plain and values else Any

@@ -1,0 +1,172 @@
+"""The messages of a turn: what was said in it, for a request that goes on from there."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from conftest import Ask
+
+from chatclient import (
+    AssistantMessage,
+    ChatClient,
+    ChatClientRequest,
+    ChatClientResponse,
+    ChatResponse,
+    Message,
+    Next,
+    SystemMessage,
+    ToolResponseMessage,
+    UserMessage,
+)
+from chatclient.advisors.memory import MessageChatMemoryAdvisor
+from chatclient.memory import MessageWindowChatMemory, conversation_problems
+from chatclient.testing import ScriptedModel, call
+from chatclient.tools import ToolApproval, ToolCallingManager, tool
+
+
+@tool
+def weather(city: str) -> str:
+    """Tell the weather in a city."""
+    return f"sunny in {city}"
+
+
+ASKS = call("weather", '{"city": "Rome"}')
+
+
+def kinds(messages: tuple[Message, ...]) -> list[str]:
+    return [message.role for message in messages]
+
+
+def test_the_messages_of_a_turn_carry_a_conversation_on(ask: Ask) -> None:
+    """What one request came to is what the next one is given; nothing is there twice."""
+    model = ScriptedModel(ASKS, "Sunny.", "You are welcome.")
+    builder = ChatClient.builder(model).default_system("Be brief.").default_tools(weather)
+    example = [UserMessage("Hi"), AssistantMessage("Hello")]
+    client = builder.default_messages(example).build()
+
+    first = ask(client.prompt("How is Rome?")).answer.messages()
+    second = ask(client.prompt("Thanks!").messages(first)).answer
+
+    assert kinds(first) == ["user", "assistant", "tool", "assistant"]
+    assert model.prompts[-1].messages == (
+        SystemMessage("Be brief."),
+        *example,
+        *first,
+        UserMessage("Thanks!"),
+    )
+    assert second.messages() == (
+        *first,
+        UserMessage("Thanks!"),
+        AssistantMessage("You are welcome."),
+    )
+    assert second.new_messages() == second.messages()[-2:]
+    assert conversation_problems(second.messages(), ending="answer") == ()
+
+
+def test_new_messages_begin_with_what_the_user_has_just_said(ask: Ask) -> None:
+    """Tool calls, their results and the answer follow."""
+    model = ScriptedModel(ASKS, "Sunny.")
+    history = [UserMessage("Hi"), AssistantMessage("Hello")]
+    client = ChatClient.builder(model).default_tools(weather).build()
+
+    new = ask(client.prompt([*history, UserMessage("How is Rome?")])).answer.new_messages()
+
+    assert new[0] == UserMessage("How is Rome?")
+    assert new[1] == AssistantMessage(None, [ASKS])
+    assert isinstance(new[2], ToolResponseMessage)
+    assert new[3:] == (AssistantMessage("Sunny."),)
+
+
+def test_what_a_memory_showed_is_not_among_the_messages(ask: Ask) -> None:
+    """It is in the memory, and comes from there again."""
+    model = ScriptedModel("1", "2")
+    memory = MessageChatMemoryAdvisor(MessageWindowChatMemory())
+    client = ChatClient.builder(model).default_advisors(memory).build()
+
+    ask(client.prompt("a").conversation("c"))
+    messages = ask(client.prompt("b").conversation("c")).answer.messages()
+
+    assert len(model.prompts[-1].messages) == 3
+    assert messages == (UserMessage("b"), AssistantMessage("2"))
+
+
+def test_direct_results_are_one_answer(ask: Ask) -> None:
+    """Several results that are the answer become one message, as in a memory."""
+
+    @tool(return_direct=True)
+    def now(city: str) -> str:
+        """Tell the time in a city."""
+        return f"noon in {city}"
+
+    calls = [call("now", '{"city": "Rome"}', id="1"), call("now", '{"city": "Oslo"}', id="2")]
+    client = ChatClient.builder(ScriptedModel(calls)).default_tools(now).build()
+
+    answer = ask(client.prompt("x")).answer
+
+    assert answer.messages()[-1].text == "noon in Rome\n\nnoon in Oslo"
+
+
+def test_a_turn_that_waited_is_one_turn(ask: Ask) -> None:
+    """After it has gone on, its messages reach back to the question; before, to the calls."""
+    model = ScriptedModel(ASKS, "Sunny.")
+    manager = ToolCallingManager(interceptors=[ToolApproval(needed=lambda _: True)])
+    builder = ChatClient.builder(model).default_system("Be brief.").default_tools(weather)
+    client = builder.tool_calling_manager(manager).build()
+
+    waiting = ask(client.prompt("How is Rome?")).answer
+    resumed = ask(client.resume(waiting.pending_turn(), "approve")).answer
+
+    assert kinds(waiting.new_messages()) == ["user", "assistant"]
+    assert kinds(resumed.new_messages()) == ["user", "assistant", "tool", "assistant"]
+
+
+def test_an_answer_without_a_model_is_an_answer(ask: Ask) -> None:
+    """An advisor that answers itself, whatever it leaves in the context, is quoted as well."""
+
+    async def refuse(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        return ChatClientResponse(ChatResponse.of("No."))
+
+    answer = ask(ChatClient.create(ScriptedModel()).prompt("x").advisors(refuse)).answer
+
+    assert answer.messages() == (UserMessage("x"), AssistantMessage("No."))
+    assert answer.round_responses() == ()
+
+
+def test_the_answers_of_all_rounds_can_be_had(ask: Ask) -> None:
+    """What the model said on the way, with its costs, and what it said at last."""
+    model = ScriptedModel(["One moment.", ASKS], "Sunny.")
+    client = ChatClient.builder(model).default_tools(weather).build()
+
+    rounds = ask(client.prompt("x")).answer.round_responses()
+
+    assert [each.text for each in rounds] == ["One moment.", "Sunny."]
+    assert [each.usage.total_tokens for each in rounds] == [15, 15]
+
+
+def test_an_async_answer_tells_its_messages() -> None:
+    """The accessors of an answer are there to be awaited as well."""
+
+    async def main() -> tuple[Any, ...]:
+        answer = ChatClient.create(ScriptedModel("b")).prompt("a").acall()
+        return (
+            await answer.messages(),
+            await answer.new_messages(),
+            await answer.round_responses(),
+        )
+
+    said, new, rounds = asyncio.run(main())
+
+    assert said == new == (UserMessage("a"), AssistantMessage("b"))
+    assert [each.text for each in rounds] == ["b"]
+
+
+def test_the_messages_of_a_stream_are_known_at_its_end() -> None:
+    """As its response is."""
+    stream = ChatClient.create(ScriptedModel("b")).prompt("a").stream()
+    pieces = iter(stream)
+    next(pieces)
+
+    with pytest.raises(ValueError, match="has not ended"):
+        stream.messages()
+    list(pieces)
+    assert stream.messages()[-1] == AssistantMessage("b")

@@ -1,0 +1,126 @@
+"""Answers by a JSON Schema that is known at run time only."""
+
+import json
+from typing import Any
+
+import pytest
+from conftest import Ask
+
+from chatclient import ChatClient
+from chatclient.errors import EntityError, UsageError
+from chatclient.structured import NOTHING, JsonSchemaOutputConverter
+from chatclient.testing import ScriptedModel
+
+ORDER = {
+    "title": "Order",
+    "type": "object",
+    "properties": {
+        "id": {"type": "integer", "minimum": 1},
+        "state": {"enum": ["new", "paid"]},
+        "lines": {"type": "array", "items": {"$ref": "#/$defs/Line"}, "minItems": 1},
+        "note": {"type": ["string", "null"]},
+    },
+    "required": ["id", "lines"],
+    "additionalProperties": False,
+    "$defs": {
+        "Line": {
+            "properties": {
+                "sku": {"type": "string", "pattern": "^A"},
+                "price": {"type": "number"},
+                "part": {"$ref": "#/$defs/Line"},
+            },
+            "required": ["sku"],
+        }
+    },
+}
+VALUE = {
+    "id": 7,
+    "state": "new",
+    "lines": [{"sku": "A1", "price": 3, "part": {"sku": "A2"}, "colour": "red"}],
+    "note": None,
+}
+
+
+def test_an_answer_is_read_by_a_schema(ask: Ask) -> None:
+    """The model is told the schema, and what it answers comes as plain data."""
+    model = ScriptedModel(json.dumps(VALUE))
+    request = ChatClient.create(model).prompt("Which order?")
+
+    if ask.streaming:
+        *_, value = request.stream().entity(ORDER)
+    else:
+        value = request.call().entity(ORDER)
+
+    assert value == VALUE
+    assert json.loads(model.prompts[0].contents.partition("JSON Schema:\n")[2]) == ORDER
+
+
+def test_a_stream_gives_ever_more_of_the_data() -> None:
+    """Properties that are still to come are not there yet."""
+    model = ScriptedModel(json.dumps({"id": 7, "lines": [{"sku": "A1"}, {"sku": "A2"}]}))
+
+    values = list(ChatClient.create(model).prompt("x").stream().entity(ORDER))
+
+    assert values[0] == {"id": 7}
+    assert values[-1] == {"id": 7, "lines": [{"sku": "A1"}, {"sku": "A2"}]}
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"id": 0}, "id: "),
+        ({"id": "seven"}, "id: "),
+        ({"state": "lost"}, "state: "),
+        ({"lines": []}, "lines: "),
+        ({"lines": [{"sku": "B1"}]}, "lines[0].sku: "),
+        ({"lines": [{}]}, "lines[0].sku: missing, but required"),
+        ({"colour": "red"}, "colour: unknown"),
+    ],
+)
+def test_what_does_not_fit_the_schema_is_told(change: dict[str, Any], told: str) -> None:
+    """Each place that is wrong has its line, as with a type."""
+    with pytest.raises(EntityError) as caught:
+        JsonSchemaOutputConverter(ORDER).convert(json.dumps({**VALUE, **change}))
+    assert caught.value.errors[0].startswith(told)
+    assert "no Order" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "value"),
+    [
+        ({}, "[1]", [1]),
+        ({"type": "string"}, '"a"', "a"),
+        ({"type": "boolean"}, '{"value": true}', True),
+        ({"type": "array", "items": {"type": "integer"}}, "[1, 2]", [1, 2]),
+        ({"type": "object"}, '{"a": 1}', {"a": 1}),
+        ({"type": "object", "additionalProperties": {"type": "integer"}}, '{"a": 1}', {"a": 1}),
+        ({"properties": {"a": True}, "required": ["b"]}, '{"b": 1}', {"b": 1}),
+        ({"oneOf": [{"const": 1}, {"type": "null"}]}, "null", None),
+        ({"allOf": [{"type": "integer"}]}, "1", 1),
+        ({"enum": [1.5, 2.5]}, "1.5", 1.5),
+    ],
+)
+def test_schemas_of_every_kind(schema: dict[str, Any], text: str, value: Any) -> None:
+    """What is no object is wrapped for the provider, as it is with types."""
+    converter = JsonSchemaOutputConverter(schema)
+
+    assert converter.convert(text) == value
+    assert converter.json_schema is not None
+    assert converter.json_schema["type"] == "object"
+    assert converter.partial("") is NOTHING
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "text"},
+        {"type": "object", "properties": []},
+        {"type": "array", "items": 3},
+        {"$ref": "#/$defs/Missing"},
+        {"$ref": "https://example.org/schema.json"},
+    ],
+)
+def test_what_is_no_schema_is_refused(schema: dict[str, Any]) -> None:
+    """Before anything is sent."""
+    with pytest.raises(UsageError, match=r"(?i)schema"):
+        ChatClient.create(ScriptedModel()).prompt("x").call().entity(schema)
