@@ -158,7 +158,7 @@ class OutputGuardrailAdvisor:
             streaming = request.runtime.streaming
             response = await call_next(sent.mutate(runtime=held.runtime) if streaming else sent)
             usage += response.chat_response.usage
-            executions += response.context.get(TOOL_EXECUTIONS, ())
+            executions = _joined(executions, response.context.get(TOOL_EXECUTIONS, ()))
             response = response.mutate(chat_response=response.chat_response.with_usage(usage))
             if executions:
                 response = response.mutate(context={TOOL_EXECUTIONS: executions})
@@ -190,6 +190,11 @@ class OutputGuardrailAdvisor:
                 answer = _rewritten(answer, result.text)
         failures.raise_if_any(answer)
         return answer
+
+
+def _joined(before: tuple[Any, ...], executions: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return all executions once; those of a resumed turn are in all of its attempts."""
+    return (*before, *(new for new in executions if not any(new is each for each in before)))
 
 
 class _Failures:
