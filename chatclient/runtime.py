@@ -581,7 +581,7 @@ async def _wait_for(
     if runtime.streaming:
         context.run(_inbox.set, inbox)
     end = None if timeout is None else time.monotonic() + timeout
-    work = Work(thread or private_loop(), awaitable, context, lambda: inbox.put(None))
+    work = Work(thread or private_loop(context), awaitable, context, lambda: inbox.put(None))
     try:
         while (
             item := inbox.get(timeout=None if end is None else end - time.monotonic())
