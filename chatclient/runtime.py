@@ -41,7 +41,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 import anyio
 import anyio.to_thread
 
-from chatclient.errors import BlockingCallError
+from chatclient.errors import BlockingCallError, UsageError
 from chatclient.observation import Observer, Operation, Step
 from chatclient.threads import LoopThread, Work, call_in_thread, is_async, private_loop
 
@@ -431,9 +431,13 @@ class AsyncEvents(AsyncIterator[Any], Generic[T]):
         # The task knows the queue and not this object, so that dropping this object ends it.
         self._queue = _Queue()
         self._task: asyncio.Task[T] | None = None
+        self._cut_off = False
 
     async def __anext__(self) -> Any:
         queue = self._queue
+        if queue.arrived is not None:
+            msg = "another task waits for the next event already; a stream has one consumer"
+            raise RuntimeError(msg)
         if self._task is None:
             if queue.closed:
                 raise StopAsyncIteration
@@ -454,7 +458,17 @@ class AsyncEvents(AsyncIterator[Any], Generic[T]):
         return queue.take()
 
     def result(self) -> T:
-        """Return what the request came to; valid once the iterator is exhausted."""
+        """Return what the request came to; valid once the iterator is exhausted.
+
+        Raises:
+            UsageError: The request was ended, because a consumer that waited was cancelled.
+        """
+        if self._cut_off:
+            msg = (
+                "the request ended when waiting for its next event was cancelled; to wait for some "
+                "time only, wait for a task: asyncio.wait({task}, timeout=...)"
+            )
+            raise UsageError(msg)
         if self._task is None:
             msg = "the stream has not been started"
             raise RuntimeError(msg)
@@ -482,6 +496,7 @@ class AsyncEvents(AsyncIterator[Any], Generic[T]):
             await queue.arrived
         except BaseException:
             # The consumer was cancelled: nobody will come back for the rest.
+            self._cut_off = True
             await self.aclose()
             raise
         finally:

@@ -246,7 +246,7 @@ async def _several(runtime: Runtime) -> list[str]:
 
 async def _limited(runtime: Runtime) -> str:
     def plain() -> str:
-        return drive(BLOCKING.invoke(_leaf))
+        return str(drive(BLOCKING.invoke(_leaf)))
 
     return str(await runtime.invoke(plain, timeout=30))
 
