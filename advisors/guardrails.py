@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from chatclient.advisors.caching import CACHE_RESPONSES, REFRESH
 from chatclient.advisors.holding import HeldBack
 from chatclient.advisors.tool_calling import TOOL_EXECUTIONS
 from chatclient.chain import MEMORY_ORDER, ChatClientRequest, ChatClientResponse, Next, name_of
@@ -14,7 +15,7 @@ from chatclient.messages import UserMessage
 from chatclient.response import NO_USAGE, ChatResponse
 from chatclient.runtime import Runtime
 from chatclient.structured.converters import converter_of
-from chatclient.structured.output import read_answer
+from chatclient.structured.output import CORRECTION, read_answer
 
 INPUT_GUARDRAIL_ORDER = MEMORY_ORDER - 50
 """Where input guardrails stand by default: outside memory, which never sees what they refuse."""
@@ -169,8 +170,7 @@ class OutputGuardrailAdvisor:
             guardrail, result = verdict
             if not left:
                 raise _exhausted(guardrail, result, self.max_retries, response.chat_response)
-            if result.text is not None:
-                sent = _reprompted(sent, response.chat_response, result.text)
+            sent = _again(sent, response.chat_response, result.text)
         raise AssertionError  # pragma: no cover - the last attempt returns or raises
 
     async def _judged(
@@ -250,9 +250,15 @@ def _rewritten(answer: ChatResponse, text: str) -> ChatResponse:
     return replace(answer, generations=(first, *others))
 
 
-def _reprompted(sent: ChatClientRequest, answer: ChatResponse, text: str) -> ChatClientRequest:
+def _again(sent: ChatClientRequest, answer: ChatResponse, text: str | None) -> ChatClientRequest:
+    """Return the request for another answer: the same, or with *answer* and a correction."""
+    if sent.context.get(CACHE_RESPONSES) is not False:
+        sent = sent.mutate(context={CACHE_RESPONSES: REFRESH})
+    if text is None:
+        return sent
     said = () if answer.output is None or not answer.text else (answer.output,)
-    return sent.mutate(prompt=sent.prompt.append(*said, UserMessage(text)))
+    correction = UserMessage(text, metadata={CORRECTION: True})
+    return sent.mutate(prompt=sent.prompt.append(*said, correction))
 
 
 def _exhausted(
