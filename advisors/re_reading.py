@@ -1,5 +1,6 @@
 """Has the model read the question twice."""
 
+from chatclient.advisors.questions import question_in
 from chatclient.chain import MEMORY_ORDER, ChatClientRequest, ChatClientResponse, Next
 from chatclient.errors import TemplateError
 from chatclient.template import PromptTemplate
@@ -35,7 +36,8 @@ class ReReadingAdvisor:
 
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         """Return the response to the question asked twice."""
-        prompt = request.prompt
-        if prompt.user_message is not None and prompt.user_message.text:
-            prompt = prompt.augment_user_message(lambda text: self._template.render(question=text))
-        return await call_next(request.mutate(prompt=prompt))
+        question = question_in(request.prompt)
+        if question is None:
+            return await call_next(request)
+        text = self._template.render(question=question.message.text)
+        return await call_next(request.mutate(prompt=question.asked_as(text, request.prompt)))

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from chatclient.advisors.questions import question_in
 from chatclient.chain import (
     MEMORY_ORDER,
     SOURCES,
@@ -14,7 +15,7 @@ from chatclient.chain import (
 )
 from chatclient.errors import UsageError
 from chatclient.logs import get_logger
-from chatclient.messages import Message, SystemMessage, UserMessage
+from chatclient.messages import Message, SystemMessage
 from chatclient.rag import (
     ConcatenationJoiner,
     ContextualQueryAugmenter,
@@ -166,19 +167,24 @@ class Augmentation:
 
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         """Return the response to the augmented request, with the documents."""
-        asked = request.prompt.user_message
-        if asked is None or not asked.text.strip():
+        question = question_in(request.prompt)
+        if question is None:
             return await call_next(request)
+        asked = question.message.text
+        sources: tuple[Any, ...] = request.context.get(SOURCES, ())
         done: tuple[str, str, tuple[Document, ...]] | None = request.context.get(self._slot)
-        if done is None or done[0] != asked.text:
-            query = Query(asked.text, _before(request.prompt.messages, asked), request.context)
+        if done is None or done[0] != asked:
+            before = _said(request.prompt.messages[: question.at])
+            query = Query(asked, before, request.context)
             documents = tuple(await self._find(query, request.runtime))
-            done = (asked.text, self._augment(query, documents), documents)
+            done = (asked, self._augment(query, documents), documents)
+            sources = (*sources, *documents)
         _, text, documents = done
-        sources = (*request.context.get(SOURCES, ()), *documents)
         context = {self._slot: done, self._key: documents, SOURCES: sources}
-        prompt = request.prompt.augment_user_message(text)
+        prompt = question.asked_as(text, request.prompt)
         response = await call_next(request.mutate(prompt=prompt, context=context))
+        if SOURCES in response.context:  # those of advisors further in are among them
+            del context[SOURCES]
         answer = response.chat_response
         metadata = answer.metadata
         values = merged(metadata.values, {self._key: documents})
@@ -186,7 +192,6 @@ class Augmentation:
         return response.mutate(chat_response=answer, context=context)
 
 
-def _before(messages: Sequence[Message], asked: UserMessage) -> tuple[Message, ...]:
-    """Return what was said before the question, but for system messages."""
-    at = next(i for i in reversed(range(len(messages))) if messages[i] is asked)
-    return tuple(m for m in messages[:at] if not isinstance(m, SystemMessage))
+def _said(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """Return *messages* without those of the system."""
+    return tuple(m for m in messages if not isinstance(m, SystemMessage))
