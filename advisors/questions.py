@@ -2,9 +2,13 @@
 
 from dataclasses import dataclass
 
+from chatclient.chain import ChatClientRequest
 from chatclient.messages import UserMessage
 from chatclient.prompt import Prompt
 from chatclient.structured.output import CORRECTION
+
+PUT_AS = "question_put_as"
+"""The key in a request's context of how an advisor has put the question, and of the question."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,3 +41,9 @@ def question_in(prompt: Prompt) -> Question | None:
         if isinstance(message, UserMessage) and CORRECTION not in message.metadata:
             return Question(message, at) if message.text.strip() else None
     return None
+
+
+def in_own_words(question: Question, request: ChatClientRequest) -> str:
+    """Return *question* as the user put it, whatever an advisor has made of it since."""
+    put, own = request.context.get(PUT_AS, ("", ""))
+    return own if put == question.message.text else question.message.text

@@ -4,11 +4,10 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from chatclient.advisors.questions import question_in
+from chatclient.advisors.questions import in_own_words, question_in
 from chatclient.chain import (
     MEMORY_ORDER,
     SOURCES,
-    TOOL_CALLING_ORDER,
     ChatClientRequest,
     ChatClientResponse,
     Next,
@@ -32,9 +31,10 @@ from chatclient.runtime import Runtime
 from chatclient.values import merged
 from chatclient.vector_store import Document
 
-RETRIEVAL_ORDER = (MEMORY_ORDER + TOOL_CALLING_ORDER) // 2
-"""Where retrieval stands by default: between memory, which remembers what the user said and not
-what retrieval made of it, and the tool loop, so that it is done once for all rounds."""
+RETRIEVAL_ORDER = MEMORY_ORDER + 70
+"""Where retrieval stands by default: inside memory, which remembers what the user said and not what
+retrieval made of it, and inside guards, which judge the user and not the documents; outside of the
+tool loop, so that it is done once for all rounds."""
 
 DOCUMENT_CONTEXT = "rag_document_context"
 """The key of the documents found, a tuple: in the context of requests further in and of the
@@ -175,9 +175,9 @@ class Augmentation:
         done: tuple[str, str, tuple[Document, ...]] | None = request.context.get(self._slot)
         if done is None or done[0] != asked:
             before = _said(request.prompt.messages[: question.at])
-            query = Query(asked, before, request.context)
+            query = Query(in_own_words(question, request), before, request.context)
             documents = tuple(await self._find(query, request.runtime))
-            done = (asked, self._augment(query, documents), documents)
+            done = (asked, self._augment(replace(query, text=asked), documents), documents)
             sources = (*sources, *documents)
         _, text, documents = done
         context = {self._slot: done, self._key: documents, SOURCES: sources}

@@ -30,6 +30,7 @@ from chatclient.advisors.retrieval import (
     RETRIEVAL_ORDER,
     RetrievalAugmentationAdvisor,
 )
+from chatclient.advisors.safe_guard import SafeGuardAdvisor
 from chatclient.chain import SOURCES
 from chatclient.embedding import EmbeddingModel, Vector
 from chatclient.errors import OverloadedError, TemplateError, UsageError
@@ -629,3 +630,19 @@ def test_sources_are_told_once_for_all_rounds(ask: Ask) -> None:
     result = ask(client_of(model, *advisors).prompt("When?").tools(look))
 
     assert result.response.context[SOURCES] == (ROME, LION)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_documents_are_not_judged_and_not_read_twice(ask: Ask, *, first: bool) -> None:
+    """By default, whatever was added first: guards and re-reading are about the user's words."""
+    retriever = finding(Document("Hit by a bomb.", {}, "1"))
+    retrieval = RetrievalAugmentationAdvisor(retriever)
+    others = [SafeGuardAdvisor("bomb"), ReReadingAdvisor()]
+    model = ScriptedModel("In 1850.")
+    advisors = [retrieval, *others] if first else [*others, retrieval]
+    result = ask(client_of(model, *advisors).prompt("When was it built?"))
+
+    assert result.text == "In 1850."
+    assert [query.text for query in retriever.asked] == ["When was it built?"]
+    assert model.prompts[0].contents.count("When was it built?") == 2
+    assert model.prompts[0].contents.count("Hit by a bomb.") == 1
