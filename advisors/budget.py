@@ -93,8 +93,9 @@ class Budget:
 
     def __iter__(self) -> Iterator[Advisor]:
         """Yield the advisors that the budget consists of."""
-        yield _BudgetOfTurn(self)
-        yield _BudgetOfCall()
+        turn = _BudgetOfTurn(self)
+        yield turn
+        yield _BudgetOfCall(turn)
 
 
 @dataclass(slots=True, eq=False)
@@ -102,6 +103,7 @@ class _Ledger:
     """What one turn has spent so far, and the turn in which it is made, if any."""
 
     budget: Budget
+    opened_by: "_BudgetOfTurn"
     around: "_Ledger | None"
     spent: Spent = Spent()
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -150,7 +152,7 @@ class _BudgetOfTurn:
         self._budget = budget
 
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
-        ledger = _Ledger(self._budget, _ledger.get())
+        ledger = _Ledger(self._budget, self, _ledger.get())
         with _booked(ledger):
             response = await call_next(request)
         return response.mutate(context={SPENT: ledger.spent})
@@ -162,9 +164,14 @@ class _BudgetOfCall:
     name = "Budget, each call"
     order = _CALL_ORDER
 
+    def __init__(self, turn: _BudgetOfTurn) -> None:
+        self._turn = turn
+
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         ledger = _ledger.get()
-        if ledger is None:  # the other half is not there, or the rest of the chain runs elsewhere
+        # The other half is not there, or the rest of the chain runs elsewhere; or the call is
+        # booked by the budget whose turn is the innermost, also for those around.
+        if ledger is None or ledger.opened_by is not self._turn:
             return await call_next(request)
         ledger.check()
         response = await call_next(request)

@@ -12,6 +12,7 @@ from chatclient.chain import LOWEST_PRECEDENCE, ChatClientRequest, ChatClientRes
 from chatclient.errors import UsageError
 from chatclient.events import RoundEnded, events_of
 from chatclient.json import dumps
+from chatclient.logs import get_logger
 from chatclient.prompt import Prompt
 from chatclient.response import NO_USAGE, ChatResponse
 from chatclient.runtime import Runtime
@@ -22,11 +23,23 @@ CACHING_ORDER = LOWEST_PRECEDENCE - 600
 """Where response caches stand by default: next to the model, outside of rate limits."""
 
 CACHE_RESPONSES = "cache_responses"
-"""The advisor param that keeps a request away from response caches when it is False."""
+"""The advisor param that keeps a request away from response caches when it is False.
+
+An advisor that asks for another answer puts `REFRESH` there, in the request's context.
+"""
+
+REFRESH = "refresh"
+"""What a request's context says under `CACHE_RESPONSES` to have the model asked in any case; its
+answer is kept in place of the one before."""
+
+log = get_logger(__name__)
 
 _COMPLETE = ("stop", "tool_call")
 # What a request tells its tools is not sent, and callbacks are described by their definitions.
 _NOT_SENT = frozenset({"tool_context", "tool_callbacks", "internal_tool_execution_enabled"})
+# As messages are written: what of them consists of several, and which parts have no metadata.
+_SEVERAL = frozenset({"content", "responses", "media"})
+_SENT_WHOLE = frozenset({"reasoning", "tool_call", "tool_call_chunk", "provider"})
 
 
 class ResponseStore(Protocol):
@@ -117,15 +130,18 @@ class ResponseCacheAdvisor:
 
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         """Return the response kept for the prompt, or the model's."""
-        if request.context.get(CACHE_RESPONSES) is False:
+        wanted = request.context.get(CACHE_RESPONSES)
+        if wanted is False:
             return await call_next(request)
         key = cache_key(request.prompt)
         runtime = request.runtime
-        known: ChatResponse | None = await self._do(runtime, self.store.get, key)
+        known: ChatResponse | None = None
+        if wanted != REFRESH:
+            known = await self._do(runtime, self.store.get, key)
         if known is None:
             response = await call_next(request)
             if _is_complete(response.chat_response):
-                await self._do(runtime, self.store.put, key, response.chat_response)
+                await self._keep(key, response.chat_response, runtime)
             return response
         values = merged(known.metadata.values, {"cached": True})
         known = replace(known, metadata=replace(known.metadata, usage=NO_USAGE, values=values))
@@ -135,6 +151,12 @@ class ResponseCacheAdvisor:
                     await runtime.emit(event)
             await runtime.emit(RoundEnded(known))
         return ChatClientResponse(known, request.context)
+
+    async def _keep(self, key: str, answer: ChatResponse, runtime: Runtime) -> None:
+        try:
+            await self._do(runtime, self.store.put, key, answer)
+        except Exception as error:  # noqa: BLE001 - the answer is there, and has been paid for
+            log.warning("response not kept", store=type(self.store).__name__, error=repr(error))
 
     async def _do(self, runtime: Runtime, method: Callable[..., Any], *arguments: Any) -> Any:
         if isinstance(self.store, InMemoryResponseStore):  # which has nothing to wait for
@@ -151,9 +173,20 @@ def cache_key(prompt: Prompt) -> str:
         "options": type(options).__qualname__,
         "values": _sorted(values),
         "tools": [[tool.name, tool.description, tool.input_schema, tool.strict] for tool in tools],
-        "messages": [{**message_to_dict(message), "metadata": None} for message in prompt.messages],
+        "messages": [_said(message_to_dict(message)) for message in prompt.messages],
     }
     return hashlib.sha256(dumps(sent)).hexdigest()
+
+
+def _said(value: Any) -> Any:
+    """Return a message, or what it consists of, without metadata, which is not sent."""
+    if not isinstance(value, dict) or value.get("type") in _SENT_WHOLE:
+        return value
+    kept = {key: each for key, each in value.items() if key != "metadata"}
+    for key in _SEVERAL & kept.keys():
+        if isinstance(kept[key], list):
+            kept[key] = [_said(each) for each in kept[key]]
+    return kept
 
 
 def _sorted(value: Any) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from chatclient.advisors.caching import CACHE_RESPONSES, REFRESH
 from chatclient.advisors.holding import HeldBack
 from chatclient.advisors.tool_calling import TOOL_EXECUTIONS
 from chatclient.chain import MEMORY_ORDER, ChatClientRequest, ChatClientResponse, Next, name_of
@@ -15,7 +16,7 @@ from chatclient.messages import UserMessage
 from chatclient.response import NO_USAGE, ChatResponse
 from chatclient.runtime import Runtime
 from chatclient.structured.converters import converter_of
-from chatclient.structured.output import read_answer
+from chatclient.structured.output import CORRECTION, read_answer
 
 INPUT_GUARDRAIL_ORDER = MEMORY_ORDER - 50
 """Where input guardrails stand by default: outside memory, which never sees what they refuse."""
@@ -163,7 +164,7 @@ class OutputGuardrailAdvisor:
             streaming = request.runtime.streaming
             response = await call_next(sent.mutate(runtime=held.runtime) if streaming else sent)
             usage += response.chat_response.usage
-            executions += response.context.get(TOOL_EXECUTIONS, ())
+            executions = _joined(executions, response.context.get(TOOL_EXECUTIONS, ()))
             response = response.mutate(chat_response=response.chat_response.with_usage(usage))
             if executions:
                 response = response.mutate(context={TOOL_EXECUTIONS: executions})
@@ -174,8 +175,7 @@ class OutputGuardrailAdvisor:
             guardrail, result = verdict
             if not left:
                 raise _exhausted(guardrail, result, self.max_retries, response.chat_response)
-            if result.text is not None:
-                sent = _reprompted(sent, response.chat_response, result.text)
+            sent = _again(sent, response.chat_response, result.text)
         raise AssertionError  # pragma: no cover - the last attempt returns or raises
 
     async def _judged(
@@ -197,6 +197,11 @@ class OutputGuardrailAdvisor:
                 answer = answer.with_text(result.text)
         failures.raise_if_any(answer)
         return answer
+
+
+def _joined(before: tuple[Any, ...], executions: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return all executions once; those of a resumed turn are in all of its attempts."""
+    return (*before, *(new for new in executions if not any(new is each for each in before)))
 
 
 class _Failures:
@@ -251,9 +256,15 @@ async def _passed(
     return response.mutate(chat_response=answer)
 
 
-def _reprompted(sent: ChatClientRequest, answer: ChatResponse, text: str) -> ChatClientRequest:
+def _again(sent: ChatClientRequest, answer: ChatResponse, text: str | None) -> ChatClientRequest:
+    """Return the request for another answer: the same, or with *answer* and a correction."""
+    if sent.context.get(CACHE_RESPONSES) is not False:
+        sent = sent.mutate(context={CACHE_RESPONSES: REFRESH})
+    if text is None:
+        return sent
     said = () if answer.output is None or not answer.text else (answer.output,)
-    return sent.mutate(prompt=sent.prompt.append(*said, UserMessage(text)))
+    correction = UserMessage(text, metadata={CORRECTION: True})
+    return sent.mutate(prompt=sent.prompt.append(*said, correction))
 
 
 def _exhausted(

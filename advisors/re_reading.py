@@ -1,11 +1,13 @@
 """Has the model read the question twice."""
 
+from chatclient.advisors.questions import PUT_AS, question_in
 from chatclient.chain import MEMORY_ORDER, ChatClientRequest, ChatClientResponse, Next
 from chatclient.errors import TemplateError
 from chatclient.template import PromptTemplate
 
 RE_READING_ORDER = MEMORY_ORDER + 60
-"""Where it stands by default: inside memory, which keeps the question as it was asked."""
+"""Where it stands by default: inside memory, which keeps the question as it was asked, and outside
+of retrieval, whose documents are not to be read twice."""
 
 RE_READING_TEMPLATE = "{question}\n\nRead the question again: {question}"
 """What the model is asked by default."""
@@ -35,7 +37,10 @@ class ReReadingAdvisor:
 
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         """Return the response to the question asked twice."""
-        prompt = request.prompt
-        if prompt.user_message is not None and prompt.user_message.text:
-            prompt = prompt.augment_user_message(lambda text: self._template.render(question=text))
-        return await call_next(request.mutate(prompt=prompt))
+        question = question_in(request.prompt)
+        if question is None:
+            return await call_next(request)
+        own = question.message.text
+        text = self._template.render(question=own)
+        prompt = question.asked_as(text, request.prompt)
+        return await call_next(request.mutate(prompt=prompt, context={PUT_AS: (text, own)}))

@@ -4,17 +4,17 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from chatclient.advisors.questions import in_own_words, question_in
 from chatclient.chain import (
     MEMORY_ORDER,
     SOURCES,
-    TOOL_CALLING_ORDER,
     ChatClientRequest,
     ChatClientResponse,
     Next,
 )
 from chatclient.errors import UsageError
 from chatclient.logs import get_logger
-from chatclient.messages import Message, SystemMessage, UserMessage
+from chatclient.messages import Message, SystemMessage
 from chatclient.rag import (
     ConcatenationJoiner,
     ContextualQueryAugmenter,
@@ -32,9 +32,10 @@ from chatclient.runtime import Runtime
 from chatclient.values import merged
 from chatclient.vector_store import Document
 
-RETRIEVAL_ORDER = (MEMORY_ORDER + TOOL_CALLING_ORDER) // 2
-"""Where retrieval stands by default: between memory, which remembers what the user said and not
-what retrieval made of it, and the tool loop, so that it is done once for all rounds."""
+RETRIEVAL_ORDER = MEMORY_ORDER + 70
+"""Where retrieval stands by default: inside memory, which remembers what the user said and not what
+retrieval made of it, and inside guards, which judge the user and not the documents; outside of the
+tool loop, so that it is done once for all rounds."""
 
 DOCUMENT_CONTEXT = "rag_document_context"
 """The key of the documents found, a tuple: in the context of requests further in and of the
@@ -174,19 +175,24 @@ class Augmentation:
 
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         """Return the response to the augmented request, with the documents."""
-        asked = request.prompt.user_message
-        if asked is None or not asked.text.strip():
+        question = question_in(request.prompt)
+        if question is None:
             return await call_next(request)
+        asked = question.message.text
+        sources: tuple[Any, ...] = request.context.get(SOURCES, ())
         done: tuple[str, str, tuple[Document, ...]] | None = request.context.get(self._slot)
-        if done is None or done[0] != asked.text:
-            query = Query(asked.text, _before(request.prompt.messages, asked), request.context)
+        if done is None or done[0] != asked:
+            before = _said(request.prompt.messages[: question.at])
+            query = Query(in_own_words(question, request), before, request.context)
             documents = tuple(await self._find(query, request.runtime))
-            done = (asked.text, self._augment(query, documents), documents)
+            done = (asked, self._augment(replace(query, text=asked), documents), documents)
+            sources = (*sources, *documents)
         _, text, documents = done
-        sources = (*request.context.get(SOURCES, ()), *documents)
         context = {self._slot: done, self._key: documents, SOURCES: sources}
-        prompt = request.prompt.augment_user_message(text)
+        prompt = question.asked_as(text, request.prompt)
         response = await call_next(request.mutate(prompt=prompt, context=context))
+        if SOURCES in response.context:  # those of advisors further in are among them
+            del context[SOURCES]
         answer = response.chat_response
         metadata = answer.metadata
         values = merged(metadata.values, {self._key: documents})
@@ -194,7 +200,6 @@ class Augmentation:
         return response.mutate(chat_response=answer, context=context)
 
 
-def _before(messages: Sequence[Message], asked: UserMessage) -> tuple[Message, ...]:
-    """Return what was said before the question, but for system messages."""
-    at = next(i for i in reversed(range(len(messages))) if messages[i] is asked)
-    return tuple(m for m in messages[:at] if not isinstance(m, SystemMessage))
+def _said(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """Return *messages* without those of the system."""
+    return tuple(m for m in messages if not isinstance(m, SystemMessage))

@@ -7,6 +7,7 @@ from dataclasses import replace
 from inspect import signature
 from typing import Any, Self, cast
 
+from chatclient.advisors.resumed import Resumed
 from chatclient.chain import (
     HIGHEST_PRECEDENCE,
     LOWEST_PRECEDENCE,
@@ -23,8 +24,8 @@ from chatclient.prompt import Prompt
 from chatclient.response import NO_USAGE, ChatResponse, Generation
 from chatclient.runtime import Runtime
 from chatclient.tool import CONVERSATION_ID, ToolCallback
-from chatclient.tools import Decision, PendingTurn, ToolCallingManager, ToolExecutionResult
-from chatclient.tools.approval import AGENT_TURNS, DECISIONS, decided
+from chatclient.tools import ToolCallingManager, ToolExecutionResult
+from chatclient.tools.approval import AGENT_TURNS, DECISIONS
 from chatclient.tools.execution import ToolTurn, with_distinct_ids
 from chatclient.values import EMPTY, merged
 
@@ -32,7 +33,7 @@ PENDING_TURN = "pending_turn"
 """The key in a response's context of a turn that waits for approvals, a `PendingTurn`."""
 
 RESUME = "resumed_turn"
-"""The key in a request's context of a turn that goes on, with the decisions made."""
+"""The key in a request's context of a turn that goes on with the decisions made, a `Resumed`."""
 
 REFRESH_TOOLS = "refresh_tools"
 """The key in a request's context of a `RefreshTools`, where tools are to be had from providers that
@@ -234,6 +235,7 @@ class _Loop:
         self.turn = turn
         self.history = self.messages = request.prompt.messages
         self.begun = len(self.history)
+        self.added: Sequence[Message] = ()  # by an advisor that asks a resumed turn again
         self.options = request.prompt.options
         self.context = request.context
         self.refresh: RefreshTools | None = request.context.get(REFRESH_TOOLS)
@@ -242,7 +244,7 @@ class _Loop:
         self.found: Sequence[ToolCallback] = self.options.tool_callbacks or ()
         self.usage = NO_USAGE
 
-    async def run(self, resumed: "Resumed | None") -> ChatClientResponse:
+    async def run(self, resumed: Resumed | None) -> ChatClientResponse:
         """Return the response that ends the turn."""
         if resumed is not None:
             ended = await self._resume(resumed)
@@ -265,7 +267,8 @@ class _Loop:
     @property
     def said(self) -> tuple[Message, ...]:
         """What models and tools have said so far, but for the answer that ends the turn."""
-        return self.history[self.begun :]
+        said = self.history[self.begun :]
+        return tuple(m for m in said if not _is_among(m, self.added)) if self.added else said
 
     @property
     def prompt(self) -> Prompt:
@@ -392,29 +395,21 @@ class _Loop:
         answer = answer.with_usage(self.usage)
         return response.mutate(chat_response=answer, context={PENDING_TURN: pending})
 
-    async def _resume(self, resumed: "Resumed") -> ChatClientResponse | None:
-        """Run what had to wait, and go on from there."""
-        pending, decisions = resumed
-        turn = self.turn
-        context = turn.context
-        turn.context = merged(context, decided(pending, decisions))
-        turn.resume(pending)
-        self.history = self.messages = pending.messages
-        self.begun = len(self.history)
-        result = await self.advisor.manager.execute_message(
-            Prompt.of(self.history, self.options),
-            pending.message,
-            pending.responses,
-            self.request.runtime,
-            turn,
-        )
-        # Models may use an id again in a later round; the decisions are about these calls only.
-        turn.context = context
+    async def _resume(self, resumed: Resumed) -> ChatClientResponse | None:
+        """Run what had to wait, unless it has been run, and go on from there."""
+        sent, pending = self.request.prompt, resumed.pending
+        self.history, self.begun = pending.messages, len(pending.messages)
+        result = await resumed.run(sent, self.advisor.manager, self.request.runtime, self.turn)
         response = ChatClientResponse(
             ChatResponse((Generation(pending.message, "tool_call"),)), self.request.context
         )
-        self.history = self.messages = result.conversation_history
+        self.added = resumed.said_since(sent)
+        self.history = self.messages = (*result.conversation_history, *self.added)
         return await self._ended(response, result)
+
+
+def _is_among(message: Message, messages: Sequence[Message]) -> bool:
+    return any(message is each for each in messages)
 
 
 def _left_out(history: Sequence[Message], messages: Sequence[Message]) -> tuple[Message, ...]:
@@ -424,6 +419,3 @@ def _left_out(history: Sequence[Message], messages: Sequence[Message]) -> tuple[
     spoken = [m for m in history if not isinstance(m, SystemMessage)]
     sent = sum(not isinstance(m, SystemMessage) for m in messages)
     return tuple(spoken[: max(0, len(spoken) - sent)])
-
-
-Resumed = tuple[PendingTurn, dict[str, Decision]]

@@ -122,7 +122,7 @@ class Turns:
         self, request: ChatClientRequest, conversation_id: str, key: str | None
     ) -> Turn:
         """Return the turn that goes on after it has waited."""
-        pending: PendingTurn = request.context[RESUME][0]
+        pending: PendingTurn = request.context[RESUME].pending
         said = without_system(pending.messages)
         note = pending.notes.get(_NOTE, {})
         start = len(said) - note["messages"] if note else _last_turn(said)

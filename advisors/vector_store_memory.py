@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from html import escape
 from uuid import NAMESPACE_OID, uuid4, uuid5
 
-from chatclient.advisors.turns import TURN_KEY, conversation_id_of
+from chatclient.advisors.turns import TURN_KEY, answer_of, conversation_id_of
 from chatclient.chain import MEMORY_ORDER, ChatClientRequest, ChatClientResponse, Next
 from chatclient.errors import ChatMemoryError, UsageError
 from chatclient.messages import UserMessage
@@ -33,8 +33,8 @@ class VectorStoreChatMemoryAdvisor:
 
     Unlike other memories it does not bring the conversation back, only what matters of it, however
     long ago. It goes well with one of those: what they send already is not told again. Question
-    and answer are remembered together, once the request has come to an answer; a failed one leaves
-    nothing behind.
+    and answer are remembered together, once the request has come to an answer; one that failed,
+    or was refused, leaves nothing behind.
 
     Args:
         vector_store: Where the entries are kept, those of all conversations.
@@ -84,8 +84,9 @@ class VectorStoreChatMemoryAdvisor:
             entries = await self._recalled(request, asked, conversation_id)
             request = request.mutate(context={self._slot: entries})
         response = await call_next(self._told(request, entries))
-        if not response.chat_response.has_tool_calls():
-            await self._remember(request, asked, response.chat_response.text, conversation_id)
+        answer = answer_of(response.chat_response)
+        if answer is not None:
+            await self._remember(request, asked, answer.text, conversation_id)
         return response.mutate(context={self._slot: entries})
 
     def _told(self, request: ChatClientRequest, entries: Sequence[Document]) -> ChatClientRequest:

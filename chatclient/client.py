@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
+from chatclient.advisors.resumed import Resumed
 from chatclient.advisors.tool_calling import RESUME
 from chatclient.answers import AsyncCallResponse, CallResponse, pending_in
 from chatclient.assembly import (
@@ -194,7 +195,7 @@ class ChatClient(Closeable):
         """
         if isinstance(turn, str):
             turn = PendingTurn.from_json(turn)
-        params: dict[str, Any] = {RESUME: (turn, decisions_for(turn, decisions))}
+        params: dict[str, Any] = {RESUME: Resumed(turn, decisions_for(turn, decisions))}
         if turn.conversation_id is not None:
             params[CONVERSATION_ID] = turn.conversation_id
         # The turn's messages hold the system and user texts already, rendered.

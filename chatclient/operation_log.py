@@ -56,7 +56,7 @@ class _Line:
             round=self._round or None,
             tool=operation.call.name if isinstance(operation, ToolRun) else None,
             seconds=ended.seconds,
-            error=None if error is None else repr(error),
+            error=None if error is None else type(error).__name__,
         )
 
 

@@ -41,7 +41,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 import anyio
 import anyio.to_thread
 
-from chatclient.errors import BlockingCallError
+from chatclient.errors import BlockingCallError, UsageError
 from chatclient.observation import Observer, Operation, Step
 from chatclient.threads import LoopThread, Work, call_in_thread, is_async, private_loop
 
@@ -82,11 +82,7 @@ class Runtime:
     async def emit(self, event: Any) -> None:
         """Hand *event* to whoever consumes the stream; without a stream this does nothing."""
         if self.streaming:
-            inbox = _inbox.get()
-            if inbox is None:
-                await self.emitter(event)
-            else:
-                inbox.put((event,))
+            await self.emitter(event)
 
     def observe(self, operation: Operation) -> Step:
         """Return a context manager around *operation*, for the trail and the observers.
@@ -237,13 +233,18 @@ class Runtime:
         return await _gather_in_tasks(self, jobs, limit)
 
 
+_Item = tuple[Any, Emitter | None]
+"""An event of code on another thread, and where it goes if not to whoever waits for that code."""
+
+
 class _Inbox(Protocol):
-    """Takes events, in a tuple of one, and None for the end, from another thread."""
+    """Takes events, and None for the end, from another thread."""
 
-    def put(self, item: "tuple[Any] | None", /) -> None: ...
+    def put(self, item: _Item | None, /) -> None: ...
 
 
-# Where events of code on another thread go while the request's own thread waits for it.
+# Where events of code on another thread go while the request's own thread waits for it. Only what
+# a stream ends in looks there: emitters of advisors further in see an event first.
 _inbox: ContextVar[_Inbox | None] = ContextVar("chatclient_inbox", default=None)
 
 _deadline: ContextVar[float | None] = ContextVar("chatclient_deadline", default=None)
@@ -337,8 +338,11 @@ class _Channel(Generic[E]):
         self.closed = False
 
     async def emit(self, event: E) -> None:
+        inbox = _inbox.get()
+        if inbox is not None:
+            inbox.put((event, self.emit))
         # Once the consumer has left, `finally` blocks still run, and may still emit.
-        if not self.closed:
+        elif not self.closed:
             self.event = event
             await _suspend()
 
@@ -389,6 +393,10 @@ class _Queue:
         self.closed = False
 
     async def emit(self, event: Any) -> None:
+        inbox = _inbox.get()
+        if inbox is not None:
+            inbox.put((event, self.emit))
+            return
         if self.closed:
             return
         self.events.append(event)
@@ -431,9 +439,13 @@ class AsyncEvents(AsyncIterator[Any], Generic[T]):
         # The task knows the queue and not this object, so that dropping this object ends it.
         self._queue = _Queue()
         self._task: asyncio.Task[T] | None = None
+        self._cut_off = False
 
     async def __anext__(self) -> Any:
         queue = self._queue
+        if queue.arrived is not None:
+            msg = "another task waits for the next event already; a stream has one consumer"
+            raise RuntimeError(msg)
         if self._task is None:
             if queue.closed:
                 raise StopAsyncIteration
@@ -454,7 +466,17 @@ class AsyncEvents(AsyncIterator[Any], Generic[T]):
         return queue.take()
 
     def result(self) -> T:
-        """Return what the request came to; valid once the iterator is exhausted."""
+        """Return what the request came to; valid once the iterator is exhausted.
+
+        Raises:
+            UsageError: The request was ended, because a consumer that waited was cancelled.
+        """
+        if self._cut_off:
+            msg = (
+                "the request ended when waiting for its next event was cancelled; to wait for some "
+                "time only, wait for a task: asyncio.wait({task}, timeout=...)"
+            )
+            raise UsageError(msg)
         if self._task is None:
             msg = "the stream has not been started"
             raise RuntimeError(msg)
@@ -482,6 +504,7 @@ class AsyncEvents(AsyncIterator[Any], Generic[T]):
             await queue.arrived
         except BaseException:
             # The consumer was cancelled: nobody will come back for the rest.
+            self._cut_off = True
             await self.aclose()
             raise
         finally:
@@ -581,12 +604,12 @@ async def _wait_for(
     if runtime.streaming:
         context.run(_inbox.set, inbox)
     end = None if timeout is None else time.monotonic() + timeout
-    work = Work(thread or private_loop(), awaitable, context, lambda: inbox.put(None))
+    work = Work(thread or private_loop(context), awaitable, context, lambda: inbox.put(None))
     try:
         while (
             item := inbox.get(timeout=None if end is None else end - time.monotonic())
         ) is not None:
-            await runtime.emit(item[0])
+            await _pass_on(runtime, item)
     except (queue.Empty, ValueError):  # ValueError: the time was over before the wait began
         work.cancel()
         msg = f"no result within {timeout:g} s"
@@ -597,18 +620,23 @@ async def _wait_for(
     return work.result()
 
 
+async def _pass_on(runtime: Runtime, item: _Item) -> None:
+    event, emitter = item
+    await (runtime.emit(event) if emitter is None else emitter(event))
+
+
 class _LoopInbox:
     """Hands items from another thread to a task of the loop that is running here."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._items: asyncio.Queue[tuple[Any] | None] = asyncio.Queue()
+        self._items: asyncio.Queue[_Item | None] = asyncio.Queue()
 
-    def put(self, item: "tuple[Any] | None", /) -> None:
+    def put(self, item: _Item | None, /) -> None:
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more
             self._loop.call_soon_threadsafe(self._items.put_nowait, item)
 
-    async def get(self) -> "tuple[Any] | None":
+    async def get(self) -> _Item | None:
         return await self._items.get()
 
 
@@ -622,7 +650,7 @@ async def _wait_on_loop(
     work = Work(thread, job(_elsewhere(runtime, inbox)), context, lambda: inbox.put(None))
     try:
         while (item := await inbox.get()) is not None:
-            await runtime.emit(item[0])
+            await _pass_on(runtime, item)
     except BaseException:
         work.interrupt()
         raise
@@ -633,7 +661,7 @@ def _elsewhere(runtime: Runtime, inbox: _Inbox) -> Runtime:
     """Return *runtime* as it is for a job on the loop of another thread."""
 
     async def post(event: Any) -> None:
-        inbox.put((event,))
+        inbox.put((event, None))
 
     return replace(runtime, blocking=False, emitter=post)
 

@@ -162,7 +162,8 @@ class RequestSpec:
         """
         flat: list[Advisor] = []
         for advisor in advisors:
-            if isinstance(advisor, Iterable):
+            # What can be called is an advisor, also if it can be iterated, as pydantic models can.
+            if isinstance(advisor, Iterable) and not callable(advisor):
                 flat.extend(advisor)
             else:
                 flat.append(advisor)

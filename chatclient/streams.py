@@ -8,7 +8,7 @@ from typing import Any, Self, TypeVar, overload
 from chatclient.answers import PendingRequest, executions_in, pending_in, refuse_waiting, trail_of
 from chatclient.chain import ChatClientResponse
 from chatclient.errors import UsageError
-from chatclient.events import Done, ReasoningDelta, ReasoningSigned, TextDelta
+from chatclient.events import Done, ReasoningDelta, ReasoningSigned, TextDelta, ToolCallFinished
 from chatclient.exchange import messages_in, new_messages_in, round_responses_in
 from chatclient.messages import (
     AssistantMessage,
@@ -67,6 +67,17 @@ def _event_of(event: Any) -> Any:
     return event
 
 
+# Whether anything was said, and if so, whether since tools last ran.
+_NEVER, _BEFORE_TOOLS, _SPOKEN = range(3)
+
+
+def _spoken_after(event: Any, spoken: int) -> int:
+    kind = type(event)
+    if kind is TextDelta:
+        return _SPOKEN
+    return _BEFORE_TOOLS if kind is ToolCallFinished and spoken else spoken
+
+
 class _Stream(PendingRequest):
     """What both kinds of stream share."""
 
@@ -115,12 +126,14 @@ class _Stream(PendingRequest):
             raise UsageError(msg)
         self._asked = True
 
-    def _last_events(self, response: ChatClientResponse, *, spoken: bool) -> list[Any]:
+    def _last_events(self, response: ChatClientResponse, spoken: int) -> list[Any]:
         """Return what closes the stream of a request that came to *response*."""
         self._response = response
         text = response.chat_response.text
-        # An advisor may have answered in the model's place; then nothing was streamed.
-        unsaid = [TextDelta(text)] if text and not spoken else []
+        # An advisor may have answered in the model's place; then nothing was streamed. What a turn
+        # that waits says was said before the calls of that message which needed no approval.
+        said = spoken > _BEFORE_TOOLS or (spoken and pending_in(response) is not None)
+        unsaid = [TextDelta(text)] if text and not said else []
         return [*unsaid, Done(response.chat_response)]
 
     def _entity_of(self, converter: StructuredOutputConverter[T]) -> Convert[T]:
@@ -213,16 +226,16 @@ class StreamResponse(_Stream):
     def _iterate(
         self, convert: Convert[T], output: StructuredOutput[Any] | None
     ) -> Generator[T, None, None]:
-        spoken = False
+        spoken = _NEVER
         events = drive_stream(functools.partial(self._run, output=output), self._runtime)
         try:
             while True:
                 event = next(events)
-                spoken = spoken or type(event) is TextDelta
+                spoken = _spoken_after(event, spoken)
                 if (piece := convert(event)) is not NOTHING:
                     yield piece
         except StopIteration as stop:
-            last = self._last_events(stop.value, spoken=spoken)
+            last = self._last_events(stop.value, spoken)
         finally:
             events.close()
         for event in last:
@@ -302,7 +315,8 @@ class AsyncPieces(AsyncIterator[T]):
         self._convert = convert
         self._last_events = last_events
         self._last: list[Any] | None = None
-        self._spoken = False
+        self._closed = False
+        self._spoken = _NEVER
 
     async def __anext__(self) -> T:
         while True:
@@ -310,8 +324,11 @@ class AsyncPieces(AsyncIterator[T]):
                 return piece
 
     async def aclose(self) -> None:
-        """End the request, if it still runs, and wait until it has cleaned up."""
-        self._last = []
+        """End the request, if it still runs, and wait until it has cleaned up.
+
+        A task that waits for the next piece meanwhile finds the stream at its end.
+        """
+        self._closed, self._last = True, []
         await self._events.aclose()
 
     async def __aenter__(self) -> Self:
@@ -325,10 +342,11 @@ class AsyncPieces(AsyncIterator[T]):
             try:
                 event = await self._events.__anext__()
             except StopAsyncIteration:
-                response = self._events.result()
-                self._last = self._last_events(response, spoken=self._spoken)
+                if self._closed:
+                    raise
+                self._last = self._last_events(self._events.result(), self._spoken)
             else:
-                self._spoken = self._spoken or type(event) is TextDelta
+                self._spoken = _spoken_after(event, self._spoken)
                 return event
         if not self._last:
             raise StopAsyncIteration

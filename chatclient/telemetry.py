@@ -16,8 +16,14 @@ from opentelemetry import metrics, trace
 from opentelemetry.context import Context
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 
+from chatclient.logs import get_logger
 from chatclient.observation import Attributes, Kind, Observer, Operation, Step
 from chatclient.operations import TIME_TO_FIRST_CHUNK
+
+log = get_logger(__name__)
+
+ERROR_TEXT = "error.message"
+"""The name by which redaction knows the text of an error, the description of a span's status."""
 
 Redact = Callable[[str, str], str | None]
 """Takes an attribute's name and its text; returns what may be recorded, or None for nothing."""
@@ -48,7 +54,8 @@ class Telemetry:
         meter_provider: Where metrics go; default: the application's.
         capture_content: Whether prompts, answers, tool arguments and results are recorded as
             attributes; default: as the environment says, which without a word is no.
-        redact: Sees every such text before it is recorded.
+        redact: Sees every such text before it is recorded, those of errors as `error.message`.
+            What it cannot make up its mind about, because it raises, is left out.
     """
 
     def __init__(
@@ -104,8 +111,21 @@ class Telemetry:
         """Return what of *content* may be recorded."""
         if self._redact is None:
             return dict(content)
-        redacted = {name: self._redact(name, text) for name, text in content.items()}
+        redacted = {name: self._redacted(self._redact, name, content[name]) for name in content}
         return {name: text for name, text in redacted.items() if text is not None}
+
+    def description_of(self, error: BaseException, error_type: str) -> str:
+        """Return what a span may say of *error*, whose text may quote what was said."""
+        if not self._capture:
+            return error_type
+        return self.recordable({ERROR_TEXT: str(error)}).get(ERROR_TEXT, error_type)
+
+    def _redacted(self, redact: Redact, name: str, text: str) -> str | None:
+        try:
+            return redact(name, text)
+        except Exception as error:  # noqa: BLE001 - what cannot be redacted is left out, no more
+            log.warning("redaction failed", attribute=name, error=type(error).__name__)
+            return None
 
     def count(
         self, operation: Operation, seconds: float, attributes: Attributes, error_type: str | None
@@ -143,20 +163,29 @@ class _Spanned:
     def end(self, ended: Step, error: BaseException | None) -> None:
         """End the span, with what became known."""
         otel_context.detach(self._token)
-        span, operation, result = self._span, ended.operation, ended.result
-        outcome = {} if result is None else operation.outcome(result)
-        found: dict[str, Any] = {**outcome, **ended.found}
+        operation, result = ended.operation, ended.result
         error_type = None if error is None else _type_of(error)
-        if span.is_recording():
-            if self._telemetry.captures_content:
-                found |= self._telemetry.recordable(operation.content(result))
-            span.set_attributes(found)
-            if error is not None and error_type is not None:
-                span.set_attribute("error.type", error_type)
-                span.set_status(Status(StatusCode.ERROR, str(error)))
-        span.end()
+        try:
+            outcome = {} if result is None else operation.outcome(result)
+            found: dict[str, Any] = {**outcome, **ended.found}
+            if self._span.is_recording():
+                self._describe(operation, result, found)
+                if error is not None and error_type is not None:
+                    self._fail(error, error_type)
+        finally:
+            self._span.end()
         attributes = {**operation.attributes(), **found}
         self._telemetry.count(operation, ended.seconds or 0.0, attributes, error_type)
+
+    def _describe(self, operation: Operation, result: Any, found: dict[str, Any]) -> None:
+        if self._telemetry.captures_content:
+            found |= self._telemetry.recordable(operation.content(result))
+        self._span.set_attributes(found)
+
+    def _fail(self, error: BaseException, error_type: str) -> None:
+        said = self._telemetry.description_of(error, error_type)
+        self._span.set_attribute("error.type", error_type)
+        self._span.set_status(Status(StatusCode.ERROR, said))
 
 
 def active(observers: tuple[Observer, ...]) -> tuple[Observer, ...]:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from contextvars import Context, copy_context
+from contextvars import Context, ContextVar, copy_context
 from typing import Any, Generic, TypeVar, cast
 
 from chatclient.forks import in_forked_children
@@ -149,18 +149,26 @@ _lock = threading.Lock()
 _loops: list[LoopThread] = []
 
 
-def private_loop() -> LoopThread:
-    """Return the private loop, or one more when called from within it.
+# How many of the loops may be waiting for the code that runs here, also in threads of a tool's own.
+_depth: ContextVar[int] = ContextVar("chatclient_private_loops", default=0)
 
-    An asynchronous tool may make a blocking call whose tools are asynchronous again: waiting for
-    them on the loop that waits would never end, so each such level has a loop of its own.
+
+def private_loop(context: Context) -> LoopThread:
+    """Return the private loop for work in *context*, which is marked as being on it.
+
+    An asynchronous tool may make a blocking call whose tools are asynchronous again, and run in
+    threads: waiting for them on the loop that waits would never end. So each such level has a loop
+    of its own, and a loop only ever waits for deeper ones.
     """
     here = threading.current_thread()
     with _lock:
-        depth = next((i + 1 for i, loop in enumerate(_loops) if loop.thread is here), 0)
-        if depth == len(_loops):
+        on_loop = next((i + 1 for i, loop in enumerate(_loops) if loop.thread is here), 0)
+        depth = max(_depth.get(), on_loop)  # code on the loop may have brought another context
+        while depth >= len(_loops):
             _loops.append(LoopThread())
-        return _loops[depth]
+        loop = _loops[depth]
+    context.run(_depth.set, depth + 1)
+    return loop
 
 
 def _forget_loops() -> None:

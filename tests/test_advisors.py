@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from conftest import Ask
+from pydantic import BaseModel
 
 from chatclient import (
     HIGHEST_PRECEDENCE,
@@ -18,8 +19,9 @@ from chatclient import (
     Next,
 )
 from chatclient.advisors import SimpleLoggerAdvisor, ToolCallingAdvisor
+from chatclient.chain import TOOL_CALLING_ORDER
 from chatclient.errors import UsageError
-from chatclient.events import TextDelta
+from chatclient.events import Done, RoundEnded, TextDelta, ToolCallFinished
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import tool
 
@@ -392,3 +394,39 @@ def test_a_request_holds_a_prompt(ask: Ask) -> None:
 
     with pytest.raises(TypeError, match="augment_user_message"):
         ask(client.prompt("x"))
+
+
+class Configured(BaseModel):
+    """An advisor that can be iterated, as all models of pydantic can."""
+
+    order: int = 5
+
+    async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        return await call_next(request)
+
+
+def test_what_can_be_called_is_an_advisor_although_it_can_be_iterated(ask: Ask) -> None:
+    """It is no collection of advisors."""
+    client = ChatClient.builder(ScriptedModel("a")).default_advisors(Configured()).build()
+
+    assert ask(client.prompt("x")).text == "a"
+    assert "Configured" in client.diagram()
+
+
+async def limited(request: ChatClientRequest, call_next: Next) -> Any:
+    """Give the rest of the chain some time."""
+    return await request.runtime.invoke(call_next, request, timeout=30)
+
+
+def test_the_rest_of_the_chain_may_be_given_a_time(ask: Ask) -> None:
+    """What is streamed by it, on a loop of its own for a blocking stream, passes all emitters."""
+    model = ScriptedModel(["Hm. ", call("ping")], "done")
+    loop = ToolCallingAdvisor(stream_tool_call_responses=False)
+    limited.order = TOOL_CALLING_ORDER - 1  # type: ignore[attr-defined]
+    builder = ChatClient.builder(model).default_tools(ping).default_advisors(limited, loop)
+    result = ask(builder.build().prompt("x"))
+
+    assert result.text == "done"
+    if ask.streaming:
+        kinds = [type(event) for event in result.events]
+        assert [kinds.count(kind) for kind in (ToolCallFinished, RoundEnded, Done)] == [1, 2, 1]

@@ -120,3 +120,21 @@ def test_limits_have_to_make_sense(wrong: Any) -> None:
     """Nothing to spend, or nothing to count it with."""
     with pytest.raises(UsageError):
         Budget(**wrong)
+
+
+def test_several_budgets_count_each_call_once(ask: Ask) -> None:
+    """A request may have one of its own beside the client's; either ends the turn at its limit."""
+    client = client_of(looping(3), calls=6)
+    result = ask(client.prompt("x").advisors(Budget(calls=5)))
+    assert result.response.context[SPENT].calls == 4
+
+    with pytest.raises(BudgetExceededError, match="spent 2 of 2"):
+        ask(client_of(looping(3), calls=2).prompt("x").advisors(Budget(calls=5)))
+
+
+def test_one_budget_given_twice_counts_each_call_once(ask: Ask) -> None:
+    """It opens two ledgers, and the outer one counts what the inner one does."""
+    budget = Budget(calls=4)
+    builder = ChatClient.builder(looping(3)).default_tools(look_up).default_advisors(budget)
+
+    assert ask(builder.build().prompt("x").advisors(budget)).text == "done"

@@ -12,13 +12,14 @@ from chatclient.advisors.caching import (
     ResponseCacheAdvisor,
     cache_key,
 )
+from chatclient.advisors.guardrails import GuardrailResult, OutputGuardrailAdvisor
 from chatclient.errors import ConnectionFailedError, UsageError
 from chatclient.events import Done, ReasoningDelta, RoundEnded, TextDelta, ToolCallStarted
-from chatclient.messages import Media, Reasoning
+from chatclient.messages import Media, ProviderPart, Reasoning
 from chatclient.options import ChatOptions
 from chatclient.response import NO_USAGE, Generation, Usage
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import tool, tool_callbacks
+from chatclient.tools import ToolResult, tool, tool_callbacks
 
 
 def cached(model: ScriptedModel, **how: Any) -> ChatClient:
@@ -202,3 +203,75 @@ def test_a_store_may_keep_for_ever() -> None:
     store.put("a", ChatResponse.of("a"))
 
     assert store.get("a") == ChatResponse.of("a")
+
+
+def test_metadata_of_what_tools_answer_is_no_part_of_the_question(ask: Ask) -> None:
+    """It is not sent: how long a tool took, or an object that it leaves for the application."""
+
+    @tool
+    def timed() -> ToolResult:
+        """Take some time."""
+        picture = Media("image/png", b"1", metadata={"taken": object()})
+        return ToolResult("x", media=(picture,), metadata={"handle": object()})
+
+    model = ScriptedModel(call("timed"), "done")
+    builder = ChatClient.builder(model).default_tools(timed)
+    client = builder.default_advisors(ResponseCacheAdvisor()).build()
+
+    assert [ask(client.prompt("?")).text for _ in range(2)] == ["done", "done"]
+    assert len(model.prompts) == 2
+
+
+def test_what_a_provider_is_sent_back_is_part_of_the_question() -> None:
+    """Whatever it is called in there."""
+    keys = {
+        cache_key(Prompt([AssistantMessage([ProviderPart("x", {"type": "y", "metadata": each})])]))
+        for each in ("a", "b")
+    }
+
+    assert len(keys) == 2
+
+
+def test_an_answer_that_cannot_be_kept_is_given_all_the_same(
+    ask: Ask, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The store is full, say: that is logged, and the answer has been paid for."""
+
+    class Full:
+        def get(self, key: str) -> None:
+            return None
+
+        async def put(self, key: str, response: ChatResponse) -> None:
+            raise OSError("no room")
+
+    result = ask(cached(ScriptedModel("Rome"), store=Full()).prompt("?"))
+
+    assert result.text == "Rome"
+    assert "no room" in caplog.text
+
+
+def test_a_retry_asks_the_model_and_keeps_what_passed(ask: Ask) -> None:
+    """An answer that was refused is no answer to give again."""
+
+    def in_english(answer: ChatResponse) -> GuardrailResult | None:
+        return GuardrailResult.retry("not English") if "Ciao" in answer.text else None
+
+    model = ScriptedModel("Ciao!", "Hello!")
+    guard = OutputGuardrailAdvisor(in_english)
+    client = ChatClient.builder(model).default_advisors(guard, ResponseCacheAdvisor()).build()
+
+    assert [ask(client.prompt("?")).text for _ in range(2)] == ["Hello!", "Hello!"]
+    assert len(model.prompts) == 2
+
+
+def test_a_retry_keeps_away_from_the_cache_where_the_request_does(ask: Ask) -> None:
+    """The application has said so, and no advisor knows better."""
+    store = InMemoryResponseStore()
+    guard = OutputGuardrailAdvisor(
+        lambda answer: GuardrailResult.retry("no") if answer.text == "a" else None
+    )
+    builder = ChatClient.builder(ScriptedModel("a", "b"))
+    client = builder.default_advisors(guard, ResponseCacheAdvisor(store)).build()
+
+    assert ask(client.prompt("?").advisor_params({CACHE_RESPONSES: False})).text == "b"
+    assert len(store) == 0

@@ -63,20 +63,20 @@ def test_every_operation_has_a_line(ask: Ask, caplog: pytest.LogCaptureFixture) 
     ]
     assert [line.get("error") for line in found if line["event"] == "tool call"] == [
         None,
-        "LookupError('it sank')",
+        "LookupError",
     ]
     assert "secret" not in caplog.text
 
 
 def test_a_failure_is_in_the_log(ask: Ask, caplog: pytest.LogCaptureFixture) -> None:
-    """Of everything that it ended."""
+    """Of everything that it ended, by its type: its text may quote what was said."""
     caplog.set_level(logging.DEBUG, LOGGER)
     client = ChatClient.create(ScriptedModel(ProviderError("gone", provider="x")))
     with pytest.raises(ProviderError):
         ask(client.prompt("?"))
 
     assert [line["event"] for line in lines(caplog)] == ["model call", "advisor", "turn"]
-    assert all("gone" in line["error"] for line in lines(caplog))
+    assert {line["error"] for line in lines(caplog)} == {"ProviderError"}
 
 
 def test_nobody_listens_nothing_is_written(ask: Ask, caplog: pytest.LogCaptureFixture) -> None:

@@ -11,22 +11,27 @@ from conftest import Ask
 from chatclient import (
     AssistantMessage,
     ChatClient,
+    ChatResponse,
     Prompt,
     SystemMessage,
     ToolResponseMessage,
     UserMessage,
 )
+from chatclient.advisors.guardrails import GuardrailResult, OutputGuardrailAdvisor
 from chatclient.advisors.memory import MessageChatMemoryAdvisor
 from chatclient.advisors.question_answer import (
     FILTER_EXPRESSION,
     RETRIEVED_DOCUMENTS,
     QuestionAnswerAdvisor,
 )
+from chatclient.advisors.re_reading import ReReadingAdvisor
 from chatclient.advisors.retrieval import (
     DOCUMENT_CONTEXT,
     RETRIEVAL_ORDER,
     RetrievalAugmentationAdvisor,
 )
+from chatclient.advisors.safe_guard import SafeGuardAdvisor
+from chatclient.chain import SOURCES
 from chatclient.embedding import EmbeddingModel, Vector
 from chatclient.errors import OverloadedError, TemplateError, UsageError
 from chatclient.memory import MessageWindowChatMemory
@@ -646,3 +651,55 @@ def test_the_request_may_filter_the_store(ask: Ask) -> None:
 
     assert [d.id for d in mine.response.context[RETRIEVED_DOCUMENTS]] == []
     assert [d.id for d in theirs.response.context[RETRIEVED_DOCUMENTS]] == ["rome"]
+
+
+def test_a_correction_is_no_question(ask: Ask) -> None:
+    """When a guardrail asks again, documents are those for what the user asked."""
+
+    def in_english(answer: ChatResponse) -> GuardrailResult | None:
+        if "nove" in answer.text:
+            return GuardrailResult.reprompt("not English", "Say that in English.")
+        return None
+
+    retriever = finding(ROME)
+    model = ScriptedModel("Alle nove.", "At nine.")
+    guard = OutputGuardrailAdvisor(in_english)
+    client = client_of(model, guard, RetrievalAugmentationAdvisor(retriever), ReReadingAdvisor())
+    result = ask(client.prompt("When?"))
+
+    assert {query.text for query in retriever.asked} == {"When?"}
+    asked, _, correction = model.prompts[1].messages
+    assert asked == model.prompts[0].messages[0]
+    assert correction.text == "Say that in English."
+    assert result.response.context[SOURCES] == (ROME,)
+
+
+def test_sources_are_told_once_for_all_rounds(ask: Ask) -> None:
+    """Also of several advisors inside the tool loop."""
+
+    @tool
+    def look() -> str:
+        """Look."""
+        return "x"
+
+    model = ScriptedModel(call("look"), call("look", id="b"), "done")
+    advisors = [RetrievalAugmentationAdvisor(finding(each), order=0) for each in (ROME, LION)]
+    result = ask(client_of(model, *advisors).prompt("When?").tools(look))
+
+    assert result.response.context[SOURCES] == (ROME, LION)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_documents_are_not_judged_and_not_read_twice(ask: Ask, *, first: bool) -> None:
+    """By default, whatever was added first: guards and re-reading are about the user's words."""
+    retriever = finding(Document("Hit by a bomb.", {}, "1"))
+    retrieval = RetrievalAugmentationAdvisor(retriever)
+    others = [SafeGuardAdvisor("bomb"), ReReadingAdvisor()]
+    model = ScriptedModel("In 1850.")
+    advisors = [retrieval, *others] if first else [*others, retrieval]
+    result = ask(client_of(model, *advisors).prompt("When was it built?"))
+
+    assert result.text == "In 1850."
+    assert [query.text for query in retriever.asked] == ["When was it built?"]
+    assert model.prompts[0].contents.count("When was it built?") == 2
+    assert model.prompts[0].contents.count("Hit by a bomb.") == 1

@@ -224,6 +224,58 @@ def test_async_code_within_async_code_of_blocking_calls_does_not_deadlock() -> N
     assert drive(job(BLOCKING)) == "innermost"
 
 
+def in_time(function: Callable[[], Any]) -> Any:
+    """Return what *function* returns; one that waits for ever must not stop all tests."""
+    results: list[Any] = []
+    thread = threading.Thread(target=lambda: results.append(function()), daemon=True)
+    thread.start()
+    thread.join(10)
+    assert results, "it waits for itself"
+    return results[0]
+
+
+async def _leaf() -> str:
+    await asyncio.sleep(0)
+    return "leaf"
+
+
+async def _several(runtime: Runtime) -> list[str]:
+    jobs: list[Any] = [lambda runtime: runtime.invoke(_leaf)] * 2
+    return await runtime.gather(jobs, limit=2)
+
+
+async def _limited(runtime: Runtime) -> str:
+    def plain() -> str:
+        return str(drive(BLOCKING.invoke(_leaf)))
+
+    return str(await runtime.invoke(plain, timeout=30))
+
+
+@pytest.mark.parametrize(("nested", "result"), [(_several, ["leaf", "leaf"]), (_limited, "leaf")])
+def test_async_code_in_threads_of_async_code_of_blocking_calls_does_not_deadlock(
+    nested: Callable[[Runtime], Any], result: Any
+) -> None:
+    """The same when the inner calls run in threads, which are none of the loops' own."""
+
+    async def outer_tool() -> Any:
+        return drive(nested(BLOCKING))
+
+    assert in_time(lambda: drive(BLOCKING.invoke(outer_tool))) == result
+
+
+def test_a_blocking_call_in_a_task_without_context_does_not_wait_for_its_own_loop() -> None:
+    """A callback of a library, say, runs on the loop and knows nothing of the request."""
+
+    async def blocking() -> Any:
+        return drive(BLOCKING.invoke(_leaf))
+
+    async def outer_tool() -> Any:
+        loop = asyncio.get_running_loop()
+        return await loop.create_task(blocking(), context=contextvars.Context())
+
+    assert in_time(lambda: drive(BLOCKING.invoke(outer_tool))) == "leaf"
+
+
 def test_interrupting_a_blocking_call_cancels_its_async_part() -> None:
     """Ctrl-C while an async tool runs on the private loop ends that tool."""
     ended = threading.Event()

@@ -472,7 +472,7 @@ GROWING: list[tuple[Any, str, list[Any]]] = [
     (Sequence[int], "[1, 2]", [[], [1], [1, 2]]),
     (list[Point | None], '[null, {"y": 1, "x": 2}]', [[], [None], [None, HALF], [None, WHOLE]]),
     (Basket, '{"name": "", "count": 1}', [Basket("", None), Basket("", 1)]),  # type: ignore[arg-type]
-    (set[Tag], '[{"names": []}]', [set(), {Tag.model_construct(names=None, count=None)}]),
+    (set[Tag], '[{"count": 1}]', [set()]),  # a list that has not come is empty, and has no hash
     (Points, '[{"y": 1, "x": 2}]', [Points([]), Points([Point(2, 1)])]),
     (Place, '["Rome"]', [Place(""), Place("R"), Place("Ro"), Place("Rom"), Place("Rome")]),
     (Annotated[list[Point], Field(max_length=3)], '[{"y": 1}]', [[], [Point(None)], [HALF]]),  # type: ignore[arg-type]

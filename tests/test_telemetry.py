@@ -26,7 +26,7 @@ from chatclient import (
 )
 from chatclient.advisors.memory import MessageChatMemoryAdvisor
 from chatclient.advisors.question_answer import QuestionAnswerAdvisor
-from chatclient.errors import ProviderError
+from chatclient.errors import EntityError, ProviderError
 from chatclient.memory import MessageWindowChatMemory
 from chatclient.messages import AssistantMessage, Part, ProviderPart, Reasoning
 from chatclient.observation import Operation
@@ -378,6 +378,50 @@ def test_what_is_recorded_can_be_redacted(recorded: Recorded) -> None:
     found = attributes(recorded.span("chat m-1"))
     assert "My code is …." in found["gen_ai.input.messages"]
     assert "gen_ai.output.messages" not in found
+
+
+def _spelled_wrong(recorded: Recorded, **settings: Any) -> list[str]:
+    """Return what spans say went wrong, of an answer that is no number."""
+    client = client_of(recorded, *["Call 4711!"] * 5, **settings)
+    with pytest.raises(EntityError, match="4711"):
+        client.prompt("?").call().entity(int, validate=True)
+    return [span.status.description or "" for span in recorded.spans if not span.status.is_ok]
+
+
+def test_what_was_said_is_not_in_a_status(recorded: Recorded) -> None:
+    """Errors quote answers and arguments; without leave a span says their type only."""
+    said = _spelled_wrong(recorded)
+
+    assert said
+    assert set(said) == {"EntityError"}
+
+
+def test_the_text_of_an_error_is_redacted(recorded: Recorded) -> None:
+    """Where content is recorded, it is too, and the hook sees it as `error.message`."""
+    names: set[str] = set()
+
+    def redact(name: str, text: str) -> str:
+        names.add(name)
+        return text.replace("4711", "…")
+
+    said = _spelled_wrong(recorded, capture_content=True, redact=redact)
+    assert all("Call …!" in text for text in said)
+    assert "error.message" in names
+
+
+def test_a_redaction_that_raises_loses_no_span(
+    recorded: Recorded, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What it cannot redact is left out, and logged without the text."""
+
+    def redact(name: str, text: str) -> str:
+        raise KeyError(text)
+
+    said = _spelled_wrong(recorded, capture_content=True, redact=redact)
+    assert set(said) == {"EntityError"}
+    assert not any("gen_ai.input.messages" in attributes(span) for span in recorded.spans)
+    assert "redaction failed" in caplog.text
+    assert "4711" not in caplog.text
 
 
 def test_the_environment_can_ask_for_content(

@@ -9,6 +9,7 @@ from test_retrieval import WordEmbedding
 
 from chatclient import ChatClient, Prompt, SystemMessage, UserMessage
 from chatclient.advisors.memory import MessageChatMemoryAdvisor
+from chatclient.advisors.safe_guard import SafeGuardAdvisor
 from chatclient.advisors.turns import TURN_KEY
 from chatclient.advisors.vector_store_memory import TOP_K, VectorStoreChatMemoryAdvisor
 from chatclient.embedding import Vector
@@ -148,7 +149,7 @@ def test_the_number_of_entries_can_be_said_in_the_request(ask: Ask) -> None:
 
 
 def test_a_failed_request_leaves_nothing_behind(ask: Ask) -> None:
-    """Neither the question without an answer nor an answer without words."""
+    """As in other memories, a question without an answer, or with one without words, is no turn."""
     store = store_of()
     model = ScriptedModel(ValueError("no"), "")
     client = client_of(model, VectorStoreChatMemoryAdvisor(store))
@@ -157,7 +158,18 @@ def test_a_failed_request_leaves_nothing_behind(ask: Ask) -> None:
     assert kept(store) == []
     ask(client.prompt("zoo").conversation("a"))
 
-    assert kept(store) == [("user", "zoo")]
+    assert kept(store) == []
+
+
+@pytest.mark.parametrize(("question", "answer"), [("a bomb", "Boom."), ("zoo", "A bomb.")])
+def test_what_was_refused_is_not_remembered(ask: Ask, question: str, answer: str) -> None:
+    """Neither what was asked or answered, nor the refusal."""
+    store = store_of()
+    advisors = [VectorStoreChatMemoryAdvisor(store), SafeGuardAdvisor("bomb")]
+    result = ask(client_of(ScriptedModel(answer), *advisors).prompt(question).conversation("a"))
+
+    assert result.response.context["safe_guard_blocked"]
+    assert kept(store) == []
 
 
 def test_a_turn_with_a_key_is_kept_once(ask: Ask) -> None:

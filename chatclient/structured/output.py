@@ -36,6 +36,8 @@ NATIVE_STRUCTURED_OUTPUT = "native_structured_output"
 VALIDATED = "validated_output"
 """The key in a response's context of its value, when an advisor has read it already."""
 
+_GROWTH = 0.01  # how much longer an answer has to be for its value so far to be read again
+
 CORRECTION = "correction"
 """Marks, in its metadata, a message by which an advisor asks for a better answer."""
 
@@ -176,7 +178,8 @@ class PartialEntities(Generic[T]):
     def __init__(self, converter: StructuredOutputConverter[T]) -> None:
         self._converter = converter
         self._partial = getattr(converter, "partial", None)
-        self._text = ""
+        self._pieces: list[str] = []
+        self._length = self._read = 0  # of the text, and of what of it has been read
         self._last: Any = NOTHING
 
     def take(self, event: Any) -> T:
@@ -188,16 +191,38 @@ class PartialEntities(Generic[T]):
         value: Any = NOTHING
         match event:
             case TextDelta(text=text):
-                self._text += text
-                if self._partial is not None and not text.isspace():
-                    value = self._partial(self._text)
+                self._pieces.append(text)
+                self._length += len(text)
+                if not text.isspace():
+                    value = self._half_value()
             case RoundEnded():
-                self._text = ""  # what follows is another answer
+                self._pieces, self._length, self._read = [], 0, 0  # what follows is another answer
             case Done(response=response):
                 value = read_answer(response, self._converter)
             case _:
                 pass
-        if value is NOTHING or (type(value) is type(self._last) and value == self._last):
+        if value is NOTHING or self._is_last(value):
             return NOTHING  # type: ignore[no-any-return]
         self._last = value
         return value  # type: ignore[no-any-return]
+
+    def _half_value(self) -> Any:
+        """Return the value so far, if enough has come since the one before.
+
+        Reading is about the whole text. Done for every piece, a long answer would take the square
+        of its length; done each time that it has grown by one per cent, hardly more than itself.
+        """
+        if self._partial is None or self._length - self._read < self._read * _GROWTH:
+            return NOTHING
+        self._read = self._length
+        self._pieces = ["".join(self._pieces)]
+        try:
+            return self._partial(self._pieces[0])
+        except Exception:  # noqa: BLE001 - half a value may fail in any way; the last one tells why
+            return NOTHING
+
+    def _is_last(self, value: Any) -> bool:
+        try:
+            return type(value) is type(self._last) and bool(value == self._last)
+        except Exception:  # noqa: BLE001 - comparing is the type's own code, made for whole values
+            return False

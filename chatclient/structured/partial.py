@@ -9,10 +9,10 @@ import dataclasses
 import functools
 import re
 import types
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import typing_extensions
 from pydantic import AliasChoices, BaseModel, TypeAdapter
@@ -34,6 +34,7 @@ _MAKERS: Mapping[Any, Callable[[Iterable[Any]], Any]] = {
     Sequence: list,
     AbstractSet: set,
 }
+_MAPPINGS = (dict, Mapping, MutableMapping)
 _UNIONS = (Union, types.UnionType)
 _QUALIFIERS = (typing_extensions.Required, typing_extensions.NotRequired)
 
@@ -41,7 +42,8 @@ _QUALIFIERS = (typing_extensions.Required, typing_extensions.NotRequired)
 def partial_value(kind: Any, text: str, *, wrapped: str | None = None) -> Any:
     """Return what *text*, the beginning of an answer, spells of a *kind*.
 
-    Fields that are still to come are their defaults, or None where they have none.
+    Fields that are still to come are their defaults. Those that have none are empty where they hold
+    any number of items, and None otherwise.
 
     Args:
         kind: Any type that pydantic knows.
@@ -71,10 +73,14 @@ def _parsed(text: str) -> Any:
 
 def _built(kind: Any, value: Any) -> Any:
     """Return *value* as a *kind*: validated when it is whole, else of those parts that fit."""
+    # Code of the type's own (validators, defaults, hashes) may fail on half a value in any way.
     try:
         return _adapter(kind).validate_python(value)
-    except Exception:  # noqa: BLE001 - a validator of the type's own may fail on half a value in any way
-        return _of_parts(_bare(kind), value)
+    except Exception:  # noqa: BLE001
+        try:
+            return _of_parts(_bare(kind), value)
+        except Exception:  # noqa: BLE001
+            return NOTHING
 
 
 @functools.lru_cache(maxsize=1024)
@@ -122,11 +128,7 @@ def _of_items(collection: Any, arguments: tuple[Any, ...], value: list[Any]) -> 
     # Of a tuple with so many places, those that are still to come have no value.
     if make is None or (make is tuple and arguments[1:] != (...,)):
         return NOTHING
-    parts = _parts((arguments[0], at, each) for at, each in enumerate(value)).values()
-    try:
-        return make(parts)
-    except TypeError:  # half an item cannot be hashed
-        return NOTHING
+    return make(_parts((arguments[0], at, each) for at, each in enumerate(value)).values())
 
 
 def _of_union(branches: Collection[Any], value: Any) -> Any:
@@ -153,10 +155,17 @@ class _Record:
     Attributes:
         kind: The type.
         fields: Of each field its JSON key, its name and its type.
+        starts: What makes the value, until there is one, of each field that holds items.
     """
 
     kind: Any
     fields: tuple[tuple[str, str, Any], ...]
+    starts: tuple[tuple[str, Callable[[], Any]], ...]
+
+    @classmethod
+    def of(cls, kind: Any, fields: tuple[tuple[str, str, Any], ...]) -> "_Record":
+        starts = {name: start for _, name, each in fields if (start := _start_of(each)) is not None}
+        return cls(kind, fields, tuple(starts.items()))
 
     def parts(self, value: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields that are there and fit, by name."""
@@ -167,20 +176,34 @@ class _Record:
         kind: Any = self.kind
         if typing_extensions.is_typeddict(kind):
             return parts
-        names = [name for _, name, _ in self.fields]
+        to_come: dict[str, Any] = dict.fromkeys(name for _, name, _ in self.fields)
+        to_come.update((name, start()) for name, start in self.starts)
         if issubclass(kind, BaseModel):
-            missing = [name for name in names if kind.model_fields[name].is_required()]
-            return kind.model_construct(set(parts), **{**dict.fromkeys(missing), **parts})
+            fields = kind.model_fields
+            missing = {name: to_come[name] for name in to_come if fields[name].is_required()}
+            return kind.model_construct(set(parts), **{**missing, **parts})
         if hasattr(kind, "_field_defaults"):  # a named tuple
-            return kind(**{**dict.fromkeys(names), **kind._field_defaults, **parts})
-        return _made(kind, parts)
+            return kind(**{**to_come, **kind._field_defaults, **parts})
+        return _made(kind, parts, to_come)
 
 
-def _made(kind: Any, parts: Mapping[str, Any]) -> Any:
+def _start_of(kind: Any) -> Callable[[], Any] | None:
+    """Return what makes an empty *kind*, if that is a collection of any number of items."""
+    bare = _bare(kind)
+    collection = get_origin(bare) or bare
+    if collection is tuple and get_args(bare)[1:] not in ((), (...,)):
+        return None
+    if collection in _MAPPINGS:
+        return dict
+    return functools.partial(_MAKERS[collection], ()) if collection in _MAKERS else None
+
+
+def _made(kind: Any, parts: Mapping[str, Any], to_come: Mapping[str, Any]) -> Any:
     """Return a dataclass instance, around its `__init__`, which wants all fields."""
     made = object.__new__(kind)
     for each in dataclasses.fields(kind):
-        value: Any = None if each.default is dataclasses.MISSING else each.default
+        missing = each.default is dataclasses.MISSING
+        value: Any = to_come.get(each.name) if missing else each.default
         if each.default_factory is not dataclasses.MISSING:
             value = each.default_factory()
         object.__setattr__(made, each.name, parts.get(each.name, value))
@@ -194,12 +217,22 @@ def _record_of(kind: Any) -> _Record | None:
     if isinstance(model, type) and issubclass(model, BaseModel):
         # Importing `RootModel` would make pydantic look for its plugins.
         rooted = model.__pydantic_root_model__
-        return None if rooted else _Record(kind, _model_fields(kind))
+        return None if rooted else _Record.of(kind, _model_fields(kind))
     named = isinstance(model, type) and issubclass(model, tuple) and hasattr(model, "_fields")
     if named or dataclasses.is_dataclass(model) or typing_extensions.is_typeddict(model):
         hints = get_type_hints(model, include_extras=True)
-        return _Record(model, tuple((name, name, hint) for name, hint in hints.items()))
+        given = dict(zip(getattr(model, "__parameters__", ()), get_args(kind), strict=False))
+        fields = ((name, name, _with_arguments(hint, given)) for name, hint in hints.items())
+        return _Record.of(model, tuple(fields))
     return None
+
+
+def _with_arguments(kind: Any, given: Mapping[Any, Any]) -> Any:
+    """Return *kind* with what stands for its type variables: of `Page[Film]`, T is Film."""
+    variables = getattr(kind, "__parameters__", ())
+    if not given or not variables or isinstance(kind, type):
+        return given.get(kind, kind) if isinstance(kind, TypeVar) else kind
+    return kind[tuple(given.get(variable, variable) for variable in variables)]
 
 
 def _model_fields(model: type[BaseModel]) -> tuple[tuple[str, str, Any], ...]:

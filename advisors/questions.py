@@ -1,0 +1,49 @@
+"""What a request asks: the user's last message that no advisor has added."""
+
+from dataclasses import dataclass
+
+from chatclient.chain import ChatClientRequest
+from chatclient.messages import UserMessage
+from chatclient.prompt import Prompt
+from chatclient.structured.output import CORRECTION
+
+PUT_AS = "question_put_as"
+"""The key in a request's context of how an advisor has put the question, and of the question."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a request asks, and where it stands in the prompt.
+
+    Attributes:
+        message: The user's message.
+        at: Its index in the prompt's messages.
+    """
+
+    message: UserMessage
+    at: int
+
+    def asked_as(self, text: str, prompt: Prompt) -> Prompt:
+        """Return *prompt* with *text* in place of the question's."""
+        before, after = prompt.messages[: self.at], prompt.messages[self.at + 1 :]
+        return Prompt.of((*before, self.message.mutate(text=text), *after), prompt.options)
+
+
+def question_in(prompt: Prompt) -> Question | None:
+    """Return what *prompt* asks, or None when it asks nothing in words.
+
+    Advisors that ask for a better answer mark their messages with `CORRECTION` in the metadata:
+    these are no questions of the user's.
+    """
+    messages = prompt.messages
+    for at in reversed(range(len(messages))):
+        message = messages[at]
+        if isinstance(message, UserMessage) and CORRECTION not in message.metadata:
+            return Question(message, at) if message.text.strip() else None
+    return None
+
+
+def in_own_words(question: Question, request: ChatClientRequest) -> str:
+    """Return *question* as the user put it, whatever an advisor has made of it since."""
+    put, own = request.context.get(PUT_AS, ("", ""))
+    return own if put == question.message.text else question.message.text

@@ -1,0 +1,93 @@
+"""A turn that goes on after it has waited for approval."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from chatclient.errors import ToolLoopError
+from chatclient.messages import Message
+from chatclient.prompt import Prompt
+from chatclient.runtime import Runtime
+from chatclient.tools import Decision, PendingTurn, ToolCallingManager, ToolExecutionResult
+from chatclient.tools.approval import decided
+from chatclient.tools.compensation import rewritten
+from chatclient.tools.execution import ToolTurn
+from chatclient.values import merged
+
+
+class Resumed:
+    """What has been decided about a turn that waited: its calls are run once, and no more.
+
+    An advisor outside of the loop may send its request again, for a better answer or because the
+    model was busy. The calls that were approved have been run then; their answers are used again.
+
+    Args:
+        pending: The turn.
+        decisions: What was decided, by tool call id.
+    """
+
+    def __init__(self, pending: PendingTurn, decisions: Mapping[str, Decision]) -> None:
+        self.pending = pending
+        self.decisions = decisions
+        self._sent = 0
+        self._turn: ToolTurn | None = None
+        self._result: ToolExecutionResult | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.pending, self.decisions)
+
+    async def run(
+        self, prompt: Prompt, manager: ToolCallingManager, runtime: Runtime, turn: ToolTurn
+    ) -> ToolExecutionResult:
+        """Return what came of the calls that waited.
+
+        Args:
+            prompt: What the loop was sent.
+            manager: Runs the calls.
+            runtime: How the request runs.
+            turn: The turn as it goes on, with nothing done yet.
+
+        Raises:
+            ToolLoopError: The calls were begun before, and nobody knows what came of them.
+        """
+        pending = self.pending
+        turn.resume(pending)
+        if self._turn is not None:
+            return self._again(self._turn, turn)
+        self._turn, self._sent = turn, len(prompt.messages)
+        context = turn.context
+        turn.context = merged(context, decided(pending, self.decisions))
+        self._result = await manager.execute_message(
+            Prompt.of(pending.messages, prompt.options),
+            pending.message,
+            pending.responses,
+            runtime,
+            turn,
+        )
+        # Models may use an id again in a later round; the decisions are about these calls only.
+        turn.context = context
+        return self._result
+
+    def said_since(self, prompt: Prompt) -> Sequence[Message]:
+        """Return what an advisor has added to *prompt* since the calls were run."""
+        return prompt.messages[self._sent :]
+
+    def _again(self, first: ToolTurn, turn: ToolTurn) -> ToolExecutionResult:
+        """Return the result once more, with what has been undone since."""
+        result = self._result
+        if result is None:
+            msg = (
+                "the calls of the resumed turn were begun and came to no end; they are not run "
+                "again unless somebody resumes the turn again"
+            )
+            raise ToolLoopError(msg)
+        turn.undone.update(first.undone)
+        executions = tuple(first.undone.get(id(e.tool_call), e) for e in result.executions)
+        answered = {response.id for response in self.pending.responses}
+        for execution in executions:
+            if execution.tool_call.id not in answered:
+                turn.remember(execution)
+                turn.executions.append(execution)
+        turn.calls.update(call.name for call in self.pending.pending)
+        history = rewritten(result.conversation_history, first.undone)
+        return replace(result, conversation_history=history, executions=executions)

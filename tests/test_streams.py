@@ -1,0 +1,142 @@
+"""What the consumer of a stream can rely on: its end, its time, and what was said last."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+from conftest import Ask
+
+from chatclient import (
+    ChatClient,
+    ChatClientRequest,
+    ChatClientResponse,
+    ChatModel,
+    ChatResponse,
+    Next,
+    Prompt,
+)
+from chatclient.errors import UsageError
+from chatclient.runtime import Runtime
+from chatclient.streams import AsyncPieces
+from chatclient.testing import ScriptedModel, call
+from chatclient.tools import ToolApproval, ToolCallingManager, tool
+
+
+class Slow(ChatModel):
+    """Says two words, and then nothing until it is told to go on."""
+
+    def __init__(self) -> None:
+        self.go_on = asyncio.Event()
+
+    async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
+        raise NotImplementedError
+
+    async def generate_stream(self, prompt: Prompt, runtime: Runtime) -> AsyncGenerator[str, None]:
+        yield "one "
+        yield "two "
+        await self.go_on.wait()
+        yield "three"
+
+
+async def _begun(model: Slow) -> tuple[AsyncPieces[str], asyncio.Future[str]]:
+    """Return pieces of which two were taken, and a task that waits for the third."""
+    pieces = ChatClient.create(model).prompt("Hi").astream().content()
+    assert [await anext(pieces), await anext(pieces)] == ["one ", "two "]
+    waiting = asyncio.ensure_future(anext(pieces))
+    await asyncio.sleep(0)
+    return pieces, waiting
+
+
+def test_an_async_stream_may_be_closed_by_another_task() -> None:
+    """Somebody presses stop: whoever waits for the next piece is at the end, and not cancelled."""
+
+    async def main() -> list[str]:
+        pieces, waiting = await _begun(Slow())
+        await pieces.aclose()
+        with pytest.raises(StopAsyncIteration):
+            await waiting
+        return [piece async for piece in pieces]
+
+    assert asyncio.run(main()) == []
+
+
+def test_an_async_stream_has_one_consumer() -> None:
+    """A second one is told so; the first goes on."""
+
+    async def main() -> list[str]:
+        model = Slow()
+        pieces, waiting = await _begun(model)
+        with pytest.raises(RuntimeError, match="another task waits"):
+            await anext(pieces)
+        model.go_on.set()
+        return [await waiting, *[piece async for piece in pieces]]
+
+    assert asyncio.run(main()) == ["three"]
+
+
+def test_an_async_stream_goes_on_after_a_wait_that_did_not_cancel() -> None:
+    """A heartbeat waits for a task, which stays when the time is over."""
+
+    async def main() -> list[str]:
+        model = Slow()
+        pieces, waiting = await _begun(model)
+        done, _ = await asyncio.wait({waiting}, timeout=0.01)
+        assert not done
+        model.go_on.set()
+        return [await waiting, *[piece async for piece in pieces]]
+
+    assert asyncio.run(main()) == ["three"]
+
+
+def test_an_async_stream_whose_consumer_was_cancelled_says_that_it_ended() -> None:
+    """A time-out around `anext` ends the request; what comes after is no quiet end."""
+
+    async def main() -> None:
+        pieces, waiting = await _begun(Slow())
+        waiting.cancel()
+        await asyncio.wait({waiting})
+        with pytest.raises(UsageError, match="wait for a task"):
+            await anext(pieces)
+
+    asyncio.run(main())
+
+
+@tool(effect="read")
+def look() -> str:
+    """Look something up."""
+    return "found"
+
+
+@tool
+def pay() -> str:
+    """Pay."""
+    return "paid"
+
+
+async def answer_what_was_found(request: ChatClientRequest, call_next: Next) -> Any:
+    """Answer in the model's place once a tool has run."""
+    if request.prompt.messages[-1].role == "tool":
+        return ChatClientResponse(ChatResponse.of("It is found."))
+    return await call_next(request)
+
+
+def test_what_an_advisor_answers_after_a_round_that_spoke_is_streamed(ask: Ask) -> None:
+    """The model's words before the tools ran are not the answer."""
+    model = ScriptedModel(["Let me look. ", call("look")])
+    builder = ChatClient.builder(model).default_tools(look)
+    result = ask(builder.default_advisors(answer_what_was_found).build().prompt("x"))
+
+    assert result.response.chat_response.text == "It is found."
+    assert result.text == ("Let me look. It is found." if ask.streaming else "It is found.")
+
+
+def test_what_a_turn_says_that_waits_is_streamed_once(ask: Ask) -> None:
+    """Also when other calls of the same message needed no approval and have been run."""
+    model = ScriptedModel(["Let me see. ", call("look", id="a"), call("pay", id="b")])
+    manager = ToolCallingManager(interceptors=[ToolApproval()])
+    builder = ChatClient.builder(model).default_tools(look, pay).tool_calling_manager(manager)
+    result = ask(builder.build().prompt("x"))
+
+    assert "pending_turn" in result.response.context
+    assert result.text == "Let me see. "

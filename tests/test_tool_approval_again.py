@@ -1,0 +1,169 @@
+"""Resumed turns that an advisor outside of the loop sends more than once."""
+
+import asyncio
+import pickle
+from typing import Any
+
+import pytest
+from conftest import Ask, Asked
+from test_tool_calling import assert_paired, results
+
+from chatclient import ChatClient, ChatClientRequest, ChatClientResponse, Next
+from chatclient.advisors.guardrails import GuardrailResult, OutputGuardrailAdvisor
+from chatclient.advisors.memory import MessageChatMemoryAdvisor
+from chatclient.chain import TOOL_CALLING_ORDER
+from chatclient.errors import OverloadedError, ProviderError, ToolLoopError
+from chatclient.memory import MessageWindowChatMemory
+from chatclient.response import ChatResponse
+from chatclient.testing import ScriptedModel, call
+from chatclient.tools import PendingTurn, ToolApproval, ToolCallingManager, tool
+
+done: list[str] = []
+
+
+def refund(amount: int) -> None:
+    done.append(f"refunded {amount}")
+
+
+@tool
+def pay(amount: int) -> str:
+    """Pay an amount."""
+    done.append(f"paid {amount}")
+    return f"paid {amount}"
+
+
+@tool(compensation=refund)
+def book(amount: int) -> str:
+    """Book for an amount."""
+    done.append(f"booked {amount}")
+    return f"booked {amount}"
+
+
+@tool
+async def hang(amount: int) -> str:
+    """Take for ever."""
+    done.append(f"began {amount}")
+    await asyncio.sleep(60)
+    return "never"
+
+
+class Retry:
+    """Asks once more when the provider failed."""
+
+    order = TOOL_CALLING_ORDER - 5
+
+    async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        try:
+            return await call_next(request)
+        except ProviderError:
+            return await call_next(request)
+
+
+class Impatience:
+    """Asks once more when it took too long."""
+
+    order = TOOL_CALLING_ORDER - 5
+
+    async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        try:
+            return await asyncio.wait_for(call_next(request), 0.05)
+        except TimeoutError:
+            return await call_next(request)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_done() -> None:
+    done.clear()
+
+
+BUSY = OverloadedError("busy", provider="x")
+
+
+def polite(answer: ChatResponse) -> GuardrailResult | None:
+    rude = "Pah" in answer.text
+    return GuardrailResult.reprompt("rude", "Say it politely.") if rude else None
+
+
+def waiting(ask: Ask, client: ChatClient) -> PendingTurn:
+    response = ask(client.prompt("Buy it!").conversation("c")).response
+    pending: PendingTurn = response.context["pending_turn"]
+    return pending
+
+
+def client_of(model: ScriptedModel, *advisors: Any) -> ChatClient:
+    manager = ToolCallingManager(interceptors=[ToolApproval()])
+    builder = ChatClient.builder(model).default_tools(pay, book, hang)
+    return builder.tool_calling_manager(manager).default_advisors(*advisors).build()
+
+
+def resumed(ask: Ask, client: ChatClient) -> Asked:
+    return ask(client.resume(waiting(ask, client), "approve"))
+
+
+def test_a_better_answer_does_not_run_an_approved_call_again(ask: Ask) -> None:
+    """A guardrail asks again: the call was made once, and the model hears what is wrong."""
+    model = ScriptedModel(call("pay", '{"amount": 90}'), "Pah.", "Pah again.", "Very well.")
+    result = resumed(ask, client_of(model, OutputGuardrailAdvisor(polite)))
+
+    assert (result.text, done) == ("Very well.", ["paid 90"])
+    said = [message.text for message in model.prompts[-1].messages if message.role != "tool"]
+    assert said[-4:] == ["Pah.", "Say it politely.", "Pah again.", "Say it politely."]
+    assert [each.tool_call.name for each in result.executions] == ["pay"]
+    for prompt in model.prompts:
+        assert_paired(prompt.messages)
+
+
+def test_a_retry_does_not_run_an_approved_call_again(ask: Ask) -> None:
+    """When the model was busy after the call, it is shown what came of it once more."""
+    model = ScriptedModel(call("pay", '{"amount": 90}'), BUSY, "Paid.")
+    result = resumed(ask, client_of(model, Retry()))
+
+    assert (result.text, done) == ("Paid.", ["paid 90"])
+    assert results(model.prompts[-1]) == ["paid 90"]
+    assert [each.tool_call.name for each in result.executions] == ["pay"]
+
+
+def test_a_retry_knows_what_was_undone_before_it(ask: Ask) -> None:
+    """A turn that failed has undone its calls: they are not run again, and the model is told."""
+    model = ScriptedModel(call("book", '{"amount": 7}'), BUSY, BUSY)
+    client = client_of(model, Retry())
+    turn = waiting(ask, client)
+    with pytest.raises(OverloadedError):
+        ask(client.resume(turn, "approve"))
+
+    assert done == ["booked 7", "refunded 7"]
+    assert results(model.prompts[-1]) == [
+        "'book' was run, and then undone because the turn failed."
+    ]
+
+
+def test_a_call_that_came_to_no_end_is_not_begun_again() -> None:
+    """Nobody knows what it did; whoever approved it has to say so again."""
+    model = ScriptedModel(call("hang", '{"amount": 1}'), "never")
+    client = client_of(model, Impatience())
+    turn = waiting(Ask("acall"), client)
+    with pytest.raises(ToolLoopError, match="resumes the turn again"):
+        Ask("acall")(client.resume(turn, "approve"))
+
+    assert done == ["began 1"]
+
+
+def test_memory_keeps_what_passed_of_a_resumed_turn(ask: Ask) -> None:
+    """What was refused, and the correction, are no part of the conversation."""
+    memory = MessageWindowChatMemory()
+    model = ScriptedModel(call("pay", '{"amount": 90}'), "Pah.", "Very well.")
+    guard = OutputGuardrailAdvisor(polite)
+    client = client_of(model, MessageChatMemoryAdvisor(memory), guard)
+    resumed(ask, client)
+
+    kept = [message.text for message in memory.get("c") if message.role != "tool"]
+    assert (kept, done) == (["Buy it!", "", "Very well."], ["paid 90"])
+
+
+def test_the_response_of_a_resumed_turn_can_be_pickled(ask: Ask) -> None:
+    """What the context says of the turn is what was decided, not how far it came."""
+    model = ScriptedModel(call("pay", '{"amount": 90}'), "Paid.")
+    response = resumed(ask, client_of(model)).response
+
+    copy = pickle.loads(pickle.dumps(response))
+    assert copy.context["resumed_turn"].pending == response.context["resumed_turn"].pending
