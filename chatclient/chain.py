@@ -9,7 +9,7 @@ from types import CoroutineType
 from typing import Any, Protocol, Self
 
 from chatclient.aggregator import MessageAggregator
-from chatclient.errors import StreamInterruptedError
+from chatclient.errors import DeadlineExceededError, StreamInterruptedError
 from chatclient.events import RoundEnded, TextDelta, events_of
 from chatclient.model import ChatModel
 from chatclient.observation import Step
@@ -202,6 +202,9 @@ def _model_call(model: ChatModel) -> Next:
     async def call_model(request: ChatClientRequest) -> ChatClientResponse:
         prompt, runtime = request.prompt, request.runtime
         check_tool_choice(prompt.options)
+        if not runtime.remaining():
+            msg = "the deadline passed before the model could be asked"
+            raise DeadlineExceededError(msg)
         conversation_id = request.context.get(CONVERSATION_ID)
         call = ModelCall(model, prompt, runtime.streaming, conversation_id)
         with runtime.observe(call) as observed:
