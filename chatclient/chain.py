@@ -183,8 +183,7 @@ def _step(advisor: Advisor, call_next: Next) -> Next:
         with request.runtime.observe(AdvisorPass(name, order, request.prompt)) as observed:
             pending: Any = advisor(request, call_next)
             if type(pending) is not CoroutineType and not inspect.isawaitable(pending):
-                msg = f"advisor {name!r} is no coroutine function; write it with `async def`"
-                raise TypeError(msg)
+                raise TypeError(_no_coroutine(name, pending))
             response: object = await pending
             observed.result = response
         if not isinstance(response, ChatClientResponse):
@@ -196,6 +195,12 @@ def _step(advisor: Advisor, call_next: Next) -> Next:
         return response
 
     return step
+
+
+def _no_coroutine(name: str, pending: object) -> str:
+    if inspect.isasyncgen(pending):
+        return f"advisor {name!r} is a generator; let it `return` one response and `yield` none"
+    return f"advisor {name!r} is no coroutine function; write it with `async def`"
 
 
 def _model_call(model: ChatModel) -> Next:
