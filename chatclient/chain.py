@@ -10,7 +10,7 @@ from types import CoroutineType, FunctionType, MethodType
 from typing import Any, Protocol, Self
 
 from chatclient.aggregator import MessageAggregator
-from chatclient.errors import StreamInterruptedError
+from chatclient.errors import DeadlineExceededError, StreamInterruptedError
 from chatclient.events import RoundEnded, TextDelta, events_of
 from chatclient.model import ChatModel
 from chatclient.observation import Step
@@ -215,8 +215,7 @@ def _step(advisor: Advisor, call_next: Next) -> Next:
         with request.runtime.observe(AdvisorPass(name, order, request.prompt)) as observed:
             pending: Any = advisor(request, call_next)
             if type(pending) is not CoroutineType and not inspect.isawaitable(pending):
-                msg = f"advisor {name!r} is no coroutine function; write it with `async def`"
-                raise TypeError(msg)
+                raise TypeError(_no_coroutine(name, pending))
             response: object = await pending
             observed.result = response
         if not isinstance(response, ChatClientResponse):
@@ -237,12 +236,21 @@ def _no_request(given: object) -> TypeError:
     )
 
 
+def _no_coroutine(name: str, pending: object) -> str:
+    if inspect.isasyncgen(pending):
+        return f"advisor {name!r} is a generator; let it `return` one response and `yield` none"
+    return f"advisor {name!r} is no coroutine function; write it with `async def`"
+
+
 def _model_call(model: ChatModel) -> Next:
     async def call_model(request: ChatClientRequest) -> ChatClientResponse:
         if type(request) is not ChatClientRequest:
             raise _no_request(request)
         prompt, runtime = request.prompt, request.runtime
         check_tool_choice(prompt.options)
+        if not runtime.remaining():
+            msg = "the deadline passed before the model could be asked"
+            raise DeadlineExceededError(msg)
         conversation_id = request.context.get(CONVERSATION_ID)
         call = ModelCall(model, prompt, runtime.streaming, conversation_id)
         with runtime.observe(call) as observed:

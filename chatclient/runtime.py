@@ -41,7 +41,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 import anyio
 import anyio.to_thread
 
-from chatclient.errors import BlockingCallError, UsageError
+from chatclient.errors import BlockingCallError, DeadlineExceededError, UsageError
 from chatclient.observation import Observer, Operation, Step
 from chatclient.threads import LoopThread, Work, call_in_thread, is_async, private_loop
 
@@ -51,6 +51,7 @@ E = TypeVar("E")
 Emitter = Callable[[Any], Awaitable[None]]
 """Takes one event of a stream towards the consumer."""
 
+_GRACE = 0.1  # seconds after the deadline for what ends at it by itself
 _QUEUE_LENGTH = 64  # events an asynchronous stream may run ahead of its consumer
 
 
@@ -122,7 +123,14 @@ class Runtime:
         return max(0.0, self.deadline - time.monotonic())
 
     async def sleep(self, seconds: float) -> None:
-        """Pause this request only."""
+        """Pause this request only.
+
+        Raises:
+            DeadlineExceededError: The pause would go beyond the deadline; it is not begun.
+        """
+        if self.deadline is not None and seconds > self.remaining():
+            msg = f"a pause of {seconds:g} s would go beyond the deadline of the call"
+            raise DeadlineExceededError(msg)
         if self.blocking:
             time.sleep(seconds)  # noqa: ASYNC251 - blocking is what this runtime is for
         else:
@@ -214,6 +222,26 @@ class Runtime:
             return await awaitable
         async with asyncio.timeout(seconds):
             return await awaitable
+
+    async def until_deadline(self, awaitable: Awaitable[T]) -> T:
+        """Await until a little after the deadline; a blocking request is as good as its leaves.
+
+        Those that know the deadline end at it, and say what they were about. This is for the
+        others.
+
+        Raises:
+            DeadlineExceededError: It has passed.
+        """
+        if self.deadline is None or self.blocking:
+            return await awaitable
+        try:
+            async with asyncio.timeout(self.remaining() + _GRACE) as scope:
+                return await awaitable
+        except TimeoutError as error:
+            if not scope.expired():
+                raise
+            msg = "the deadline passed, and what the call was waiting for was cancelled"
+            raise DeadlineExceededError(msg) from error
 
     async def gather(
         self, jobs: list[Callable[["Runtime"], Coroutine[Any, Any, T]]], *, limit: int

@@ -28,6 +28,7 @@ try:
         InitSettingsSource,
         PydanticBaseSettingsSource,
         SettingsConfigDict,
+        SettingsError,
     )
 except ModuleNotFoundError as missing:
     _MESSAGE = "Settings need pydantic-settings. Run: pip install 'chatclient[settings]'"
@@ -309,6 +310,9 @@ class ChatClientSettings(BaseSettings):
             problems = "".join(f"\n- {_told(item)}" for item in error.errors(include_url=False))
             msg = f"the settings do not fit:{problems}"
             raise UsageError(msg) from error
+        except SettingsError as error:
+            msg = f"a setting of several values is to be written as JSON: {error}"
+            raise UsageError(msg) from error
         return settings
 
     @classmethod
@@ -344,7 +348,7 @@ def _table(
     table: Any = {}
     if file.exists():
         try:
-            table = tomllib.loads(file.read_text(encoding="utf-8"))
+            table = tomllib.loads(file.read_text(encoding="utf-8-sig"))
         except ValueError as error:
             msg = f"{str(file)!r} is no TOML: {error}"
             raise UsageError(msg) from error

@@ -118,11 +118,11 @@ class PromptTemplate:
             raise TemplateError(msg)
 
     @classmethod
-    def from_file(cls, path: str | Path, **variables: Any) -> "PromptTemplate":
+    def from_file(cls, path: str | Path, /, **variables: Any) -> "PromptTemplate":
         """Read the template from a UTF-8 file."""
         return cls(Path(path).read_text(encoding="utf-8"), variables)
 
-    def render(self, **variables: Any) -> str:
+    def render(self, /, **variables: Any) -> str:
         """Return the text with every placeholder filled; *variables* go before those known.
 
         Raises:
@@ -130,10 +130,10 @@ class PromptTemplate:
         """
         return self.renderer(self.template, merged(self.variables, variables))
 
-    def user_message(self, **variables: Any) -> UserMessage:
+    def user_message(self, /, **variables: Any) -> UserMessage:
         """Return the rendered text as a user message."""
         return UserMessage(self.render(**variables))
 
-    def system_message(self, **variables: Any) -> SystemMessage:
+    def system_message(self, /, **variables: Any) -> SystemMessage:
         """Return the rendered text as a system message."""
         return SystemMessage(self.render(**variables))

@@ -32,7 +32,8 @@ async def watched(
     call = ClientCall(prompt, chain.names, runtime.streaming, conversation_id, context)
     try:
         with runtime.observe(call) as observed:
-            response = await chain(ChatClientRequest(prompt, context, runtime))
+            request = ChatClientRequest(prompt, context, runtime)
+            response = await runtime.until_deadline(chain(request))
             observed.result = response.chat_response
     except ChatClientError as error:
         error.trail = error.trail or trail

@@ -430,3 +430,14 @@ def test_the_rest_of_the_chain_may_be_given_a_time(ask: Ask) -> None:
     if ask.streaming:
         kinds = [type(event) for event in result.events]
         assert [kinds.count(kind) for kind in (ToolCallFinished, RoundEnded, Done)] == [1, 2, 1]
+
+
+def test_a_generator_is_told_what_is_wrong(ask: Ask) -> None:
+    """Not that it lacks `async def`, which it has."""
+
+    async def yielding(request: ChatClientRequest, call_next: Next) -> Any:
+        yield await call_next(request)
+
+    client = ChatClient.builder(ScriptedModel("a")).default_advisors(yielding).build()
+    with pytest.raises(TypeError, match="'yielding' is a generator"):
+        ask(client.prompt("x"))

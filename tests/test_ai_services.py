@@ -667,3 +667,15 @@ def test_attributes_of_a_parameter() -> None:
     ai_service(Assistant, ChatClient.create(model)).greet(City(name="Rome"))
 
     assert said(model) == [("user", "Hi Rome")]
+
+
+class Letters(Protocol):
+    @user_message("Write to {client} about {topic}.")
+    def letter(self, client: str, topic: str) -> str: ...
+
+
+def test_parameters_may_have_any_name() -> None:
+    """Also those that the library has for its own; by position or by name."""
+    letters = ai_service(Letters, ChatClient.create(ScriptedModel(lambda p: p.contents)))
+
+    assert letters.letter(client="Acme", topic="money") == "Write to Acme about money."

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
@@ -9,7 +10,14 @@ import pytest
 from conftest import Ask
 from pydantic import BaseModel
 
-from chatclient import ChatClient, ChatClientRequest, ChatClientResponse, Next, Prompt
+from chatclient import (
+    LOWEST_PRECEDENCE,
+    ChatClient,
+    ChatClientRequest,
+    ChatClientResponse,
+    Next,
+    Prompt,
+)
 from chatclient.advisors.structured_output import StructuredOutputValidationAdvisor
 from chatclient.chain import TOOL_CALLING_ORDER
 from chatclient.client import ChatClientRequestSpec
@@ -661,11 +669,15 @@ def test_no_attempt_after_the_deadline(ask: Ask) -> None:
     """The call is over when its time is."""
 
     async def take_long(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
-        return await call_next(request.mutate(runtime=request.runtime.with_deadline(0)))
+        response = await call_next(request)
+        await request.runtime.invoke(time.sleep, 0.06)
+        return response
 
+    take_long.order = LOWEST_PRECEDENCE - 1  # type: ignore[attr-defined]
     model = ScriptedModel("{}", FILM)
-    with pytest.raises(DeadlineExceededError):
-        entity(ask, ChatClient.create(model).prompt("?").advisors(take_long), Film, validate=True)
+    request = ChatClient.create(model).prompt("?").advisors(take_long).deadline(0.05)
+    with pytest.raises(DeadlineExceededError, match="better answer"):
+        entity(ask, request, Film, validate=True)
 
     assert len(model.prompts) == 1
 

@@ -669,3 +669,19 @@ def _variables(kind: Any, prefix: str = "") -> list[str]:
         else:
             names.append(full)
     return names
+
+
+def test_a_variable_that_is_no_json_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has several values is written as JSON; what it held is not repeated."""
+    monkeypatch.setenv("CHATCLIENT_MEMORY__SQL", "postgres://u:hidden@h/db")
+    with pytest.raises(UsageError, match="written as JSON") as caught:
+        ChatClientSettings.load()
+
+    assert "hidden" not in str(caught.value)
+
+
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    """Some editors write one."""
+    (tmp_path / "chatclient.toml").write_bytes(b'\xef\xbb\xbfmodel = "local"\n')
+
+    assert ChatClientSettings.load().model == "local"

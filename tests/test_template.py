@@ -278,3 +278,11 @@ def test_a_blank_template_is_refused(blank: str) -> None:
     """It is a mistake: there would be nothing to send."""
     with pytest.raises(TemplateError, match="blank"):
         PromptTemplate(blank)
+
+
+def test_variables_may_have_any_name(tmp_path: Path) -> None:
+    """Also those that the parameters of the methods have."""
+    file = tmp_path / "template.txt"
+    file.write_text("{path} of {self}")
+
+    assert PromptTemplate.from_file(file, path="/x").render(self="me") == "/x of me"

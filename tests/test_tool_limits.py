@@ -529,7 +529,7 @@ def test_no_tool_begins_after_the_deadline(ask: Ask) -> None:
     ran: list[float | None] = []
 
     async def wait(invocation: ToolInvocation, call_next: NextTool) -> ToolResult:
-        await invocation.context.runtime.sleep(0.06)
+        await invocation.context.runtime.invoke(time.sleep, 0.06)
         return await call_next(invocation)
 
     @tool
@@ -552,7 +552,7 @@ def test_no_round_begins_after_the_deadline(ask: Ask) -> None:
 
     async def linger(invocation: ToolInvocation, call_next: NextTool) -> ToolResult:
         result = await call_next(invocation)
-        await invocation.context.runtime.sleep(0.06)
+        await invocation.context.runtime.invoke(time.sleep, 0.06)
         return result
 
     model = ScriptedModel(call("step"), "never")

@@ -50,7 +50,7 @@ class Method:
     fills_system: bool
     answer: Answer
 
-    def __call__(self, client: ChatClient, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, client: ChatClient, /, *args: Any, **kwargs: Any) -> Any:
         """Carry it out; the arguments begin with `self`.
 
         Raises:

@@ -1,0 +1,95 @@
+"""What the deadline of a call bounds, whoever waits."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+from conftest import Ask
+
+from chatclient import (
+    ChatClient,
+    ChatClientRequest,
+    ChatClientResponse,
+    ChatModel,
+    ChatResponse,
+    Next,
+    Prompt,
+)
+from chatclient.errors import DeadlineExceededError
+from chatclient.runtime import BLOCKING, Runtime
+from chatclient.testing import ScriptedModel
+
+Wait = Callable[[Runtime], Awaitable[None]]
+
+
+class Patient(ChatModel):
+    """Waits before it answers, in its own way."""
+
+    def __init__(self, wait: Wait) -> None:
+        self.wait = wait
+
+    async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
+        await self.wait(runtime)
+        return ChatResponse.of("x")
+
+
+def test_no_pause_goes_beyond_the_deadline(ask: Ask) -> None:
+    """It is not begun, be it in a model or an advisor of one's own."""
+
+    async def patient(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        await request.runtime.sleep(60)
+        return await call_next(request)
+
+    model = Patient(lambda runtime: runtime.sleep(60))
+    with pytest.raises(DeadlineExceededError, match="60 s would go beyond"):
+        ask(ChatClient.create(model).prompt("x").deadline(5))
+    scripted = ScriptedModel("never")
+    with pytest.raises(DeadlineExceededError, match="60 s would go beyond"):
+        ask(ChatClient.create(scripted).prompt("x").advisors(patient).deadline(5))
+    assert scripted.prompts == []
+
+
+def test_no_model_is_asked_after_the_deadline(ask: Ask) -> None:
+    """Whatever took so long before it."""
+
+    async def late(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        return await call_next(request.mutate(runtime=request.runtime.with_deadline(0)))
+
+    model = ScriptedModel("never")
+    with pytest.raises(DeadlineExceededError, match="before the model could be asked"):
+        ask(ChatClient.create(model).prompt("x").advisors(late))
+    assert model.prompts == []
+
+
+@pytest.mark.parametrize("mode", ["acall", "astream"])
+def test_on_a_loop_whatever_waits_is_cancelled(mode: str) -> None:
+    """Also a model that knows nothing of deadlines; it can clean up."""
+    ended: list[str] = []
+
+    async def hang(_runtime: Runtime) -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append("cleaned")
+
+    ask = Ask("acall" if mode == "acall" else "astream")
+    with pytest.raises(DeadlineExceededError, match="was cancelled"):
+        ask(ChatClient.create(Patient(hang)).prompt("x").deadline(0.01))
+
+    assert ended == ["cleaned"]
+
+
+def test_a_timeout_of_somebody_elses_is_no_deadline() -> None:
+    """It goes on as it is."""
+
+    async def fail(_runtime: Runtime) -> None:
+        raise TimeoutError("its own")
+
+    with pytest.raises(TimeoutError, match="its own") as caught:
+        Ask("acall")(ChatClient.create(Patient(fail)).prompt("x").deadline(30))
+    assert not isinstance(caught.value, DeadlineExceededError)
+
+
+def test_a_pause_within_the_deadline_is_made() -> None:
+    """And without a deadline any."""
+    asyncio.run(BLOCKING.with_deadline(30).sleep(0.001))
