@@ -11,6 +11,7 @@ from conftest import Ask
 from chatclient import (
     HIGHEST_PRECEDENCE,
     LOWEST_PRECEDENCE,
+    TOOL_CALLING_ORDER,
     ChatClient,
     ChatClientRequest,
     ChatClientResponse,
@@ -392,3 +393,24 @@ def test_a_request_holds_a_prompt(ask: Ask) -> None:
 
     with pytest.raises(TypeError, match="augment_user_message"):
         ask(client.prompt("x"))
+
+
+def test_an_answer_may_be_held_back_and_changed_as_a_whole(ask: Ask) -> None:
+    """Silenced, nothing of it is streamed but what the advisor made of it, in one piece."""
+
+    class Redact:
+        order = TOOL_CALLING_ORDER - 10
+
+        async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+            response = await call_next(request.mutate(runtime=request.runtime.silent()))
+            answer = response.chat_response.with_text(lambda text: text.replace("1234", "****"))
+            return response.mutate(chat_response=answer)
+
+    model = ScriptedModel(["one 1234", call("ping")], "two 1234")
+    client = ChatClient.builder(model).default_advisors(Redact()).default_tools(ping).build()
+
+    asked = ask(client.prompt("x"))
+
+    assert asked.text == "two ****"
+    if ask.streaming:
+        assert [e for e in asked.events if isinstance(e, TextDelta)] == [TextDelta("two ****")]
