@@ -3,6 +3,8 @@
 from chatclient.chain import (
     HIGHEST_PRECEDENCE,
     LOWEST_PRECEDENCE,
+    MEMORY_ORDER,
+    TOOL_CALLING_ORDER,
     Advisor,
     ChatClientRequest,
     ChatClientResponse,
@@ -30,6 +32,8 @@ from chatclient.version import __version__ as __version__
 __all__ = [
     "HIGHEST_PRECEDENCE",
     "LOWEST_PRECEDENCE",
+    "MEMORY_ORDER",
+    "TOOL_CALLING_ORDER",
     "Advisor",
     "AssistantMessage",
     "ChatClient",

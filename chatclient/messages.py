@@ -2,6 +2,7 @@
 
 import base64
 import mimetypes
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,10 @@ from chatclient.errors import UsageError
 from chatclient.values import EMPTY, frozen, own
 
 Role = Literal["system", "user", "assistant", "tool"]
+
+# A URL, of whatever scheme, or a provider's own name of a file, which has no ending.
+_URL_OR_ID = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:|[\w-]{0,80}(?:/[\w-]{1,80})?$")
+_MOST_SHOWN = 60
 
 # --- parts ----------------------------------------------------------------------------------
 
@@ -25,6 +30,9 @@ class Media:
         id: The provider's id of the content, if it has one.
         name: A file name, shown to models that take one.
         metadata: Whatever the application wants to remember.
+
+    Raises:
+        UsageError: *data* is a text and no URL, such as the name of a file.
     """
 
     mime_type: str
@@ -36,6 +44,13 @@ class Media:
     def __post_init__(self) -> None:
         if self.metadata is not EMPTY:
             own(self, "metadata")
+        if isinstance(self.data, str) and self.id is None and not _URL_OR_ID.match(self.data):
+            shown = self.data if len(self.data) <= _MOST_SHOWN else f"{self.data[:_MOST_SHOWN]}…"
+            msg = (
+                f"{shown!r} is no URL; use Media.from_file(path) for a file, and give content that"
+                " is here as bytes"
+            )
+            raise UsageError(msg)
 
     @classmethod
     def from_file(cls, path: str | Path, mime_type: str | None = None) -> "Media":

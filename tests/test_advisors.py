@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from chatclient import (
     HIGHEST_PRECEDENCE,
     LOWEST_PRECEDENCE,
+    TOOL_CALLING_ORDER,
     ChatClient,
     ChatClientRequest,
     ChatClientResponse,
@@ -441,3 +442,24 @@ def test_a_generator_is_told_what_is_wrong(ask: Ask) -> None:
     client = ChatClient.builder(ScriptedModel("a")).default_advisors(yielding).build()
     with pytest.raises(TypeError, match="'yielding' is a generator"):
         ask(client.prompt("x"))
+
+
+def test_an_answer_may_be_held_back_and_changed_as_a_whole(ask: Ask) -> None:
+    """Silenced, nothing of it is streamed but what the advisor made of it, in one piece."""
+
+    class Redact:
+        order = TOOL_CALLING_ORDER - 10
+
+        async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+            response = await call_next(request.mutate(runtime=request.runtime.silent()))
+            answer = response.chat_response.with_text(lambda text: text.replace("1234", "****"))
+            return response.mutate(chat_response=answer)
+
+    model = ScriptedModel(["one 1234", call("ping")], "two 1234")
+    client = ChatClient.builder(model).default_advisors(Redact()).default_tools(ping).build()
+
+    asked = ask(client.prompt("x"))
+
+    assert asked.text == "two ****"
+    if ask.streaming:
+        assert [e for e in asked.events if isinstance(e, TextDelta)] == [TextDelta("two ****")]

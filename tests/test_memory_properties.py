@@ -136,7 +136,12 @@ json_values = st.recursive(
 )
 metadata = st.dictionaries(texts, st.none() | st.booleans() | st.integers() | texts, max_size=3)
 media = st.builds(
-    Media, texts, st.binary(max_size=20) | texts, st.none() | texts, st.none() | texts, metadata
+    Media,
+    texts,
+    st.binary(max_size=20) | texts.map("data:{}".format),
+    st.none() | texts,
+    st.none() | texts,
+    metadata,
 )
 calls = st.builds(ToolCall, texts, texts, texts, metadata)
 reasonings = st.builds(

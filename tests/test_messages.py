@@ -48,7 +48,12 @@ JSON = st.recursive(
 )
 METADATA = st.dictionaries(TEXT, JSON, max_size=2).map(FrozenDict)
 MEDIA = st.builds(
-    Media, TEXT, st.binary(max_size=5) | TEXT, st.none() | TEXT, st.none() | TEXT, METADATA
+    Media,
+    TEXT,
+    st.binary(max_size=5) | TEXT.map("data:{}".format),
+    st.none() | TEXT,
+    st.none() | TEXT,
+    METADATA,
 )
 REASONING = st.builds(Reasoning, TEXT, st.none() | TEXT, TEXT, st.none() | METADATA)
 CALLS = st.builds(ToolCall, TEXT, TEXT, TEXT, METADATA)
@@ -400,3 +405,25 @@ def test_an_assistants_message_is_made_of_parts(part: Any) -> None:
         AssistantMessage(["a", part])
     with pytest.raises(TypeError, match="is no part of a message"):
         AssistantMessage("a", [part])
+
+
+@pytest.mark.parametrize(
+    "data", ["cat.png", "./cat", "/tmp/cat", "C:\\cat.png", "a cat", "iVBORw0KGgo=", "a" * 81]
+)
+def test_a_text_that_is_no_url_is_no_media(data: str) -> None:
+    """A file's name, or content in base 64, is refused with the mend."""
+    with pytest.raises(UsageError, match=r"is no URL; use Media\.from_file\(path\)"):
+        Media("image/png", data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        *("https://example.com/cat.png", "gs://bucket/cat.png", "data:image/png;base64,iVBO="),
+        *("files/abc-123", "file-abc_1", ""),
+    ],
+)
+def test_addresses_of_every_kind_are_media(data: str) -> None:
+    """URLs, and the names that providers give to files; with an id, anything goes."""
+    assert Media("image/png", data).data == data
+    assert Media("image/png", "cat.png", id="file-1").id == "file-1"
