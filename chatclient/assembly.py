@@ -26,6 +26,7 @@ from chatclient.runtime import BLOCKING, Runtime, drive
 from chatclient.spec import RequestSpec
 from chatclient.tool import CONVERSATION_ID, ToolCallback, ToolCallbackProvider, ToolRequest
 from chatclient.tools import ToolCallbackResolver, ToolCallingManager
+from chatclient.tools.resolution import resolved
 from chatclient.tools.sources import DuplicatePolicy, Resolved, without_duplicates
 from chatclient.values import merged
 
@@ -204,7 +205,7 @@ async def complete_options(
         offers = {} if offers is None else offers
         callbacks = await _callbacks(engine, spec.tool_sources, request, runtime, offers)
     if options.tool_names:
-        callbacks += [_named(engine, name) for name in options.tool_names]
+        callbacks += [await _named(engine, name, runtime) for name in options.tool_names]
     unique = list(without_duplicates(callbacks, engine.duplicate_tools))
     if unique != list(options.tool_callbacks or ()):
         changes["tool_callbacks"] = unique
@@ -221,7 +222,7 @@ async def _callbacks(
     callbacks: list[ToolCallback] = []
     for source in sources:
         if isinstance(source, str):
-            callbacks.append(_named(engine, source))
+            callbacks.append(await _named(engine, source, runtime))
         elif not _is_provider(source):
             callbacks.append(source)
         else:
@@ -258,8 +259,8 @@ async def _asked(method: Callable[..., Any], request: ToolRequest, runtime: Runt
     return await runtime.invoke(method, *([request] if wants_request else []))
 
 
-def _named(engine: Engine, name: str) -> ToolCallback:
-    callback = engine.resolver.resolve(name) if engine.resolver is not None else None
+async def _named(engine: Engine, name: str, runtime: Runtime) -> ToolCallback:
+    callback = await resolved(engine.resolver, name, runtime)
     if callback is None:
         resolver = engine.resolver or "there is none; set one with tool_callback_resolver()"
         msg = f"no tool {name!r} is known to the client's resolver ({resolver})"

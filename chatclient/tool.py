@@ -29,6 +29,10 @@ STEP = "step"
 FAILURE = "failure"
 """The key in the metadata of a failed call's response of what went wrong, a `FailureKind`."""
 
+RAN_WITH = "ran_with"
+"""The key in the metadata of a call's response of the arguments that the tool was run with, where
+they are not those that the model wrote; None where something else answered in the tool's place."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ToolDefinition:
@@ -198,12 +202,15 @@ class ToolContext(Mapping[str, Any]):
         tool_name: What the model calls the tool.
         attempt: How many calls of this tool the turn has seen, this one included.
         timeout: Seconds the call may take, or None.
+        arguments: What the tool is run with, a JSON object as the model wrote it or an interceptor
+            changed it; None before that.
         runtime: How the request runs; see `Runtime.invoke`.
     """
 
     __slots__ = (
         "_idempotency",
         "_values",
+        "arguments",
         "attempt",
         "runtime",
         "timeout",
@@ -223,6 +230,7 @@ class ToolContext(Mapping[str, Any]):
         idempotency: Callable[[], str] | None = None,
     ) -> None:
         self._values = values
+        self.arguments: str | None = None
         self.attempt = attempt
         self._idempotency = idempotency
         self.runtime = runtime or BLOCKING

@@ -1,5 +1,6 @@
 """Tools found by name: resolvers, and a registry of modules and packages."""
 
+import asyncio
 import sys
 import threading
 import types
@@ -13,7 +14,7 @@ from conftest import Ask
 from test_tool_calling import client_of, results
 
 from chatclient import ChatClient, ChatOptions, Prompt
-from chatclient.errors import DuplicateToolError, ToolDefinitionError
+from chatclient.errors import DuplicateToolError, ToolDefinitionError, ToolUsageError
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import (
     DelegatingToolCallbackResolver,
@@ -22,6 +23,7 @@ from chatclient.tools import (
     ToolCallbackResolver,
     ToolRegistry,
     tool,
+    tool_callbacks,
 )
 
 
@@ -233,6 +235,41 @@ def test_resolvers_are_asked_in_turn(ask: Ask) -> None:
     assert results(model.prompts[1]) == ["3", "Hello Ann"]
     assert asked == ["greet"]
     assert resolver.resolve("nobody") is None
+
+
+class Remote:
+    """Knows its tools from elsewhere."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    async def resolve(self, name: str, /) -> Any:
+        await asyncio.sleep(0)
+        return self.answer if name == "greet" else None
+
+
+@pytest.mark.parametrize("first", [Remote(None), StaticToolCallbackResolver(add)])
+def test_a_resolver_may_be_asynchronous(ask: Ask, first: ToolCallbackResolver) -> None:
+    """It is awaited wherever names are resolved: by the client, and while a turn runs."""
+    (greeting,) = tool_callbacks(greet)
+    resolver = DelegatingToolCallbackResolver([first, Remote(greeting), Remote(None)])
+    model = ScriptedModel(call("greet", '{"name": "Ada"}'), "hello")
+    ask(known_to(model, resolver).prompt("x").tools("greet"))
+    lone = ScriptedModel([call("greet", '{"name": "Bo"}'), call("nobody")], "hello")
+    ask(client_of(lone, resolver=resolver).prompt("x"))
+
+    assert results(model.prompts[1]) == ["Hello Ada"]
+    assert results(lone.prompts[1]) == [
+        "Hello Bo", "There is no tool 'nobody'; no tools are available",
+    ]  # fmt: skip
+
+
+def test_a_resolver_that_returns_no_tool_is_named(ask: Ask) -> None:
+    """What it returned is nothing that a model could mend."""
+    with pytest.raises(ToolUsageError, match=r"Remote.* returned 7 for 'greet'; it has to return"):
+        ask(known_to(ScriptedModel("hi"), Remote(7)).prompt("x").tools("greet"))
+    with pytest.raises(ToolUsageError, match=r"Remote.* returned 7 for 'greet'; it has to return"):
+        ask(client_of(ScriptedModel(call("greet")), resolver=Remote(7)).prompt("x"))
 
 
 def test_only_a_client_finds_tools_by_name() -> None:

@@ -4,7 +4,7 @@ import hashlib
 import itertools
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -20,7 +20,7 @@ from chatclient.messages import (
 )
 from chatclient.prompt import Prompt
 from chatclient.response import Generation
-from chatclient.tool import CONVERSATION_ID, ToolCallback
+from chatclient.tool import CONVERSATION_ID, RAN_WITH, ToolCallback
 from chatclient.tools.approval import PendingTurn
 from chatclient.values import EMPTY, own
 
@@ -51,6 +51,15 @@ class ToolExecution:
     def is_error(self) -> bool:
         """Whether the tool failed or was refused."""
         return self.response.is_error
+
+    @property
+    def arguments(self) -> str | None:
+        """What the tool was run with, after approvers and interceptors have changed it.
+
+        None where something else answered in the tool's place.
+        """
+        ran_with: str | None = self.response.metadata.get(RAN_WITH, self.tool_call.arguments)
+        return ran_with
 
     @property
     def metadata(self) -> Mapping[str, Any]:
@@ -121,6 +130,17 @@ class ToolExecutionResult:
         )
 
 
+def _told(response: ToolResponse) -> str:
+    """Return what tells whether two answers are the same: the text, and a digest of the media."""
+    if not response.media:
+        return response.data
+    digest = hashlib.sha256()
+    for media in response.media:
+        data = media.data if isinstance(media.data, bytes) else media.data.encode()
+        digest.update(f"{media.mime_type}\x1f{len(data)}\x1f".encode() + data)
+    return f"{response.data}\x1f{digest.hexdigest()}"
+
+
 def with_distinct_ids(message: AssistantMessage) -> AssistantMessage:
     """Return *message* with an id of its own for each of its tool calls.
 
@@ -158,6 +178,8 @@ class ToolTurn:
         rounds: How often the model was called.
         started: When the turn began, on the clock of `time.monotonic`.
         unoffered: More tools, by name, that are run if the model names them all the same.
+        compensations: How calls that were run are undone, by the identity of the call: their tools
+            may be offered no longer when it comes to that.
         undone: Calls that were undone, by the identity of the call, with what is told of them.
         abandoned: Whether the turn has failed, and what it has done is undone.
     """
@@ -169,6 +191,7 @@ class ToolTurn:
     rounds: int = 0
     started: float = field(default_factory=time.monotonic)
     unoffered: Mapping[str, ToolCallback] = EMPTY
+    compensations: dict[int, Callable[..., Any] | str] = field(default_factory=dict)
     undone: dict[int, ToolExecution] = field(default_factory=dict)
     abandoned: bool = False
     _repeats: dict[tuple[str, str], tuple[str, int]] = field(default_factory=dict)
@@ -248,9 +271,10 @@ class ToolTurn:
     def remember(self, execution: ToolExecution) -> None:
         """Take note of a call that was run, and of its result."""
         key = (execution.tool_call.name, execution.tool_call.arguments)
-        result, count = self._repeats.get(key, ("", 0))
-        same = count == 0 or result == execution.response.data
-        self._repeats[key] = (execution.response.data, count + 1 if same else 1)
+        before, count = self._repeats.get(key, ("", 0))
+        result = _told(execution.response)
+        same = count == 0 or result == before
+        self._repeats[key] = (result, count + 1 if same else 1)
 
     def nudged(self, call: ToolCall) -> None:
         """Take note of a call that was answered with a reminder instead of being run."""

@@ -65,7 +65,7 @@ async def run_tool(invocation: ToolInvocation) -> ToolResult:
     context, callback = invocation.context, invocation.callback
     runtime = context.runtime
     context.timeout = timeout = time_for(callback.metadata.timeout, runtime)
-    arguments = invocation.tool_call.arguments
+    context.arguments = arguments = invocation.tool_call.arguments
     if timeout is None:
         result = await callback.invoke(arguments, context)
     elif timeout <= 0:

@@ -26,6 +26,7 @@ from chatclient.runtime import BLOCKING, ON_LOOP, Runtime, caller_deadline, driv
 from chatclient.tool import (
     CONVERSATION_ID,
     FAILURE,
+    RAN_WITH,
     ToolCallback,
     ToolContext,
     ToolDefinition,
@@ -54,7 +55,7 @@ from chatclient.tools.failure import (
 )
 from chatclient.tools.invocation import ToolInterceptor, ToolInvocation, chain_of, time_for
 from chatclient.tools.limits import ToolLimits
-from chatclient.tools.resolution import ToolCallbackResolver
+from chatclient.tools.resolution import ToolCallbackResolver, resolved
 from chatclient.values import merged
 
 _Callbacks = Mapping[str, ToolCallback]
@@ -202,13 +203,27 @@ class ToolCallingManager:
             return
         turn.abandoned = True
         callbacks = _runnable(self, prompt, turn)
-        await undo(
-            (*executed_in(prompt.messages), *executed),
-            "the turn failed",
-            lambda name: self.metadata_of(name, callbacks),
-            turn,
-            runtime,
+        await self.undo(
+            (*executed_in(prompt.messages), *executed), "the turn failed", callbacks, turn, runtime
         )
+
+    async def undo(
+        self,
+        executions: Iterable[ToolExecution],
+        cause: str,
+        callbacks: _Callbacks,
+        turn: ToolTurn,
+        runtime: Runtime,
+    ) -> None:
+        """Undo what can be undone of *executions*, the last one first, because of *cause*."""
+
+        async def compensation_of(call: ToolCall) -> Any:
+            if id(call) in turn.compensations:
+                return turn.compensations[id(call)]
+            known = await self.with_resolved(callbacks, [call.name], runtime)
+            return metadata_of(call.name, known).compensation
+
+        await undo(executions, cause, compensation_of, turn, runtime)
 
     def callbacks_of(self, options: ChatOptions) -> _Callbacks:
         """Return the tools in *options* by name."""
@@ -219,34 +234,37 @@ class ToolCallingManager:
             self._known = (callbacks, by_name)
         return by_name
 
-    def find(self, name: str, callbacks: _Callbacks) -> ToolCallback:
+    async def find(self, name: str, callbacks: _Callbacks, runtime: Runtime) -> ToolCallback:
         """Return the tool called *name*.
 
         Raises:
             UnknownToolError: There is none; the message tells the nearest names.
         """
-        callback = self._look_up(name, callbacks)
+        callback = callbacks.get(name)
+        if callback is None:
+            callback = await resolved(self._resolver, name, runtime)
         if callback is None:
             raise UnknownToolError(_unknown(name, list(callbacks)), tool_name=name)
         return callback
 
-    def metadata_of(self, name: str, callbacks: _Callbacks) -> ToolMetadata:
-        """Return how the tool called *name* is to be run; in no special way, if there is none."""
-        try:
-            callback = self._look_up(name, callbacks)
-        except Exception:  # noqa: BLE001 - running the tool fails in the same way, and is told
-            callback = None
-        return PLAIN if callback is None else callback.metadata
+    async def with_resolved(
+        self, callbacks: _Callbacks, names: Iterable[str], runtime: Runtime
+    ) -> _Callbacks:
+        """Return *callbacks*, and those of *names* that only the resolver knows."""
+        found: dict[str, ToolCallback] = {}
+        for name in () if self._resolver is None else names:
+            if name in callbacks or name in found:
+                continue
+            try:
+                callback = await resolved(self._resolver, name, runtime)
+            except Exception:  # noqa: BLE001, S112 - running the tool fails as well, and is told
+                continue
+            if callback is not None:
+                found[name] = callback
+        return _Runnable(callbacks, found) if found else callbacks
 
-    def _look_up(self, name: str, callbacks: _Callbacks) -> ToolCallback | None:
-        callback = callbacks.get(name)
-        if callback is None and self._resolver is not None:
-            callback = self._resolver.resolve(name)
-        return callback
-
-    async def run(self, call: ToolCall, callbacks: _Callbacks, context: ToolContext) -> ToolResult:
+    async def run(self, call: ToolCall, callback: ToolCallback, context: ToolContext) -> ToolResult:
         """Run one tool, with all interceptors around it."""
-        callback = self.find(call.name, callbacks)
         context.timeout = time_for(callback.metadata.timeout, context.runtime)
         invocation = ToolInvocation(call, callback, context)
         if context.runtime.deadline is None:
@@ -288,6 +306,12 @@ def _runnable(manager: ToolCallingManager, prompt: Prompt, turn: ToolTurn) -> _C
     return _Runnable(offered, turn.unoffered) if turn.unoffered else offered
 
 
+def metadata_of(name: str, callbacks: _Callbacks) -> ToolMetadata:
+    """Return how the tool called *name* is to be run; in no special way, if there is none."""
+    callback = callbacks.get(name)
+    return PLAIN if callback is None else callback.metadata
+
+
 class _Round:
     """The tool calls of one message: which are run, in which order, and what came of them."""
 
@@ -314,6 +338,8 @@ class _Round:
     async def run(self, done: Mapping[str, ToolResponse]) -> list[ToolExecution]:
         """Return an execution for every call but those that wait for approval."""
         executions = self._executions
+        names = [call.name for call in self.calls]
+        self.callbacks = await self.manager.with_resolved(self.callbacks, names, self.runtime)
         admitted: list[int] = []
         for at, call in enumerate(self.calls):
             if call.id in done:
@@ -352,7 +378,9 @@ class _Round:
             return False
         earlier = executed_in(self.prompt.messages)
         cause = f"'{failure.tool_call.name}' failed"
-        await undo((*earlier, *executions), cause, self.metadata_of, self.turn, self.runtime)
+        await self.manager.undo(
+            (*earlier, *executions), cause, self.callbacks, self.turn, self.runtime
+        )
         return bool(self.turn.undone)
 
     async def _run_stages(self, admitted: Sequence[int]) -> None:
@@ -365,7 +393,7 @@ class _Round:
 
     def metadata_of(self, name: str) -> ToolMetadata:
         """Return how the tool called *name* is to be run."""
-        return self.manager.metadata_of(name, self.callbacks)
+        return metadata_of(name, self.callbacks)
 
     async def _run_lane(self, lane: Sequence[int], runtime: Runtime) -> None:
         for at in lane:
@@ -422,12 +450,17 @@ class _Round:
         try:
             if call.id == self.cut_off:
                 _require_whole(call)
-            result = await self.manager.run(call, self.callbacks, context)
+            callback = await self.manager.find(call.name, self.callbacks, context.runtime)
+            result = await self.manager.run(call, callback, context)
+            if context.arguments is not None and callback.metadata.compensation is not None:
+                self.turn.compensations[id(call)] = callback.metadata.compensation
         except (ApprovalRequired, ToolUsageError, MemoryError):
             raise  # nothing that a model could mend
         except Exception as problem:  # noqa: BLE001 - a tool is the application's code
             error, result = problem, self._failed(call, problem)
         ran = started_at, time.perf_counter() - started
+        if context.arguments != call.arguments:
+            result = _noted(result, context.arguments)
         return await self._finished(at, result, context.runtime, ran, error)
 
     def _failed(self, call: ToolCall, error: Exception) -> ToolResult:
@@ -461,6 +494,13 @@ def _alone(prompt: Prompt, runtime: Runtime) -> tuple[Runtime, ToolTurn]:
     """Return how a loop of the application's own runs a round, and the turn that it belongs to."""
     turn = ToolTurn.of(prompt)
     return runtime.watched_by(None, logged(turn.context.get(CONVERSATION_ID))), turn
+
+
+def _noted(result: ToolResult, ran_with: str | None) -> ToolResult:
+    """Return *result* with what the tool was *ran_with* instead of the model's arguments."""
+    if ran_with is None and result.is_error:  # it came to nothing
+        return result
+    return replace(result, metadata=merged(result.metadata, {RAN_WITH: ran_with}))
 
 
 def _require_whole(call: ToolCall) -> None:
