@@ -45,8 +45,9 @@ def strict_form(schema: Mapping[str, Any]) -> dict[str, Any] | None:
         return None
 
 
-def _strict(schema: Mapping[str, Any]) -> dict[str, Any]:
-    if not _INEXPRESSIBLE.isdisjoint(schema):
+def _strict(schema: Any) -> dict[str, Any]:
+    # A boolean in place of a schema stands for anything, or nothing.
+    if not isinstance(schema, Mapping) or not _INEXPRESSIBLE.isdisjoint(schema):
         raise _NoStrictFormError
     result = changed_within(_alternatives(schema), _strict)
     result = {key: value for key, value in result.items() if key in _KEYWORDS}
@@ -102,7 +103,7 @@ def _nullable(schema: dict[str, Any]) -> dict[str, Any]:
 def _is_open(schema: Mapping[str, Any]) -> bool:
     """Whether anything goes at this place."""
     if "array" in _kinds(schema):
-        return "items" not in schema and schema.get("maxItems") != 0
+        return not isinstance(schema.get("items"), Mapping) and schema.get("maxItems") != 0
     return {"type", "$ref", "anyOf", "enum", "const"}.isdisjoint(schema)
 
 
