@@ -89,6 +89,32 @@ def failing(model: ScriptedModel, policy: Callable[[ToolFailure], str | ToolResu
     return client_of(model, *tools, **settings).prompt("x")
 
 
+def test_what_a_tool_waits_for_may_be_cancelled(ask: Ask) -> None:
+    """That is a failure of the tool; nobody has cancelled the request."""
+
+    @tool
+    async def fetch() -> None:
+        shared = asyncio.ensure_future(asyncio.sleep(5))
+        await asyncio.sleep(0)
+        shared.cancel()
+        await shared
+
+    async def look_on(invocation: ToolInvocation, call_next: NextTool) -> ToolResult:
+        try:
+            return await call_next(invocation)
+        except Exception as error:
+            seen.append(error)
+            raise
+
+    seen: list[Exception] = []
+    model = ScriptedModel(call("fetch"), "done")
+    result = ask(client_of(model, fetch, interceptors=[look_on]).prompt("x"))
+
+    assert results(model.prompts[1]) == ["something that the tool waited for was cancelled"]
+    assert isinstance(seen[0].__cause__, asyncio.CancelledError)
+    assert result.executions[0].response.metadata["failure"] == "exception"
+
+
 @each_kind
 def test_every_failure_is_told_by_default(ask: Ask, kind: FailureKind) -> None:
     """Whatever goes wrong, the model is told what, marked as an error, and goes on."""

@@ -8,9 +8,10 @@ from weakref import WeakKeyDictionary
 
 from chatclient.errors import ToolDefinitionError, ToolResultError
 from chatclient.runtime import drive
+from chatclient.threads import is_async
 from chatclient.tool import ToolContext, ToolDefinition, ToolMetadata, ToolResult
 from chatclient.tools.compensation import check_compensation
-from chatclient.tools.conversion import ResultConverter, to_tool_result
+from chatclient.tools.conversion import ResultConverter, called, to_tool_result
 from chatclient.tools.decorator import ToolMark, mark_of
 from chatclient.tools.schema import (
     ToolSignature,
@@ -69,6 +70,7 @@ class FunctionToolCallback:
         check_tool_name(name)
         self._signature = signature = _signature(function, name, input_type, input_schema)
         self.function = function
+        self._is_async = is_async(function)
         self.metadata = metadata or mark.metadata
         if self.metadata.compensation is not None:
             check_compensation(name, signature.parameters, self.metadata.compensation)
@@ -84,6 +86,8 @@ class FunctionToolCallback:
     async def invoke(self, arguments: str, context: ToolContext) -> ToolResult:
         """Run the tool; see `ToolCallback.invoke`."""
         call = self._signature.prepare(self.function, arguments, context)
+        if not self._is_async:
+            call = functools.partial(called, call)
         value = await context.runtime.invoke(call, timeout=context.timeout)
         if self._convert is None:
             return to_tool_result(value, returns_nothing=self._signature.returns_nothing)

@@ -1,7 +1,7 @@
 """What a tool returned, as the model is told it."""
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable
 from typing import Any, TypeAlias, TypeGuard
 
 from pydantic_core import to_json
@@ -16,6 +16,22 @@ DONE = ToolResult("Done")
 """The result of a tool that is declared to return nothing."""
 
 _NULL = ToolResult("null")
+
+
+def called(call: Callable[[], Any]) -> Any:
+    """Return what *call* returns; of a generator, all that it yields.
+
+    So the body of a generator runs where and as long as any other tool does, and its errors are
+    the tool's.
+    """
+    value = call()
+    if isinstance(value, Generator):
+        return list(value)
+    return _all_of(value) if isinstance(value, AsyncGenerator) else value
+
+
+async def _all_of(items: AsyncGenerator[Any, None]) -> list[Any]:
+    return [item async for item in items]
 
 
 def to_tool_result(value: Any, *, returns_nothing: bool = False) -> ToolResult:
