@@ -201,17 +201,36 @@ def test_an_unknown_name_is_refused_before_anything_is_sent(ask: Ask) -> None:
     assert model.prompts == []
 
 
-def test_a_name_twice_is_a_duplicate(ask: Ask) -> None:
-    """By name or by itself, one tool is offered once."""
-    client = known_to(ScriptedModel("never"), StaticToolCallbackResolver(add))
+def other_add(a: int) -> int:
+    return a
+
+
+twin = tool(name="add")(other_add)
+
+
+def test_a_tool_twice_is_offered_once(ask: Ask) -> None:
+    """By name or by itself, it is the same one; another of the same name is a duplicate."""
+    model = ScriptedModel("hi")
+    client = known_to(model, StaticToolCallbackResolver(add))
+    ask(client.prompt("x").tools("add", add, "add"))
+
+    assert offered(model.prompts[0]) == ["add"]
     with pytest.raises(DuplicateToolError):
-        ask(client.prompt("x").tools("add", add))
+        ask(client.prompt("x").tools("add", twin))
 
 
 def test_a_static_resolver_refuses_duplicates() -> None:
     """What it is given has to be clear."""
     with pytest.raises(DuplicateToolError):
-        StaticToolCallbackResolver(add, [add])
+        StaticToolCallbackResolver(add, [twin])
+
+
+def test_a_program_is_not_run_to_look_for_tools(package: types.ModuleType) -> None:
+    """`__main__` of a package is what `python -m` runs."""
+    path = Path(next(iter(package.__path__)), "__main__.py")
+    path.write_text("raise SystemExit('run')\n")
+
+    assert names(ToolRegistry(package)) == ["about", "convert", "forecast"]
 
 
 def test_resolvers_are_asked_in_turn(ask: Ask) -> None:

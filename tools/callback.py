@@ -28,9 +28,10 @@ _NO_MARK = ToolMark()
 
 # Signature and schema of a function, computed once however often it is offered. Weak, so that
 # functions made on the fly can go.
-_signatures: "WeakKeyDictionary[Callable[..., Any], tuple[str, ToolSignature]]" = (
+_signatures: "WeakKeyDictionary[Callable[..., Any], tuple[_Key, ToolSignature]]" = (
     WeakKeyDictionary()
 )
+_Key = tuple[str, bool]  # the tool's name, and whether the function is a method of something
 
 
 class FunctionToolCallback:
@@ -74,7 +75,7 @@ class FunctionToolCallback:
         self.metadata = metadata or mark.metadata
         if self.metadata.compensation is not None:
             check_compensation(name, signature.parameters, self.metadata.compensation)
-        self._convert = result_converter or mark.result_converter
+        self.result_converter = result_converter or mark.result_converter
         strict = mark.strict if strict is None else strict
         self.definition = ToolDefinition(
             name,
@@ -89,9 +90,9 @@ class FunctionToolCallback:
         if not self._is_async:
             call = functools.partial(called, call)
         value = await context.runtime.invoke(call, timeout=context.timeout)
-        if self._convert is None:
+        if self.result_converter is None:
             return to_tool_result(value, returns_nothing=self._signature.returns_nothing)
-        converted: object = self._convert(value)
+        converted: object = self.result_converter(value)
         if isinstance(converted, ToolResult):
             return converted
         if isinstance(converted, str):
@@ -102,6 +103,18 @@ class FunctionToolCallback:
     def call(self, arguments: str = "{}", tool_context: Mapping[str, Any] = EMPTY) -> str:
         """Run the tool outside of any conversation and return what the model would see."""
         return drive(self.invoke(arguments, ToolContext(tool_context))).text
+
+    def is_same(self, other: object) -> bool:
+        """Return whether *other* is the same tool: made of the same callable, in the same way."""
+        if not isinstance(other, FunctionToolCallback):
+            return False
+        method = inspect.ismethod(self.function) and self.function == other.function
+        return (
+            (method or self.function is other.function)
+            and self.definition == other.definition
+            and self.metadata == other.metadata
+            and self.result_converter is other.result_converter
+        )
 
     def __repr__(self) -> str:
         return f"FunctionToolCallback({self.definition.name!r})"
@@ -141,7 +154,8 @@ def _signature(
     owner = getattr(function, "__func__", function)
     if not inspect.isfunction(owner):
         return signature_of(function, name=name)
+    key = (name, owner is not function)
     known = _signatures.get(owner)
-    if known is None or known[0] != name:
-        known = _signatures[owner] = (name, signature_of(function, name=name))
+    if known is None or known[0] != key:
+        known = _signatures[owner] = (key, signature_of(function, name=name))
     return known[1]

@@ -127,6 +127,8 @@ def _modules_of(source: ToolSource) -> list[ToolSource]:
     """Return the modules of a package that define tools; anything else as it is."""
     if not isinstance(source, ModuleType) or not hasattr(source, "__path__"):
         return [source]
-    names = [info.name for info in walk_packages(source.__path__, f"{source.__name__}.")]
+    found = walk_packages(source.__path__, f"{source.__name__}.")
+    # To import `__main__` is to run the program.
+    names = [info.name for info in found if not info.name.endswith(".__main__")]
     modules = [source, *map(import_module, names)]
     return [module for module in modules if has_tools(module)] or [source]
