@@ -461,15 +461,15 @@ def test_what_decorators_make_of_tools_are_tools(ask: Ask) -> None:
 
 def test_partial_methods_go_by_their_own_names() -> None:
     """Several may be made of one method."""
+    mark: Any = tool
 
     class Shop:
         @tool
         def stock(self, article: str, where: str = "") -> str:
             return article + where
 
-        in_rome = tool(functools.partialmethod(stock, where="Rome"))  # type: ignore[type-var]
-        as_oslo: Any = tool(name="oslo")
-        in_oslo = as_oslo(functools.partialmethod(stock, where="Oslo"))
+        in_rome = mark(functools.partialmethod(stock, where="Rome"))
+        in_oslo = mark(name="oslo")(functools.partialmethod(stock, where="Oslo"))
 
     assert names(Shop()) == ["stock", "in_rome", "oslo"]
 
