@@ -335,7 +335,8 @@ class ToolRequest:
         messages: The conversation that will be sent.
         context: The tool context.
         conversation_id: The conversation, if there is one.
-        callbacks: The tools found so far, from the sources before the provider.
+        callbacks: The tools found so far: all that come from no provider, and those of the
+            providers before this one.
     """
 
     messages: tuple[Message, ...]
@@ -360,7 +361,8 @@ class ToolCallbackProvider(Protocol):
     `tool_callbacks` may be asynchronous, and may take a `ToolRequest`. A provider may also have a
     method `hidden_tools`, of the same shape, that returns the names of tools to take away. One with
     an attribute `dynamic` that is true is asked again before every round of a turn in which the
-    conversation says more than when it was asked last; memory outside the loop counts.
+    conversation says more than when it was asked last; memory outside the loop counts. Tools that
+    it only offers later may be in an attribute `tools_to_come`, so that clashes show at once.
     """
 
     @property
