@@ -24,8 +24,8 @@ from chatclient.response import NO_USAGE, ChatResponse, Generation
 from chatclient.runtime import Runtime
 from chatclient.tool import CONVERSATION_ID, ToolCallback
 from chatclient.tools import Decision, PendingTurn, ToolCallingManager, ToolExecutionResult
-from chatclient.tools.approval import AGENT_TURNS, DECISIONS, decided
-from chatclient.tools.execution import ToolTurn, with_distinct_ids
+from chatclient.tools.approval import AGENT_TURNS, DECISIONS
+from chatclient.tools.execution import ToolTurn
 from chatclient.values import EMPTY, merged
 
 PENDING_TURN = "pending_turn"
@@ -336,8 +336,8 @@ class _Loop:
         self, response: ChatClientResponse, result: ToolExecutionResult
     ) -> ChatClientResponse | None:
         """Return the turn's response if this round was its last, else None."""
-        if result.pending:
-            return self._suspended(response, result)
+        if result.pending_turn is not None:
+            return self._suspended(response, result.pending_turn)
         if result.return_direct:
             return await self._spoken(response, result.generations())
         limits = self.advisor.manager.limits
@@ -381,35 +381,18 @@ class _Loop:
             await self.request.runtime.emit(TextDelta(answer.text))
         return response.mutate(chat_response=answer)
 
-    def _suspended(
-        self, response: ChatClientResponse, result: ToolExecutionResult
-    ) -> ChatClientResponse:
-        answer = response.chat_response
-        asking = next(g.output for g in answer.generations if g.output.tool_calls)
-        message = with_distinct_ids(asking)
-        conversation_id = self.request.context.get(CONVERSATION_ID)
-        pending = self.turn.pending(self.history, message, result, conversation_id)
-        answer = answer.with_usage(self.usage)
+    def _suspended(self, response: ChatClientResponse, pending: PendingTurn) -> ChatClientResponse:
+        answer = response.chat_response.with_usage(self.usage)
         return response.mutate(chat_response=answer, context={PENDING_TURN: pending})
 
     async def _resume(self, resumed: "Resumed") -> ChatClientResponse | None:
         """Run what had to wait, and go on from there."""
         pending, decisions = resumed
-        turn = self.turn
-        context = turn.context
-        turn.context = merged(context, decided(pending, decisions))
-        turn.resume(pending)
         self.history = self.messages = pending.messages
         self.begun = len(self.history)
-        result = await self.advisor.manager.execute_message(
-            Prompt.of(self.history, self.options),
-            pending.message,
-            pending.responses,
-            self.request.runtime,
-            turn,
+        result = await self.advisor.manager.resume(
+            pending, decisions, self.options, self.request.runtime, self.turn
         )
-        # Models may use an id again in a later round; the decisions are about these calls only.
-        turn.context = context
         response = ChatClientResponse(
             ChatResponse((Generation(pending.message, "tool_call"),)), self.request.context
         )

@@ -27,6 +27,7 @@ from chatclient.errors import DuplicateToolError, UsageError
 from chatclient.response import Generation
 from chatclient.testing import Answer, ScriptedModel, call
 from chatclient.tools import (
+    FunctionToolCallback,
     StaticToolCallbackResolver,
     ToolApproval,
     ToolCallback,
@@ -115,7 +116,8 @@ def test_duplicates_between_options_and_names_are_refused(ask: Ask) -> None:
     """The model's own tools and names in the options are checked together."""
     options = ChatOptions(tool_callbacks=tuple(tool_callbacks(add)))
     model = ScriptedModel("never", options=options)
-    builder = ChatClient.builder(model).tool_callback_resolver(StaticToolCallbackResolver(add))
+    twin = StaticToolCallbackResolver(FunctionToolCallback(print, name="add", input_schema={}))
+    builder = ChatClient.builder(model).tool_callback_resolver(twin)
     request = builder.build().prompt("x").options(tool_names=["add"])
 
     with pytest.raises(DuplicateToolError, match="add"):

@@ -90,6 +90,7 @@ class ToolExecutionResult:
         breach: The limit that was reached, in words, or None.
         pending: Calls that wait for somebody's approval; the history has no answers to them yet.
         agents: The turns of agents whose own calls wait, by the ids of the calls that asked them.
+        pending_turn: The turn, when calls wait: `ToolCallingManager.resume_tool_calls` goes on.
     """
 
     conversation_history: tuple[Message, ...]
@@ -98,6 +99,7 @@ class ToolExecutionResult:
     breach: str | None = None
     pending: tuple[ToolCall, ...] = ()
     agents: Mapping[str, PendingTurn] = EMPTY
+    pending_turn: PendingTurn | None = None
 
     def __post_init__(self) -> None:
         if self.agents is not EMPTY:
@@ -217,7 +219,6 @@ class ToolTurn:
         messages: Sequence[Message],
         message: AssistantMessage,
         result: ToolExecutionResult,
-        conversation_id: str | None,
     ) -> PendingTurn:
         """Return this turn as it waits for approvals.
 
@@ -225,7 +226,6 @@ class ToolTurn:
             messages: The conversation up to the model's message with the tool calls.
             message: That message.
             result: What came of those calls that do not wait.
-            conversation_id: The conversation, if there is one.
         """
         return PendingTurn(
             tuple(messages),
@@ -234,11 +234,12 @@ class ToolTurn:
             result.pending,
             self.calls,
             self.rounds,
-            conversation_id,
+            self.context.get(CONVERSATION_ID),
             result.agents,
             tuple((*key, count) for key, count in self.failures.items()),
             tuple((*key, *seen) for key, seen in self._repeats.items()),
             time.monotonic() - self.started,
+            breach=result.breach,
         )
 
     def resume(self, pending: PendingTurn) -> None:

@@ -33,13 +33,22 @@ from chatclient.tool import (
     ToolMetadata,
     ToolResult,
 )
-from chatclient.tools.approval import ApprovalRequired, PendingTurn
+from chatclient.tools.approval import (
+    DECISIONS,
+    ApprovalRequired,
+    Decision,
+    Decisions,
+    PendingTurn,
+    decided,
+    decisions_for,
+)
 from chatclient.tools.compensation import (
     executed_in,
     is_failure,
     rewritten,
     undo,
 )
+from chatclient.tools.data import ExternalTool
 from chatclient.tools.decorator import PLAIN
 from chatclient.tools.execution import (
     ToolExecution,
@@ -119,6 +128,84 @@ class ToolCallingManager:
         """Run what *response* asks for; see `execute_tool_calls`."""
         return await self.execute(prompt, response, *_alone(prompt, ON_LOOP))
 
+    def resume_tool_calls(
+        self, turn: PendingTurn, decisions: Decisions, options: ChatOptions
+    ) -> ToolExecutionResult:
+        """Go on with a round that waited for approvals, in a loop of the application's own.
+
+        Args:
+            turn: What the result of the round holds as its `pending_turn`.
+            decisions: By tool call id whether it may be run (a bool or a `Decision`), or
+                `"approve"` or `"deny"` for all; `PendingTurn.to_decide` tells the ids.
+            options: Those of the prompt, which hold the tools and their context.
+
+        Raises:
+            UsageError: A call is left undecided, or its tool is not among those offered.
+            ToolExecutionError: A call failed and the policy in force says to raise.
+        """
+        return drive(self._resumed(turn, decisions, options, BLOCKING))
+
+    async def aresume_tool_calls(
+        self, turn: PendingTurn, decisions: Decisions, options: ChatOptions
+    ) -> ToolExecutionResult:
+        """Go on with a round that waited for approvals; see `resume_tool_calls`."""
+        return await self._resumed(turn, decisions, options, ON_LOOP)
+
+    async def _resumed(
+        self, pending: PendingTurn, decisions: Decisions, options: ChatOptions, runtime: Runtime
+    ) -> ToolExecutionResult:
+        each = decisions_for(pending, decisions)
+        runtime, turn = _alone(Prompt.of((), options), runtime)
+        return await self.resume(pending, each, options, runtime, turn)
+
+    async def resume(
+        self,
+        pending: PendingTurn,
+        decisions: Mapping[str, Decision],
+        options: ChatOptions,
+        runtime: Runtime,
+        turn: ToolTurn,
+    ) -> ToolExecutionResult:
+        """Run what had to wait, as one round of *turn*; see `resume_tool_calls`."""
+        prompt = Prompt.of(pending.messages, options)
+        callbacks = _runnable(self, prompt, turn)
+        decided_context = decided(pending, decisions)
+        try:
+            for call in pending.pending:
+                decision = decided_context[DECISIONS][call.id]
+                await self._check_resumed(call, decision, callbacks, runtime)
+        except UsageError:
+            turn.abandoned = True  # it still waits, and nothing that it has done is undone
+            raise
+        context = turn.context
+        turn.context = merged(context, decided_context)
+        turn.resume(pending)
+        result = await self.execute_message(
+            prompt, pending.message, pending.responses, runtime, turn
+        )
+        # Models may use an id again in a later round; the decisions are about these calls only.
+        turn.context = context
+        # A limit that was reached before the round came to wait still ends the turn.
+        return replace(result, breach=result.breach or pending.breach)
+
+    async def _check_resumed(
+        self, call: ToolCall, decision: Decision, callbacks: _Callbacks, runtime: Runtime
+    ) -> None:
+        """Make sure that *decision* can be carried out, before anything is run."""
+        if not decision.approved:
+            return
+        try:
+            callback = await self.find(call.name, callbacks, runtime)
+        except UnknownToolError as error:
+            msg = (
+                f"the turn waits to run the tool {call.name!r}, which is not offered; give the"
+                " resumed request the tools that the first one had"
+            )
+            raise UsageError(msg) from error
+        if isinstance(callback, ExternalTool) and decision.result is None:
+            msg = f"{call.name!r} is not run here: decide with Decision.answered(...), or deny it"
+            raise UsageError(msg)
+
     async def execute(
         self, prompt: Prompt, response: ChatResponse, runtime: Runtime, turn: ToolTurn
     ) -> ToolExecutionResult:
@@ -162,13 +249,15 @@ class ToolCallingManager:
             agents = {
                 key: waiting for key, waiting in round_.pending.items() if waiting is not None
             }
-            return ToolExecutionResult(
+            result = ToolExecutionResult(
                 prompt.messages,
                 return_direct=False,
                 executions=tuple(executions),
+                breach=round_.breach,
                 pending=pending,
                 agents=agents,
             )
+            return replace(result, pending_turn=turn.pending(prompt.messages, message, result))
         messages = prompt.messages
         if await round_.undone(executions):
             messages = rewritten(messages, turn.undone)
