@@ -90,6 +90,8 @@ class ToolExecutionResult:
         breach: The limit that was reached, in words, or None.
         pending: Calls that wait for somebody's approval; the history has no answers to them yet.
         agents: The turns of agents whose own calls wait, by the ids of the calls that asked them.
+        direct: The answers that are final, when the turn ends with them: in the order of the
+            calls, or with the last call's first, if that one alone has ended the turn.
         pending_turn: The turn, when calls wait: `ToolCallingManager.resume_tool_calls` goes on.
     """
 
@@ -100,6 +102,7 @@ class ToolExecutionResult:
     pending: tuple[ToolCall, ...] = ()
     agents: Mapping[str, PendingTurn] = EMPTY
     pending_turn: PendingTurn | None = None
+    direct: tuple[ToolResponse, ...] = ()
 
     def __post_init__(self) -> None:
         if self.agents is not EMPTY:
@@ -111,7 +114,7 @@ class ToolExecutionResult:
         return tuple(execution.response for execution in self.executions)
 
     def generations(self) -> tuple[Generation, ...]:
-        """Return each answer as a generation, for a turn that ends with them."""
+        """Return each final answer as a generation, for a turn that ends with them."""
         return tuple(
             Generation(
                 AssistantMessage(response.data, media=response.media),
@@ -119,7 +122,7 @@ class ToolExecutionResult:
                 index=index,
                 metadata={"tool_id": response.id, "tool_name": response.name},
             )
-            for index, response in enumerate(self.responses)
+            for index, response in enumerate(self.direct)
         )
 
     def breach_generation(self) -> Generation:

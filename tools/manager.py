@@ -266,11 +266,13 @@ class ToolCallingManager:
                 turn.undone.get(id(each.tool_call), each) for each in turn.executions
             ]
         answers = ToolResponseMessage(execution.response for execution in executions)
+        direct = _direct(executions, round_.metadata_of)
         return ToolExecutionResult(
             (*messages, message, answers),
-            _return_direct(executions, round_.metadata_of),
+            bool(direct),
             tuple(executions),
             round_.breach,
+            direct=direct,
         )
 
     async def abandon(
@@ -617,16 +619,23 @@ def _stages(calls: Sequence[tuple[int, ToolCall]], metadata_of: _Metadata) -> li
     return [list(stage.values()) for stage in stages if stage]
 
 
-def _return_direct(executions: Sequence[ToolExecution], metadata_of: _Metadata) -> bool:
-    """Return whether a round's results are the answer.
+def _direct(
+    executions: Sequence[ToolExecution], metadata_of: _Metadata
+) -> tuple[ToolResponse, ...]:
+    """Return those of a round's results that are the answer, if it ends the turn.
 
-    They are when every tool returns directly, or when the last one does that only then; and never
+    It does when every tool returns directly, or when the last one does that only then; and never
     when something failed, for an error is no answer.
     """
     if any(execution.is_error for execution in executions):
-        return False
+        return ()
     ways = [metadata_of(execution.tool_call.name).return_direct for execution in executions]
-    return ways[-1] == "if_last" or all(ways)
+    if all(ways):
+        return tuple(execution.response for execution in executions)
+    if ways[-1] != "if_last":
+        return ()
+    *others, last = [e.response for e, way in zip(executions, ways, strict=True) if way]
+    return (last, *others)
 
 
 def _unknown(name: str, offered: list[str]) -> str:
