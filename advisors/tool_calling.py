@@ -25,6 +25,7 @@ from chatclient.runtime import Runtime
 from chatclient.tool import CONVERSATION_ID, ToolCallback
 from chatclient.tools import Decision, PendingTurn, ToolCallingManager, ToolExecutionResult
 from chatclient.tools.approval import AGENT_TURNS, DECISIONS
+from chatclient.tools.awaiting import awaited
 from chatclient.tools.execution import ToolTurn
 from chatclient.values import EMPTY, merged
 
@@ -52,8 +53,13 @@ before the messages of the round, a tuple without system messages. A memory insi
 RefreshTools = Callable[[Sequence[Message], Runtime], Awaitable[Sequence[ToolCallback]]]
 """Returns all tools of a request again, given the conversation so far."""
 
-EligibilityChecker = Callable[[ChatResponse], bool] | Callable[[ChatOptions, ChatResponse], bool]
-"""Says whether a response's tool calls are to be executed; it may ask for the options as well."""
+Eligible = bool | Awaitable[bool]
+
+EligibilityChecker = (
+    Callable[[ChatResponse], Eligible] | Callable[[ChatOptions, ChatResponse], Eligible]
+)
+"""Says whether a response's tool calls are to be executed; it may ask for the options as well, and
+may be asynchronous."""
 
 
 def has_tool_calls(response: ChatResponse) -> bool:
@@ -63,12 +69,12 @@ def has_tool_calls(response: ChatResponse) -> bool:
 
 def _by_options_and_response(
     checker: EligibilityChecker,
-) -> Callable[[ChatOptions, ChatResponse], bool]:
+) -> Callable[[ChatOptions, ChatResponse], Eligible]:
     if checker is not has_tool_calls:  # for each request with advisors of its own, a loop is made
         parameters = signature(checker).parameters.values()
         if len([each for each in parameters if each.default is each.empty]) > 1:
-            return cast("Callable[[ChatOptions, ChatResponse], bool]", checker)
-    by_response = cast("Callable[[ChatResponse], bool]", checker)
+            return cast("Callable[[ChatOptions, ChatResponse], Eligible]", checker)
+    by_response = cast("Callable[[ChatResponse], Eligible]", checker)
     return lambda _, response: by_response(response)
 
 
@@ -124,8 +130,11 @@ class ToolCallingAdvisor:
         self.reset_tool_choice = reset_tool_choice
         self.stream_tool_call_responses = stream_tool_call_responses
 
-    def is_eligible(self, options: ChatOptions, response: ChatResponse) -> bool:
-        """Return whether the tool calls of *response*, asked for with *options*, are to be run."""
+    def is_eligible(self, options: ChatOptions, response: ChatResponse) -> Eligible:
+        """Return whether the tool calls of *response*, asked for with *options*, are to be run.
+
+        The answer may have to be awaited.
+        """
         return self._is_eligible(options, response)
 
     def in_chain(self, manager: ToolCallingManager, *, memory_inside: bool) -> Self:
@@ -251,7 +260,7 @@ class _Loop:
         while True:
             sent, response = await self._round()
             answer = response.chat_response
-            if not self.advisor.is_eligible(sent.prompt.options, answer):
+            if not await self._is_eligible(sent, answer):
                 return response.mutate(chat_response=answer.with_usage(self.usage))
             result = await self.advisor.manager.execute(
                 self.prompt, answer, self.request.runtime, self.turn
@@ -326,11 +335,16 @@ class _Loop:
             held.append(event)
 
         response = await self.call_next(sent.mutate(runtime=sent.runtime.with_emitter(hold)))
-        wordless = self.advisor.is_eligible(sent.prompt.options, response.chat_response)
+        wordless = await self._is_eligible(sent, response.chat_response)
         for event in held:
             if not (wordless and isinstance(event, TextDelta | ReasoningDelta | ReasoningSigned)):
                 await sent.runtime.emit(event)
         return response
+
+    async def _is_eligible(self, sent: ChatClientRequest, answer: ChatResponse) -> bool:
+        """Return whether the tool calls of *answer* are to be run."""
+        eligible = self.advisor.is_eligible(sent.prompt.options, answer)
+        return bool(await awaited(self.request.runtime, eligible))
 
     async def _ended(
         self, response: ChatClientResponse, result: ToolExecutionResult
@@ -363,7 +377,7 @@ class _Loop:
         self.options = self.options.mutate(tool_choice="none")
         sent, response = await self._round()
         answer = response.chat_response
-        if self.advisor.is_eligible(sent.prompt.options, answer):  # it would not listen
+        if await self._is_eligible(sent, answer):  # it would not listen
             return await self._spoken(response, (result.breach_generation(),))
         flagged = tuple(
             replace(generation, finish_reason="tool_call_limit_exceeded")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, Self, TypeVar, overload, runtime_checkable
 
 from chatclient.checks import check_word
-from chatclient.errors import ToolDefinitionError, ToolUsageError
+from chatclient.errors import MissingContextError, ToolDefinitionError, ToolUsageError
 from chatclient.events import ToolProgress
 from chatclient.json import dumps, loads
 from chatclient.messages import Media, Message, UserMessage
@@ -239,7 +239,11 @@ class ToolContext(Mapping[str, Any]):
         self.tool_name = tool_name
 
     def __getitem__(self, key: str) -> Any:
-        return self._values[key]
+        try:
+            return self._values[key]
+        except KeyError:
+            msg = f"the tool context has no {key!r}; pass it with .tool_context({{{key!r}: ...}})"
+            raise MissingContextError(msg) from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)
@@ -281,10 +285,7 @@ class ToolContext(Mapping[str, Any]):
             ToolUsageError: It is missing or of another type; the application forgot to pass it.
                 No model is told: the error ends the turn.
         """
-        if key not in self._values:
-            msg = f"the tool context has no {key!r}; pass it with .tool_context({{{key!r}: ...}})"
-            raise ToolUsageError(msg)
-        value = self._values[key]
+        value = self[key]
         if not isinstance(value, kind):
             msg = f"tool context {key!r} is a {type(value).__name__}, not a {kind.__name__}"
             raise ToolUsageError(msg)

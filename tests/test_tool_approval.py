@@ -12,7 +12,7 @@ from conftest import Ask, Asked
 from test_tool_calling import assert_paired, results
 
 from chatclient import AssistantMessage, ChatClient, UserMessage
-from chatclient.errors import ToolDeniedError, ToolLoopError, UsageError
+from chatclient.errors import ToolDeniedError, ToolLoopError, ToolUsageError, UsageError
 from chatclient.events import RoundEnded, TextDelta, ToolCallFinished
 from chatclient.messages import ToolCall, ToolResponse
 from chatclient.testing import Answer, ScriptedModel, call
@@ -144,13 +144,26 @@ def test_a_denied_call_can_end_the_turn(ask: Ask) -> None:
 
 
 def test_an_answer_that_is_no_decision_does_not_approve(ask: Ask) -> None:
-    """A truthy something is no yes: the call fails, and the error says what is wanted."""
+    """A truthy something is no yes; the developer hears of it, no model could mend that."""
     answer: Any = "yes"
     model = ScriptedModel(pay_call(5), "done")
-    result = ask(client_of(model, approval=ToolApproval(ask=lambda _: answer)).prompt("x"))
+    with pytest.raises(ToolUsageError, match="a bool or a Decision, not 'yes'"):
+        ask(client_of(model, approval=ToolApproval(ask=lambda _: answer)).prompt("x"))
 
     assert paid == []
-    assert "a bool or a Decision, not 'yes'" in str(result.executions[0].error)
+
+
+def test_what_needs_approval_may_be_asked_asynchronously(ask: Ask) -> None:
+    """Of a database, say."""
+
+    async def needed(invocation: ToolInvocation) -> bool:
+        await asyncio.sleep(0)
+        return "500" in invocation.tool_call.arguments
+
+    model = ScriptedModel([pay_call(5), pay_call(500, "p2")], "never")
+    result = ask(client_of(model, approval=ToolApproval(needed)).prompt("x"))
+
+    assert (paid, list(pending(result).to_decide())) == ([5], ["p2"])
 
 
 def test_whoever_is_asked_may_leave_it_open(ask: Ask) -> None:

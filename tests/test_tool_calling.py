@@ -28,7 +28,7 @@ from chatclient import (
     UserMessage,
 )
 from chatclient.advisors import ToolCallingAdvisor
-from chatclient.errors import ToolError, UsageError
+from chatclient.errors import ToolError, ToolResultError, UsageError
 from chatclient.events import (
     Done,
     RoundEnded,
@@ -369,14 +369,15 @@ def test_errors_of_a_generators_body_are_the_tools(ask: Ask) -> None:
     assert told(ask, call("report"), report) == "the index is down"
 
 
-def test_an_unserialisable_result_is_told(ask: Ask) -> None:
-    """A result that cannot be shown goes the same way as the tool's own errors."""
+def test_an_unserialisable_result_is_raised(ask: Ask) -> None:
+    """The tool has done its work, and no model can mend what it returns: the developer can."""
 
     @tool
     def odd() -> object:
         return object()
 
-    assert "object" in told(ask, call("odd"), odd)
+    with pytest.raises(ToolResultError, match="tool 'odd' returned a object that cannot be told"):
+        told(ask, call("odd"), odd)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError, SystemExit])

@@ -187,6 +187,21 @@ def test_an_eligible_response_has_to_have_calls(ask: Ask) -> None:
         ask(builder.default_tools(add).build().prompt("x"))
 
 
+def test_an_eligibility_checker_may_be_asynchronous(ask: Ask) -> None:
+    """Its answer counts, not that there is one."""
+
+    async def nothing(response: ChatResponse) -> bool:
+        await asyncio.sleep(0)
+        return False
+
+    model = ScriptedModel(ADD, "never")
+    builder = ChatClient.builder(model).default_advisors(ToolCallingAdvisor(eligibility=nothing))
+    result = ask(builder.default_tools(add).build().prompt("x"))
+
+    assert len(model.prompts) == 1
+    assert result.response.chat_response.has_tool_calls()
+
+
 def test_an_eligibility_checker_may_stop_after_some_rounds(ask: Ask) -> None:
     """What it does not want run comes back as the model wrote it."""
     seen: list[ChatResponse] = []

@@ -1,12 +1,12 @@
 """Tool calls that somebody has to approve: at once, or later and elsewhere."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from chatclient.checks import check_word
-from chatclient.errors import ToolDeniedError, UsageError
+from chatclient.errors import ToolDeniedError, ToolUsageError, UsageError
 from chatclient.messages import (
     AssistantMessage,
     Message,
@@ -16,6 +16,7 @@ from chatclient.messages import (
 )
 from chatclient.serialization import message_from_dict, message_to_dict
 from chatclient.tool import ToolResult
+from chatclient.tools.awaiting import awaited
 from chatclient.tools.invocation import NextTool, ToolInvocation
 from chatclient.values import EMPTY, frozen, own
 
@@ -79,13 +80,13 @@ def decision_of(decision: object) -> Decision:
     """Return *decision*, which may be a bool, as a `Decision`.
 
     Raises:
-        UsageError: It is neither.
+        ToolUsageError: It is neither; no model could mend that.
     """
     if isinstance(decision, bool):
         return APPROVE if decision else DENY
     if not isinstance(decision, Decision):
         msg = f"an approval is a bool or a Decision, not {decision!r}"
-        raise UsageError(msg)
+        raise ToolUsageError(msg)
     return decision
 
 
@@ -98,13 +99,14 @@ class ToolApproval:
     """An interceptor that has tool calls approved.
 
     Attributes:
-        needed: Which calls need approval; default: those of tools that write.
+        needed: Which calls need approval, plain or asynchronous; default: those of tools that
+            write.
         ask: Decides at once: a function, plain or asynchronous, from the invocation to a
             `Decision` or a bool. Without it the turn is suspended: its response carries a
             `PendingTurn`, which `client.resume` continues.
     """
 
-    needed: Callable[[ToolInvocation], bool] = _writes
+    needed: Callable[[ToolInvocation], bool | Awaitable[bool]] = _writes
     ask: Callable[[ToolInvocation], Any] | None = None
 
     async def __call__(self, invocation: ToolInvocation, call_next: NextTool, /) -> ToolResult:
@@ -114,7 +116,7 @@ class ToolApproval:
             ToolDeniedError: It is not.
             ApprovalRequired: Nobody has decided yet.
         """
-        if not self.needed(invocation):
+        if not await awaited(invocation.context.runtime, self.needed(invocation)):
             return await call_next(invocation)
         decision = await self._decision(invocation)
         if not decision.approved:

@@ -72,6 +72,7 @@ class FunctionToolCallback:
         self._signature = signature = _signature(function, name, input_type, input_schema)
         self.function = function
         self._is_async = is_async(function)
+        self._origin = f"tool {name!r}"
         self.metadata = metadata or mark.metadata
         if self.metadata.compensation is not None:
             check_compensation(name, signature.parameters, self.metadata.compensation)
@@ -91,7 +92,11 @@ class FunctionToolCallback:
             call = functools.partial(called, call)
         value = await context.runtime.invoke(call, timeout=context.timeout)
         if self.result_converter is None:
-            return to_tool_result(value, returns_nothing=self._signature.returns_nothing)
+            return to_tool_result(
+                value,
+                returns_nothing=self._signature.returns_nothing,
+                origin=self._origin,
+            )
         converted: object = self.result_converter(value)
         if isinstance(converted, ToolResult):
             return converted

@@ -10,6 +10,7 @@ from typing import Any
 from chatclient.errors import (
     DeadlineExceededError,
     ToolArgumentError,
+    ToolResultError,
     ToolUsageError,
     UnknownToolError,
     UsageError,
@@ -42,6 +43,7 @@ from chatclient.tools.approval import (
     decided,
     decisions_for,
 )
+from chatclient.tools.awaiting import awaited
 from chatclient.tools.compensation import (
     executed_in,
     is_failure,
@@ -367,10 +369,20 @@ class ToolCallingManager:
         """Return how many tools of one response run at once."""
         return self._concurrency[runtime.blocking]
 
-    def processed(self, failure: ToolFailure) -> ToolResult:
-        """Return what the model is told about *failure*, or raise."""
-        told = self._process(failure)
-        return told if isinstance(told, ToolResult) else ToolResult(told, is_error=True)
+    async def processed(self, failure: ToolFailure) -> ToolResult:
+        """Return what the model is told about *failure*, or raise.
+
+        Raises:
+            ToolResultError: The exception processor returned neither a text nor a `ToolResult`.
+        """
+        told = await awaited(failure.context.runtime, self._process(failure))
+        if isinstance(told, ToolResult):
+            return told
+        if isinstance(told, str):
+            return ToolResult(told, is_error=True)
+        name = getattr(self._process, "__qualname__", type(self._process).__qualname__)
+        msg = f"exception processor {name} returned {told!r}, not a text or a ToolResult"
+        raise ToolResultError(msg) from failure.error
 
 
 class _Runnable(Mapping[str, ToolCallback]):
@@ -548,20 +560,20 @@ class _Round:
         except (ApprovalRequired, ToolUsageError, MemoryError):
             raise  # nothing that a model could mend
         except Exception as problem:  # noqa: BLE001 - a tool is the application's code
-            error, result = problem, self._failed(call, problem)
+            error, result = problem, await self._failed(call, problem, context)
         ran = started_at, time.perf_counter() - started
         if context.arguments != call.arguments:
             result = _noted(result, context.arguments)
         return await self._finished(at, result, context.runtime, ran, error)
 
-    def _failed(self, call: ToolCall, error: Exception) -> ToolResult:
+    async def _failed(self, call: ToolCall, error: Exception, context: ToolContext) -> ToolResult:
         if not self.runtime.remaining():
             msg = f"the deadline passed while the tool {call.name!r} ran"
             raise DeadlineExceededError(msg) from error
         kind = kind_of(error)
         self.turn.failures[call.name, kind] += 1
         count = self.turn.failures[call.name, kind]
-        told = self.manager.processed(ToolFailure(kind, call, error, count))
+        told = await self.manager.processed(ToolFailure(kind, call, error, count, context))
         return replace(told, metadata=merged(told.metadata, {FAILURE: kind}))
 
     async def _finished(
