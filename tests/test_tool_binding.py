@@ -501,3 +501,17 @@ def test_described_parameters_bind_like_others() -> None:
 
     assert signature_of(function).bind('{"a": 1}', NOWHERE) == {"a": 1}
     assert details(function, '{"a": 0}') == ("a: should be greater than or equal to 1; got 0",)
+
+
+def test_what_a_tuple_lacks_has_a_place() -> None:
+    """The tuple itself is there."""
+
+    def box(corner: tuple[int, int], others: list[tuple[int, int]]) -> None: ...
+
+    with pytest.raises(ToolArgumentError) as caught:
+        signature_of(box).bind('{"corner": [1], "others": [[1, 2], [3]]}', NOWHERE)
+
+    assert caught.value.details == (
+        "corner[1]: missing, but required",
+        "others[1][1]: missing, but required",
+    )
