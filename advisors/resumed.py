@@ -9,10 +9,8 @@ from chatclient.messages import Message
 from chatclient.prompt import Prompt
 from chatclient.runtime import Runtime
 from chatclient.tools import Decision, PendingTurn, ToolCallingManager, ToolExecutionResult
-from chatclient.tools.approval import decided
 from chatclient.tools.compensation import rewritten
 from chatclient.tools.execution import ToolTurn
-from chatclient.values import merged
 
 
 class Resumed:
@@ -48,24 +46,15 @@ class Resumed:
             turn: The turn as it goes on, with nothing done yet.
 
         Raises:
+            UsageError: The decisions cannot be carried out; nothing was run.
             ToolLoopError: The calls were begun before, and nobody knows what came of them.
         """
-        pending = self.pending
-        turn.resume(pending)
         if self._turn is not None:
             return self._again(self._turn, turn)
         self._turn, self._sent = turn, len(prompt.messages)
-        context = turn.context
-        turn.context = merged(context, decided(pending, self.decisions))
-        self._result = await manager.execute_message(
-            Prompt.of(pending.messages, prompt.options),
-            pending.message,
-            pending.responses,
-            runtime,
-            turn,
+        self._result = await manager.resume(
+            self.pending, self.decisions, prompt.options, runtime, turn
         )
-        # Models may use an id again in a later round; the decisions are about these calls only.
-        turn.context = context
         return self._result
 
     def said_since(self, prompt: Prompt) -> Sequence[Message]:
@@ -81,6 +70,7 @@ class Resumed:
                 "again unless somebody resumes the turn again"
             )
             raise ToolLoopError(msg)
+        turn.resume(self.pending)
         turn.undone.update(first.undone)
         executions = tuple(first.undone.get(id(e.tool_call), e) for e in result.executions)
         answered = {response.id for response in self.pending.responses}

@@ -24,9 +24,10 @@ from chatclient.prompt import Prompt
 from chatclient.response import NO_USAGE, ChatResponse, Generation
 from chatclient.runtime import Runtime
 from chatclient.tool import CONVERSATION_ID, ToolCallback
-from chatclient.tools import ToolCallingManager, ToolExecutionResult
+from chatclient.tools import PendingTurn, ToolCallingManager, ToolExecutionResult
 from chatclient.tools.approval import AGENT_TURNS, DECISIONS
-from chatclient.tools.execution import ToolTurn, with_distinct_ids
+from chatclient.tools.awaiting import awaited
+from chatclient.tools.execution import ToolTurn
 from chatclient.values import EMPTY, merged
 
 PENDING_TURN = "pending_turn"
@@ -53,8 +54,13 @@ before the messages of the round, a tuple without system messages. A memory insi
 RefreshTools = Callable[[Sequence[Message], Runtime], Awaitable[Sequence[ToolCallback]]]
 """Returns all tools of a request again, given the conversation so far."""
 
-EligibilityChecker = Callable[[ChatResponse], bool] | Callable[[ChatOptions, ChatResponse], bool]
-"""Says whether a response's tool calls are to be executed; it may ask for the options as well."""
+Eligible = bool | Awaitable[bool]
+
+EligibilityChecker = (
+    Callable[[ChatResponse], Eligible] | Callable[[ChatOptions, ChatResponse], Eligible]
+)
+"""Says whether a response's tool calls are to be executed; it may ask for the options as well, and
+may be asynchronous."""
 
 
 def has_tool_calls(response: ChatResponse) -> bool:
@@ -64,12 +70,12 @@ def has_tool_calls(response: ChatResponse) -> bool:
 
 def _by_options_and_response(
     checker: EligibilityChecker,
-) -> Callable[[ChatOptions, ChatResponse], bool]:
+) -> Callable[[ChatOptions, ChatResponse], Eligible]:
     if checker is not has_tool_calls:  # for each request with advisors of its own, a loop is made
         parameters = signature(checker).parameters.values()
         if len([each for each in parameters if each.default is each.empty]) > 1:
-            return cast("Callable[[ChatOptions, ChatResponse], bool]", checker)
-    by_response = cast("Callable[[ChatResponse], bool]", checker)
+            return cast("Callable[[ChatOptions, ChatResponse], Eligible]", checker)
+    by_response = cast("Callable[[ChatResponse], Eligible]", checker)
     return lambda _, response: by_response(response)
 
 
@@ -125,8 +131,11 @@ class ToolCallingAdvisor:
         self.reset_tool_choice = reset_tool_choice
         self.stream_tool_call_responses = stream_tool_call_responses
 
-    def is_eligible(self, options: ChatOptions, response: ChatResponse) -> bool:
-        """Return whether the tool calls of *response*, asked for with *options*, are to be run."""
+    def is_eligible(self, options: ChatOptions, response: ChatResponse) -> Eligible:
+        """Return whether the tool calls of *response*, asked for with *options*, are to be run.
+
+        The answer may have to be awaited.
+        """
         return self._is_eligible(options, response)
 
     def in_chain(self, manager: ToolCallingManager, *, memory_inside: bool) -> Self:
@@ -253,7 +262,7 @@ class _Loop:
         while True:
             sent, response = await self._round()
             answer = response.chat_response
-            if not self.advisor.is_eligible(sent.prompt.options, answer):
+            if not await self._is_eligible(sent, answer):
                 return response.mutate(chat_response=answer.with_usage(self.usage))
             result = await self.advisor.manager.execute(
                 self.prompt, answer, self.request.runtime, self.turn
@@ -329,18 +338,23 @@ class _Loop:
             held.append(event)
 
         response = await self.call_next(sent.mutate(runtime=sent.runtime.with_emitter(hold)))
-        wordless = self.advisor.is_eligible(sent.prompt.options, response.chat_response)
+        wordless = await self._is_eligible(sent, response.chat_response)
         for event in held:
             if not (wordless and isinstance(event, TextDelta | ReasoningDelta | ReasoningSigned)):
                 await sent.runtime.emit(event)
         return response
 
+    async def _is_eligible(self, sent: ChatClientRequest, answer: ChatResponse) -> bool:
+        """Return whether the tool calls of *answer* are to be run."""
+        eligible = self.advisor.is_eligible(sent.prompt.options, answer)
+        return bool(await awaited(self.request.runtime, eligible))
+
     async def _ended(
         self, response: ChatClientResponse, result: ToolExecutionResult
     ) -> ChatClientResponse | None:
         """Return the turn's response if this round was its last, else None."""
-        if result.pending:
-            return self._suspended(response, result)
+        if result.pending_turn is not None:
+            return self._suspended(response, result.pending_turn)
         if result.return_direct:
             return await self._spoken(response, result.generations())
         limits = self.advisor.manager.limits
@@ -366,7 +380,7 @@ class _Loop:
         self.options = self.options.mutate(tool_choice="none")
         sent, response = await self._round()
         answer = response.chat_response
-        if self.advisor.is_eligible(sent.prompt.options, answer):  # it would not listen
+        if await self._is_eligible(sent, answer):  # it would not listen
             return await self._spoken(response, (result.breach_generation(),))
         flagged = tuple(
             replace(generation, finish_reason="tool_call_limit_exceeded")
@@ -384,15 +398,8 @@ class _Loop:
             await self.request.runtime.emit(TextDelta(answer.text))
         return response.mutate(chat_response=answer)
 
-    def _suspended(
-        self, response: ChatClientResponse, result: ToolExecutionResult
-    ) -> ChatClientResponse:
-        answer = response.chat_response
-        asking = next(g.output for g in answer.generations if g.output.tool_calls)
-        message = with_distinct_ids(asking)
-        conversation_id = self.request.context.get(CONVERSATION_ID)
-        pending = self.turn.pending(self.history, message, result, conversation_id)
-        answer = answer.with_usage(self.usage)
+    def _suspended(self, response: ChatClientResponse, pending: PendingTurn) -> ChatClientResponse:
+        answer = response.chat_response.with_usage(self.usage)
         return response.mutate(chat_response=answer, context={PENDING_TURN: pending})
 
     async def _resume(self, resumed: Resumed) -> ChatClientResponse | None:

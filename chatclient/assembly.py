@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 from typing_extensions import TypeIs
@@ -27,7 +28,8 @@ from chatclient.runtime import BLOCKING, Runtime, drive
 from chatclient.spec import RequestSpec
 from chatclient.tool import CONVERSATION_ID, ToolCallback, ToolCallbackProvider, ToolRequest
 from chatclient.tools import ToolCallbackResolver, ToolCallingManager
-from chatclient.tools.sources import DuplicatePolicy, Resolved, without_duplicates
+from chatclient.tools.resolution import resolved
+from chatclient.tools.sources import DuplicatePolicy, Resolved, offered_by, without_duplicates
 from chatclient.values import merged
 
 Offers = dict[int, tuple[list[ToolCallback], frozenset[str]]]
@@ -206,6 +208,9 @@ async def complete_request(
     options = await complete_options(engine, spec, messages, runtime, offers)
     if not any(getattr(source, "dynamic", False) for source in spec.tool_sources):
         return options, spec.advisor_params
+    later = [c for source in spec.tool_sources for c in getattr(source, "tools_to_come", ())]
+    if later:  # a clash is found before anything is sent
+        without_duplicates([*(options.tool_callbacks or ()), *later], engine.duplicate_tools)
 
     seen, known = _spoken(messages), options.tool_callbacks or ()
 
@@ -254,7 +259,7 @@ async def complete_options(
         offers = {} if offers is None else offers
         callbacks = await _callbacks(engine, spec.tool_sources, request, runtime, offers)
     if options.tool_names:
-        callbacks += [_named(engine, name) for name in options.tool_names]
+        callbacks += [await _named(engine, name, runtime) for name in options.tool_names]
     unique = list(without_duplicates(callbacks, engine.duplicate_tools))
     if unique != list(options.tool_callbacks or ()):
         changes["tool_callbacks"] = unique
@@ -268,22 +273,29 @@ async def _callbacks(
     runtime: Runtime,
     offers: Offers,
 ) -> list[ToolCallback]:
-    callbacks: list[ToolCallback] = []
-    for source in sources:
+    """Return the tools of *sources*, in their order; providers are asked after all others."""
+    found: list[list[ToolCallback]] = []
+    providers: list[tuple[int, ToolCallbackProvider]] = []
+    for at, source in enumerate(sources):
         if isinstance(source, str):
-            callbacks.append(_named(engine, source))
+            found.append([await _named(engine, source, runtime)])
         elif not _is_provider(source):
-            callbacks.append(source)
+            found.append([source])
         else:
-            offer = offers.get(id(source))
-            if offer is None or getattr(source, "dynamic", False):
-                request = replace(request, callbacks=tuple(callbacks))
-                offer = offers[id(source)] = await _offer(source, request, runtime)
-            offered, hidden = offer
-            callbacks.extend(offered)
-            if hidden:
-                callbacks = [c for c in callbacks if c.definition.name not in hidden]
-    return callbacks
+            found.append([])
+            providers.append((at, source))
+    for at, provider in providers:
+        offer = offers.get(id(provider))
+        if offer is None or getattr(provider, "dynamic", False):
+            request = replace(request, callbacks=tuple(chain.from_iterable(found)))
+            offer = offers[id(provider)] = await _offer(provider, request, runtime)
+        found[at], hidden = offer
+        if hidden:  # of what comes before it
+            found[: at + 1] = [
+                [c for c in callbacks if c.definition.name not in hidden]
+                for callbacks in found[: at + 1]
+            ]
+    return list(chain.from_iterable(found))
 
 
 def _is_provider(source: Resolved) -> TypeIs[ToolCallbackProvider]:
@@ -295,7 +307,7 @@ async def _offer(
     provider: ToolCallbackProvider, request: ToolRequest, runtime: Runtime
 ) -> tuple[list[ToolCallback], frozenset[str]]:
     """Return what *provider* offers, and the names of what it takes away."""
-    offered = list(await _asked(provider.tool_callbacks, request, runtime))
+    offered = offered_by(provider, await _asked(provider.tool_callbacks, request, runtime))
     hidden_tools = getattr(provider, "hidden_tools", None)
     if hidden_tools is None:
         return offered, frozenset()
@@ -308,8 +320,8 @@ async def _asked(method: Callable[..., Any], request: ToolRequest, runtime: Runt
     return await runtime.invoke(method, *([request] if wants_request else []))
 
 
-def _named(engine: Engine, name: str) -> ToolCallback:
-    callback = engine.resolver.resolve(name) if engine.resolver is not None else None
+async def _named(engine: Engine, name: str, runtime: Runtime) -> ToolCallback:
+    callback = await resolved(engine.resolver, name, runtime)
     if callback is None:
         resolver = engine.resolver or "there is none; set one with tool_callback_resolver()"
         msg = f"no tool {name!r} is known to the client's resolver ({resolver})"

@@ -103,7 +103,14 @@ class ToolUsageError(UsageError):
 
 
 class ToolResultError(ToolUsageError, TypeError):
-    """What has to return a `ToolResult` returned something else; the message names it."""
+    """What has to return a tool's result returned something else; the message names it."""
+
+
+class MissingContextError(ToolUsageError, KeyError):
+    """A tool wants a value of the tool context that the application has not passed."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])  # a KeyError quotes it
 
 
 class ProviderError(ChatClientError):

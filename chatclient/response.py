@@ -174,7 +174,13 @@ class ChatResponse:
 
     @property
     def text(self) -> str:
-        """The first generation's text; empty when there is none."""
+        """The first generation's text; empty when there is none.
+
+        Where several tools returned directly, their results are one answer: all of them, a blank
+        line between each and the next.
+        """
+        if len(self.generations) > 1 and self.generations[0].finish_reason == "return_direct":
+            return "\n\n".join(generation.output.text for generation in self.generations)
         return self.generations[0].output.text if self.generations else ""
 
     @property

@@ -169,7 +169,7 @@ def _nullable(schema: dict[str, Any]) -> dict[str, Any]:
 def _is_open(schema: Mapping[str, Any]) -> bool:
     """Whether anything goes at this place."""
     if "array" in _kinds(schema):
-        return "items" not in schema and schema.get("maxItems") != 0
+        return not isinstance(schema.get("items"), Mapping) and schema.get("maxItems") != 0
     return {"type", "$ref", "anyOf", "enum", "const"}.isdisjoint(schema)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, Self, TypeVar, overload, runtime_checkable
 
 from chatclient.checks import check_word
-from chatclient.errors import ToolDefinitionError, ToolUsageError
+from chatclient.errors import MissingContextError, ToolDefinitionError, ToolUsageError
 from chatclient.events import ToolProgress
 from chatclient.json import dumps, loads
 from chatclient.messages import Media, Message, UserMessage
@@ -28,6 +28,10 @@ STEP = "step"
 
 FAILURE = "failure"
 """The key in the metadata of a failed call's response of what went wrong, a `FailureKind`."""
+
+RAN_WITH = "ran_with"
+"""The key in the metadata of a call's response of the arguments that the tool was run with, where
+they are not those that the model wrote; None where something else answered in the tool's place."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -198,12 +202,15 @@ class ToolContext(Mapping[str, Any]):
         tool_name: What the model calls the tool.
         attempt: How many calls of this tool the turn has seen, this one included.
         timeout: Seconds the call may take, or None.
+        arguments: What the tool is run with, a JSON object as the model wrote it or an interceptor
+            changed it; None before that.
         runtime: How the request runs; see `Runtime.invoke`.
     """
 
     __slots__ = (
         "_idempotency",
         "_values",
+        "arguments",
         "attempt",
         "runtime",
         "timeout",
@@ -223,6 +230,7 @@ class ToolContext(Mapping[str, Any]):
         idempotency: Callable[[], str] | None = None,
     ) -> None:
         self._values = values
+        self.arguments: str | None = None
         self.attempt = attempt
         self._idempotency = idempotency
         self.runtime = runtime or BLOCKING
@@ -231,7 +239,11 @@ class ToolContext(Mapping[str, Any]):
         self.tool_name = tool_name
 
     def __getitem__(self, key: str) -> Any:
-        return self._values[key]
+        try:
+            return self._values[key]
+        except KeyError:
+            msg = f"the tool context has no {key!r}; pass it with .tool_context({{{key!r}: ...}})"
+            raise MissingContextError(msg) from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)
@@ -273,10 +285,7 @@ class ToolContext(Mapping[str, Any]):
             ToolUsageError: It is missing or of another type; the application forgot to pass it.
                 No model is told: the error ends the turn.
         """
-        if key not in self._values:
-            msg = f"the tool context has no {key!r}; pass it with .tool_context({{{key!r}: ...}})"
-            raise ToolUsageError(msg)
-        value = self._values[key]
+        value = self[key]
         if not isinstance(value, kind):
             msg = f"tool context {key!r} is a {type(value).__name__}, not a {kind.__name__}"
             raise ToolUsageError(msg)
@@ -327,7 +336,8 @@ class ToolRequest:
         messages: The conversation that will be sent.
         context: The tool context.
         conversation_id: The conversation, if there is one.
-        callbacks: The tools found so far, from the sources before the provider.
+        callbacks: The tools found so far: all that come from no provider, and those of the
+            providers before this one.
     """
 
     messages: tuple[Message, ...]
@@ -352,7 +362,8 @@ class ToolCallbackProvider(Protocol):
     `tool_callbacks` may be asynchronous, and may take a `ToolRequest`. A provider may also have a
     method `hidden_tools`, of the same shape, that returns the names of tools to take away. One with
     an attribute `dynamic` that is true is asked again before every round of a turn in which the
-    conversation says more than when it was asked last; memory outside the loop counts.
+    conversation says more than when it was asked last; memory outside the loop counts. Tools that
+    it only offers later may be in an attribute `tools_to_come`, so that clashes show at once.
     """
 
     @property

@@ -20,7 +20,6 @@ from chatclient import (
     Next,
 )
 from chatclient.advisors import SimpleLoggerAdvisor, ToolCallingAdvisor
-from chatclient.chain import TOOL_CALLING_ORDER
 from chatclient.errors import UsageError
 from chatclient.events import Done, RoundEnded, TextDelta, ToolCallFinished
 from chatclient.testing import ScriptedModel, call

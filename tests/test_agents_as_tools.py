@@ -335,39 +335,41 @@ def tool_of(name: str, way: Way) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("ways", "ends"),
+    ("ways", "answers"),
     [
-        (["direct"], True),
-        (["if_last"], True),
-        (["plain"], False),
-        (["direct", "direct"], True),
-        (["direct", "plain"], False),
-        (["plain", "direct"], False),
-        (["plain", "if_last"], True),
-        (["if_last", "plain"], False),
-        (["if_last", "direct"], True),
-        (["direct", "if_last"], True),
-        (["plain", "direct", "if_last"], True),
-        (["if_last", "if_last", "plain"], False),
+        (["direct"], [0]),
+        (["if_last"], [0]),
+        (["plain"], []),
+        (["direct", "direct"], [0, 1]),
+        (["direct", "plain"], []),
+        (["plain", "direct"], []),
+        (["plain", "if_last"], [1]),
+        (["if_last", "plain"], []),
+        (["if_last", "direct"], [0, 1]),
+        (["direct", "if_last"], [0, 1]),
+        (["plain", "direct", "if_last"], [2, 1]),
+        (["if_last", "if_last", "plain"], []),
     ],
 )
-def test_when_results_are_the_answer(ask: Ask, ways: list[Way], ends: bool) -> None:
-    """When all tools of a round return directly, or the last does so if it is the last."""
+def test_when_results_are_the_answer(ask: Ask, ways: list[Way], answers: list[int]) -> None:
+    """When all tools of a round return directly, or the last does so if it is the last.
+
+    The text and the stream have all of them; what the model was to see first is none of them.
+    """
     tools = [tool_of(f"t{n}", way) for n, way in enumerate(ways)]
     model = ScriptedModel([call(f"t{n}") for n in range(len(ways))], "from the model")
     result = ask(client_of(model, *tools).prompt("x"))
     generations = result.response.chat_response.generations
 
-    assert len(model.prompts) == (1 if ends else 2)
-    assert result.text == ("from t0" if ends else "from the model")
-    if ends:
-        assert [each.output.text for each in generations] == [
-            f"from t{n}" for n in range(len(ways))
-        ]
+    assert len(model.prompts) == (1 if answers else 2)
+    texts = [f"from t{n}" for n in answers] or ["from the model"]
+    assert result.text == result.response.chat_response.text == "\n\n".join(texts)
+    if answers:
+        assert [each.output.text for each in generations] == texts
         assert {each.finish_reason for each in generations} == {"return_direct"}
-        assert [each.index for each in generations] == list(range(len(ways)))
+        assert [each.index for each in generations] == list(range(len(answers)))
         ids = [each.metadata["tool_id"] for each in generations]
-        assert ids == [f"call_t{n}" for n in range(len(ways))]
+        assert ids == [f"call_t{n}" for n in answers]
 
 
 # --- forced calls ---

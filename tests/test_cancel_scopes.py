@@ -110,6 +110,19 @@ async def test_a_function_runs_to_its_end_without_burning_the_processor() -> Non
     assert time.thread_time() - started < 0.15
 
 
+async def test_a_cancelled_scope_is_no_failure_of_a_tool() -> None:
+    """The request ends, also where the scope's cancellation is the tool's first."""
+    work = Work()
+    model = ScriptedModel(call("wait"), "done")
+    client = ChatClient.builder(model).default_tools(work).build()
+    with anyio.CancelScope() as scope:
+        asyncio.get_running_loop().call_soon(scope.cancel)
+        await client.prompt("x").acall()
+
+    assert scope.cancelled_caught
+    assert len(model.prompts) == 1
+
+
 async def test_undoing_that_is_cancelled_is_done_once() -> None:
     """Whoever cancels, and cancels again, while a failure is undone finds it undone once."""
     work, undoing = Work(), asyncio.Event()

@@ -289,10 +289,11 @@ def test_clashing_tools_of_two_servers_are_told_apart(ask: Ask) -> None:
     assert len({execution.response.data for execution in asked.executions}) == 2
 
 
+@pytest.mark.parametrize("first", [True, False])
 def test_a_server_cannot_stand_in_for_a_tool_of_the_application(
-    ask: Ask, provider: McpToolCallbackProvider
+    ask: Ask, provider: McpToolCallbackProvider, first: bool
 ) -> None:
-    """The application's tool keeps its name; the server's gets another one."""
+    """The application's tool keeps its name, wherever it stands; the server's gets another one."""
 
     @tool
     def echo() -> str:
@@ -300,7 +301,8 @@ def test_a_server_cannot_stand_in_for_a_tool_of_the_application(
         return "from here"
 
     answers = [call("echo"), call("peer_echo", '{"text": "from there"}')]
-    asked, _ = asked_for(ask, [echo, provider], answers, "done")
+    sources = [echo, provider] if first else [provider, echo]
+    asked, _ = asked_for(ask, sources, answers, "done")
 
     assert [e.response.data for e in asked.executions] == ["from here", "from there"]
 

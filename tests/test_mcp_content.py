@@ -92,6 +92,14 @@ def test_garbage_is_a_failure() -> None:
         answered(ImageContent(data="!", mime_type="image/png"))
 
 
+@pytest.mark.parametrize("data", ["iVBORw==", "iVBORw", "iVBO\nRw==\n"])
+def test_base_64_comes_in_several_forms(data: str) -> None:
+    """With line breaks, or without padding."""
+    result = answered(ImageContent(data=data, mime_type="image/png"))
+
+    assert result.media == (Media("image/png", b"\x89PNG"),)
+
+
 def test_what_our_tools_answer() -> None:
     """Each medium becomes the kind of content it is."""
     media = (

@@ -13,7 +13,7 @@ from chatclient import ChatClient, Prompt, ToolResponseMessage
 from chatclient.advisors.memory import MessageChatMemoryAdvisor
 from chatclient.advisors.tool_search import ToolSearchToolCallingAdvisor
 from chatclient.chain import TOOL_CALLING_ORDER
-from chatclient.errors import ToolDefinitionError, UsageError
+from chatclient.errors import DuplicateToolError, ToolDefinitionError, UsageError
 from chatclient.memory import InMemoryChatMemoryRepository, MessageWindowChatMemory
 from chatclient.serialization import message_from_dict, message_to_dict
 from chatclient.testing import ScriptedModel, call
@@ -133,6 +133,45 @@ def test_a_tool_of_two_skills_is_offered_once(ask: Ask) -> None:
 
     assert offered(model.prompts[3])[2:] == ["measure", "order_paint"]
     assert model.prompts[2].options.tool_callbacks is model.prompts[3].options.tool_callbacks
+
+
+def other_measure() -> str:
+    """Measure in another way."""
+    return "far"
+
+
+OTHER = FunctionToolCallback(other_measure, name="measure")
+
+
+def test_two_skills_cannot_have_different_tools_of_one_name() -> None:
+    """One would stand in for the other, whichever skill's instructions the model reads."""
+    other = Skill("sewing", "How to sew.", "Measure.", tools=(OTHER,))
+
+    with pytest.raises(DuplicateToolError, match=r"measure.*other_measure"):
+        Skills(PAINTING, other)
+    with pytest.raises(DuplicateToolError, match="activate_skill"):
+        Skills(Skill("x", "x", "x", tools=(FunctionToolCallback(weather, name="activate_skill"),)))
+
+
+def test_a_clash_with_a_skill_s_tools_is_refused_before_anything_is_sent(ask: Ask) -> None:
+    """Not in the middle of a turn that has done things already."""
+    model = ScriptedModel(activate("painting"), "done")
+    with pytest.raises(DuplicateToolError, match="measure"):
+        ask(client_of(model, OTHER, Skills(PAINTING)).prompt("x"))
+    assert model.prompts == []
+
+    builder = ChatClient.builder(model).default_tools(OTHER, Skills(PAINTING))
+    ask(builder.duplicate_tools("first").build().prompt("x"))
+    assert offered(model.prompts[1]) == ["measure", *BEFORE[1:], "order_paint"]
+
+
+def test_a_skill_may_bring_a_tool_that_is_there_already(ask: Ask) -> None:
+    """The very same one is no clash."""
+    model = ScriptedModel(activate("painting"), "done")
+    ask(client_of(model, Skills(PAINTING), measure).prompt("x"))
+
+    assert offered(model.prompts[0]) == [*BEFORE[1:], "measure"]
+    assert sorted(offered(model.prompts[1])) == sorted([*BEFORE[1:], "measure", "order_paint"])
 
 
 def test_a_skill_is_active_as_long_as_it_is_remembered(ask: Ask) -> None:

@@ -12,7 +12,7 @@ from conftest import Ask, Asked
 from test_tool_calling import assert_paired, results
 
 from chatclient import AssistantMessage, ChatClient, UserMessage
-from chatclient.errors import ToolDeniedError, UsageError
+from chatclient.errors import ToolDeniedError, ToolLoopError, ToolUsageError, UsageError
 from chatclient.events import RoundEnded, TextDelta, ToolCallFinished
 from chatclient.messages import ToolCall, ToolResponse
 from chatclient.testing import Answer, ScriptedModel, call
@@ -23,6 +23,7 @@ from chatclient.tools import (
     ToolApproval,
     ToolCallingManager,
     ToolContext,
+    ToolExecutionResult,
     ToolFailurePolicy,
     ToolInvocation,
     ToolLimits,
@@ -143,13 +144,26 @@ def test_a_denied_call_can_end_the_turn(ask: Ask) -> None:
 
 
 def test_an_answer_that_is_no_decision_does_not_approve(ask: Ask) -> None:
-    """A truthy something is no yes: the call fails, and the error says what is wanted."""
+    """A truthy something is no yes; the developer hears of it, no model could mend that."""
     answer: Any = "yes"
     model = ScriptedModel(pay_call(5), "done")
-    result = ask(client_of(model, approval=ToolApproval(ask=lambda _: answer)).prompt("x"))
+    with pytest.raises(ToolUsageError, match="a bool or a Decision, not 'yes'"):
+        ask(client_of(model, approval=ToolApproval(ask=lambda _: answer)).prompt("x"))
 
     assert paid == []
-    assert "a bool or a Decision, not 'yes'" in str(result.executions[0].error)
+
+
+def test_what_needs_approval_may_be_asked_asynchronously(ask: Ask) -> None:
+    """Of a database, say."""
+
+    async def needed(invocation: ToolInvocation) -> bool:
+        await asyncio.sleep(0)
+        return "500" in invocation.tool_call.arguments
+
+    model = ScriptedModel([pay_call(5), pay_call(500, "p2")], "never")
+    result = ask(client_of(model, approval=ToolApproval(needed)).prompt("x"))
+
+    assert (paid, list(pending(result).to_decide())) == ([5], ["p2"])
 
 
 def test_whoever_is_asked_may_leave_it_open(ask: Ask) -> None:
@@ -254,6 +268,40 @@ def test_every_waiting_call_has_to_be_decided(decisions: Any, words: str) -> Non
     assert paid == []
 
 
+@pytest.mark.parametrize("decisions", [None, True, ["p1"], 7])
+def test_what_decides_nothing_is_refused(decisions: Any) -> None:
+    """The error says what decisions are."""
+    turn = suspended(Ask("call"), [pay_call(1)])
+    client = client_of(ScriptedModel("never"))
+
+    with pytest.raises(UsageError, match=r"mapping of the ids \['p1'\].*'approve' and 'deny'"):
+        client.resume(turn, decisions)
+    not_a_turn: Any = decisions
+    with pytest.raises(UsageError, match="what goes on is a PendingTurn or its JSON, not"):
+        client.resume(not_a_turn, "approve")
+
+
+def test_a_turn_goes_on_with_the_tools_it_waits_for(ask: Ask) -> None:
+    """Without one that was approved nothing is run, and nothing is undone: it still waits."""
+    undone: list[int] = []
+
+    @tool(effect="read", compensation=lambda: undone.append(1))
+    def book() -> None: ...
+
+    manager = ToolCallingManager(interceptors=[ToolApproval()])
+    model = ScriptedModel(call("book"), [pay_call(1), pay_call(2, "p2")])
+    client = ChatClient.builder(model).tool_calling_manager(manager).build()
+    turn = pending(ask(client.prompt("x").tools(pay, book)))
+    request = client.resume(turn, {"p1": True, "p2": False})
+    with pytest.raises(UsageError, match="to run the tool 'pay', which is not offered; give the"):
+        ask(request.tools(book))
+
+    assert (paid, undone) == ([], [])
+    last = ScriptedModel("done")
+    denied = ChatClient.create(last).resume(turn, "deny")
+    assert ask(denied.tools(book)).text == "done"
+
+
 def test_a_resumed_turn_may_come_to_wait_again(ask: Ask) -> None:
     """The next write suspends it anew, with everything that happened before."""
     turn = suspended(ask, pay_call(1))
@@ -309,6 +357,25 @@ def test_limits_count_on_in_a_resumed_turn(ask: Ask) -> None:
     assert paid == [1, 2]
     assert "limit (2) exceeded for tool 'pay'" in results(model.prompts[1])[1]
     assert [each.attempt for each in result.executions] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("on_exceeded", ["partial", "raise", "final_answer", "tell_model"])
+def test_a_limit_reached_in_a_round_that_waits_ends_the_turn(ask: Ask, on_exceeded: Any) -> None:
+    """It would have without the waiting; what was approved is run all the same."""
+    limits = ToolLimits(per_tool={"look": 1}, on_exceeded=on_exceeded)
+    calls = [pay_call(1), call("look", id="l1"), call("look", id="l2")]
+    turn = suspended(ask, calls, limits=limits)
+    model = ScriptedModel("done")
+    request = client_of(model, limits=limits).resume(turn.to_json(), "approve")
+    if on_exceeded == "raise":
+        with pytest.raises(ToolLoopError, match=r"limit \(1\) exceeded for tool 'look'"):
+            ask(request)
+    else:
+        text = ask(request).text
+        assert ("limit (1)" in text) == (on_exceeded == "partial")
+
+    assert paid == [1]
+    assert len(model.prompts) == (on_exceeded in ("final_answer", "tell_model"))
 
 
 def test_rounds_count_on_in_a_resumed_turn(ask: Ask) -> None:
@@ -422,6 +489,37 @@ def test_calls_that_run_side_by_side_may_wait(ask: Ask) -> None:
     model = ScriptedModel("done")
     ask(client_of(model, blocking_concurrency=4).resume(turn.to_json(), "approve"))
     assert_paired(model.prompts[0].messages)
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_a_loop_of_ones_own_goes_on(blocking: bool) -> None:
+    """With a result's pending turn, also as JSON, and decisions; as often as calls wait."""
+    manager = ToolCallingManager(
+        interceptors=[ToolApproval()], limits=ToolLimits(per_tool={"look": 1})
+    )
+    calls = [pay_call(5), pay_call(6, "p2"), call("look", id="l1"), call("look", id="l2")]
+    model = ScriptedModel(calls)
+    response = client_of(model).prompt("x").tool_calling(False).call().chat_response()
+    prompt = model.prompts[0]
+
+    async def goes_on() -> ToolExecutionResult:
+        result = await manager.aexecute_tool_calls(prompt, response)
+        assert result.pending_turn is not None
+        return await manager.aresume_tool_calls(result.pending_turn, "approve", prompt.options)
+
+    if blocking:
+        waiting = manager.execute_tool_calls(prompt, response).pending_turn
+        assert waiting is not None
+        stored = PendingTurn.from_json(waiting.to_json())
+        result = manager.resume_tool_calls(stored, "approve", prompt.options)
+    else:
+        result = asyncio.run(goes_on())
+
+    told = [each.response.data for each in result.executions]
+    assert told[:3] == ["paid 5", "paid 6", "balance: 100"]
+    assert result.pending_turn is None
+    assert "limit (1) exceeded for tool 'look'" in (result.breach or "")
+    assert_paired(result.conversation_history)
 
 
 def test_a_loop_of_ones_own_sees_what_waits() -> None:

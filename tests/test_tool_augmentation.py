@@ -14,7 +14,10 @@ from chatclient.testing import ScriptedModel, call
 from chatclient.tools import (
     AugmentedArguments,
     AugmentedToolCallback,
+    DataToolCallback,
+    FunctionToolCallback,
     ToolContext,
+    ToolDefinition,
     ToolMetadata,
     augment,
     tool,
@@ -304,3 +307,50 @@ def test_every_source_can_be_augmented() -> None:
     assert [each.definition.name for each in augmented] == ["one", "two", "weather"]
     assert "reason" not in before["properties"]
     assert all("reason" in each.definition.input_schema["properties"] for each in augmented)
+
+
+class Optional(BaseModel):
+    reason: str
+    confidence: float | None = None
+    mood: Mood = Mood.CALM
+
+
+@pytest.mark.parametrize("strict", [True, None])
+def test_what_is_optional_may_be_null(ask: Ask, strict: bool | None) -> None:
+    """As it is for a tool's own arguments; a strict schema has no other way to leave it out."""
+    extra: list[Optional] = []
+    plain = FunctionToolCallback(weather, strict=strict)
+    tools = augment(plain, arguments=Optional, consumer=lambda event: extra.append(event.extra))
+    given = (
+        '{"place": {"city": "Rome"}, "days": null, "reason": "x", "confidence": null, "mood": null}'
+    )
+    model = ScriptedModel(call("weather", given), "done")
+    ask(client_of(model, tools).prompt("x"))
+
+    assert results(model.prompts[1]) == ["1 sunny days in Rome"]
+    assert extra == [Optional(reason="x")]
+
+
+def test_a_strict_tool_stays_one() -> None:
+    """Providers hold their models to the whole schema, so all of it has the strict form."""
+    (callback,) = augment(FunctionToolCallback(weather, strict=True), arguments=Optional)
+    schema = callback.definition.input_schema
+
+    assert callback.definition.strict
+    assert schema["required"] == ["place", "days", "reason", "confidence", "mood"]
+    assert schema["additionalProperties"] is False
+
+    class Anything(BaseModel):
+        notes: dict[str, Any]
+
+    with pytest.raises(ToolDefinitionError, match="Anything has fields that no provider can enf"):
+        augment(FunctionToolCallback(weather, strict=True), arguments=Anything)
+
+
+def test_what_the_application_knows_of_a_tool_stays() -> None:
+    """Whose tool it is, say."""
+    definition = ToolDefinition("bill", "Bill.", {}, metadata={"team": "billing"})
+    plain = DataToolCallback(definition, lambda tool_call, context: "")
+    (callback,) = augment(plain, arguments=Optional)
+
+    assert callback.definition.metadata == {"team": "billing"}

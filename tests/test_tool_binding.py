@@ -11,7 +11,7 @@ import pytest
 from parameters import named
 from pydantic import BaseModel, Field, field_validator
 
-from chatclient.errors import ToolArgumentError, UsageError
+from chatclient.errors import ToolArgumentError, ToolDefinitionError, UsageError
 from chatclient.tool import CONVERSATION_ID, ToolContext
 from chatclient.tools.schema import (
     ToolMemoryId,
@@ -403,6 +403,51 @@ def test_an_open_schema_as_data_takes_anything() -> None:
     assert signature_of_schema({}).bind('{"z": 1}', NOWHERE) == {"z": 1}
 
 
+def note(text: str, count: int = 1, /, *, owner: Annotated[str, ToolMemoryId] = "nobody") -> str:
+    """Take a note."""
+    return f"{count} x {text} by {owner}"
+
+
+def test_no_model_chooses_what_the_library_fills_in() -> None:
+    """Not for a schema as data either, open as it may be: an id is a key to a conversation."""
+    signature = signature_of_schema({"properties": {"text": {}}}, note)
+    given = '{"text": "tea", "owner": "somebody"}'
+    conversation = ToolContext({CONVERSATION_ID: "c"})
+
+    assert signature.prepare(note, given, NOWHERE)() == "1 x tea by nobody"
+    assert signature.prepare(note, given, conversation)() == "1 x tea by c"
+
+
+def test_no_model_changes_what_a_partial_settles() -> None:
+    """Unless the schema says that it may."""
+
+    def function(**values: Any) -> None: ...
+
+    settled = functools.partial(function, tenant="acme", unit="C")
+    signature = signature_of_schema({"properties": {"unit": {}}}, settled)
+
+    assert signature.bind('{"tenant": "other", "unit": "F", "z": 1}', NOWHERE) == {
+        "unit": "F",
+        "z": 1,
+    }
+
+
+def test_names_that_a_function_does_not_take() -> None:
+    """A model is told them, whatever the schema leaves open."""
+    signature = signature_of_schema({"properties": {"text": {}}}, note)
+
+    assert signature.bind('{"text": "tea", "count": 2}', NOWHERE) == {"text": "tea", "count": 2}
+    with pytest.raises(ToolArgumentError) as caught:
+        signature.bind('{"text": "tea", "color": "red"}', NOWHERE)
+    assert caught.value.details == ("color: unknown; known are text",)
+
+
+def test_a_schema_asks_for_what_its_function_takes() -> None:
+    """Otherwise every call that follows the schema would fail."""
+    with pytest.raises(ToolDefinitionError, match=r"has \['size'\], which .*note\(\).* not take"):
+        signature_of_schema({"properties": {"text": {}, "size": {}, "owner": {}}}, note)
+
+
 # --- the call -------------------------------------------------------------------------------
 
 
@@ -456,3 +501,17 @@ def test_described_parameters_bind_like_others() -> None:
 
     assert signature_of(function).bind('{"a": 1}', NOWHERE) == {"a": 1}
     assert details(function, '{"a": 0}') == ("a: should be greater than or equal to 1; got 0",)
+
+
+def test_what_a_tuple_lacks_has_a_place() -> None:
+    """The tuple itself is there."""
+
+    def box(corner: tuple[int, int], others: list[tuple[int, int]]) -> None: ...
+
+    with pytest.raises(ToolArgumentError) as caught:
+        signature_of(box).bind('{"corner": [1], "others": [[1, 2], [3]]}', NOWHERE)
+
+    assert caught.value.details == (
+        "corner[1]: missing, but required",
+        "others[1][1]: missing, but required",
+    )

@@ -4,7 +4,7 @@ import asyncio
 import contextvars
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -28,7 +28,7 @@ from chatclient import (
     UserMessage,
 )
 from chatclient.advisors import ToolCallingAdvisor
-from chatclient.errors import ToolError, UsageError
+from chatclient.errors import ToolError, ToolResultError, UsageError
 from chatclient.events import (
     Done,
     RoundEnded,
@@ -319,14 +319,65 @@ def test_a_tool_that_takes_too_long_is_told(ask: Ask) -> None:
     assert time.monotonic() - started < 2
 
 
-def test_an_unserialisable_result_is_told(ask: Ask) -> None:
-    """A result that cannot be shown goes the same way as the tool's own errors."""
+def test_generators_are_tools(ask: Ask) -> None:
+    """The model is told all that they yield, as a list."""
+
+    @tool
+    def pages(context: ToolContext) -> Iterator[dict[str, int]]:
+        yield {"page": 1}
+        yield {"page": context["last"]}
+
+    class Book:
+        @tool
+        async def lines(self) -> AsyncIterator[str]:
+            for line in ("one", "two"):
+                await asyncio.sleep(0)
+                yield line
+
+    model = ScriptedModel([call("pages"), call("lines")], "done")
+    request = client_of(model, pages, Book()).prompt("x").tool_context(last=2)
+    result = ask(request)
+
+    assert results(model.prompts[1]) == ['[{"page":1},{"page":2}]', '["one","two"]']
+    assert result.executions[0].value == [{"page": 1}, {"page": 2}]
+
+
+def test_the_body_of_a_generator_runs_as_any_tool_does(ask: Ask) -> None:
+    """On a thread where plain functions run, and no longer than the tool may."""
+    threads: list[int] = []
+    slept = threading.Event()
+
+    @tool(timeout=0.02)
+    def report() -> Iterator[int]:
+        threads.append(threading.get_ident())
+        yield 1
+        slept.wait(5)
+
+    assert told(ask, call("report"), report) == "The tool 'report' did not answer in time."
+    slept.set()
+    assert threads[0] != threading.get_ident()
+
+
+def test_errors_of_a_generators_body_are_the_tools(ask: Ask) -> None:
+    """Also those after its first item."""
+
+    @tool
+    def report() -> Iterator[int]:
+        yield 1
+        raise ToolError("the index is down")
+
+    assert told(ask, call("report"), report) == "the index is down"
+
+
+def test_an_unserialisable_result_is_raised(ask: Ask) -> None:
+    """The tool has done its work, and no model can mend what it returns: the developer can."""
 
     @tool
     def odd() -> object:
         return object()
 
-    assert "object" in told(ask, call("odd"), odd)
+    with pytest.raises(ToolResultError, match="tool 'odd' returned a object that cannot be told"):
+        told(ask, call("odd"), odd)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError, SystemExit])

@@ -15,12 +15,18 @@ from chatclient.memory import InMemoryChatMemoryRepository, MessageWindowChatMem
 from chatclient.testing import ScriptedModel, call
 from chatclient.tool import ToolContext, ToolMetadata
 from chatclient.tools import (
+    Decision,
     FunctionToolCallback,
+    NextTool,
     ToolApproval,
+    ToolCallback,
     ToolCallingManager,
     ToolExecution,
     ToolFailurePolicy,
+    ToolInvocation,
     ToolLimits,
+    ToolRequest,
+    ToolResult,
     tool,
     tool_callbacks,
 )
@@ -290,6 +296,80 @@ def test_a_compensation_takes_what_it_wants(ask: Ask) -> None:
     ask(client.prompt("x").tool_context(shop="s"))
 
     assert seen == ["cup", ("s", "buy", "tea")]
+
+
+class Oslo:
+    """Sends every flight to another city, as an approver or interceptor may."""
+
+    @staticmethod
+    async def at_once(invocation: ToolInvocation, call_next: NextTool) -> ToolResult:
+        if invocation.tool_call.name.startswith("book"):
+            invocation = invocation.with_arguments('{"city": "Oslo"}')
+        return await call_next(invocation)
+
+    later = ToolApproval(needed=lambda invocation: invocation.tool_call.name.startswith("book"))
+    decision = Decision(approved=True, arguments='{"city": "Oslo"}')
+
+
+def test_what_was_run_is_undone_not_what_was_asked_for(ask: Ask) -> None:
+    """Arguments that were changed on the way to the tool are those that are taken back."""
+    trip = Trip()
+    model = ScriptedModel(FLIGHT, [HOTEL, DEAR], "sorry")
+    result = ask(client_of(model, trip, interceptors=[Oslo.at_once]).prompt("x"))
+
+    assert trip.log[2:] == ['no hotel: {"city": "Oslo"}, booked', "no flight to Oslo"]
+    assert result.executions[0].arguments == '{"city": "Oslo"}'
+    assert result.executions[0].tool_call == FLIGHT
+    assert result.executions[2].arguments == DEAR.arguments
+
+
+def test_what_an_approver_changed_is_undone(ask: Ask) -> None:
+    """Also when the turn waited in between, again for another call, and was stored each time."""
+    trip = Trip()
+    model = ScriptedModel(FLIGHT, HOTEL, DEAR, "sorry")
+    client = client_of(model, trip, interceptors=[Oslo.later])
+    first = client.prompt("x").call().pending_turn()
+    assert first is not None
+    second = client.resume(first.to_json(), {"f": Oslo.decision}).call().pending_turn()
+    assert second is not None
+    ask(client.resume(second.to_json(), {"h": Oslo.decision}))
+
+    assert trip.log[2:] == ['no hotel: {"city": "Oslo"}, booked', "no flight to Oslo"]
+
+
+def test_what_was_not_run_is_not_undone(ask: Ask) -> None:
+    """An interceptor that answers in the tool's place has done nothing that a tool could undo."""
+
+    async def answer(invocation: ToolInvocation, call_next: NextTool) -> ToolResult:
+        if invocation.tool_call.name == "book_flight":
+            return ToolResult("booked already")
+        return await call_next(invocation)
+
+    trip = Trip()
+    model = ScriptedModel(FLIGHT, HOTEL, DEAR, "sorry")
+    result = ask(client_of(model, trip, interceptors=[answer]).prompt("x"))
+
+    assert trip.log == ["hotel in Rome", 'no hotel: {"city": "Rome"}, booked']
+    assert result.executions[0].arguments is None
+
+
+def test_a_tool_that_is_offered_no_longer_is_undone(ask: Ask) -> None:
+    """A provider may have taken it back when a later call fails; what was done still counts."""
+
+    class Steps:
+        dynamic = True
+
+        def __init__(self, trip: Trip) -> None:
+            self.trip = trip
+
+        def tool_callbacks(self, request: ToolRequest) -> list[ToolCallback]:
+            booked = any(isinstance(m, ToolResponseMessage) for m in request.messages)
+            return tool_callbacks(self.trip.pay if booked else self.trip)
+
+    trip = Trip()
+    ask(client_of(ScriptedModel(FLIGHT, DEAR, "sorry"), Steps(trip)).prompt("x"))
+
+    assert trip.log == ["flight to Rome", "no flight to Rome"]
 
 
 def return_it(item: "Unknown") -> None:  # type: ignore[name-defined]  # noqa: F821

@@ -12,6 +12,7 @@ from servers import ChatServer, completion
 from test_tool_calling import client_of, results
 
 from chatclient import AssistantMessage, ChatClient, ChatOptions, Message, UserMessage
+from chatclient.errors import ToolUsageError
 from chatclient.messages import ToolCall
 from chatclient.providers.openai import OpenAIChatModel
 from chatclient.testing import Answer, ScriptedModel, call
@@ -281,7 +282,7 @@ def busy(x: int, context: ToolContext, memory: Annotated[str, ToolMemoryId]) -> 
 @tool
 def clumsy(context: ToolContext) -> str:
     """Fail on what is not there."""
-    return str(context["nothing"])
+    raise ValueError(str(context.get("nothing")))
 
 
 def test_nothing_of_the_context_is_sent(ask: Ask, chat_server: Start) -> None:
@@ -311,3 +312,21 @@ def test_nothing_of_the_context_is_sent(ask: Ask, chat_server: Start) -> None:
     assert not [secret for secret in SECRETS if secret in sent]
     assert not [name for name in ("context", "memory", "idempotency") if name in sent.lower()]
     assert not [secret for secret in SECRETS if secret in str(nested.prompts[0].messages)]
+
+
+def test_a_value_that_was_not_passed_is_the_applications_to_mend(ask: Ask) -> None:
+    """Asked for as in any mapping, the error says how to pass it; no model is told."""
+
+    @tool
+    def orders(context: ToolContext) -> str:
+        assert context.get("tenant", "nobody") == "nobody"
+        assert "tenant" not in context
+        return str(context["tenant"])
+
+    model = ScriptedModel(call("orders"), "never")
+    with pytest.raises(KeyError) as caught:
+        ask(ChatClient.builder(model).default_tools(orders).build().prompt("x"))
+
+    assert isinstance(caught.value, ToolUsageError)
+    told = "the tool context has no 'tenant'; pass it with .tool_context({'tenant': ...})"
+    assert str(caught.value) == told

@@ -171,3 +171,15 @@ def test_nothing_raises(doc: str) -> None:
     parsed = parse_docstring(doc)
 
     assert all("\n" not in text for text in parsed.parameters.values())
+
+
+@pytest.mark.parametrize(
+    "item",
+    ["- city: The city.", "* `city` (str): The city.", "`city`: The city.", "+ ``city``: The city.",
+     "city (Annotated[str, Field(min_length=(1))], optional): The city."],
+)  # fmt: skip
+def test_items_may_be_written_as_lists_and_code(item: str) -> None:
+    """Markdown is at home in many docstrings."""
+    doc = f"Find.\n\nArgs:\n    {item}\n    - days: How many.\n"
+
+    assert parse_docstring(doc) == Docstring("Find.", {"city": "The city.", "days": "How many."})

@@ -14,6 +14,7 @@ from chatclient.errors import DuplicateToolError
 from chatclient.memory import InMemoryChatMemoryRepository, MessageWindowChatMemory
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import (
+    FunctionToolCallback,
     ToolApproval,
     ToolCallback,
     ToolCallingManager,
@@ -213,7 +214,9 @@ def test_names_are_checked_in_every_round(ask: Ask) -> None:
         dynamic = True
 
         def tool_callbacks(self, request: ToolRequest) -> list[ToolCallback]:
-            return tool_callbacks(balance) if len(request.messages) > 1 else []
+            return [twin] if len(request.messages) > 1 else []
+
+    twin = FunctionToolCallback(log_in, name="balance")
 
     model = ScriptedModel(call("balance"), "never")
 

@@ -13,6 +13,7 @@ from chatclient.errors import (
     ToolDeniedError,
     ToolError,
     ToolExecutionError,
+    ToolResultError,
     ToolTimeoutError,
     UnknownToolError,
 )
@@ -87,6 +88,32 @@ def failing(model: ScriptedModel, policy: Callable[[ToolFailure], str | ToolResu
     tools = (add, query, slow, forbidden)
     settings = {"exception_processor": policy, "interceptors": [guard]}
     return client_of(model, *tools, **settings).prompt("x")
+
+
+def test_what_a_tool_waits_for_may_be_cancelled(ask: Ask) -> None:
+    """That is a failure of the tool; nobody has cancelled the request."""
+
+    @tool
+    async def fetch() -> None:
+        shared = asyncio.ensure_future(asyncio.sleep(5))
+        await asyncio.sleep(0)
+        shared.cancel()
+        await shared
+
+    async def look_on(invocation: ToolInvocation, call_next: NextTool) -> ToolResult:
+        try:
+            return await call_next(invocation)
+        except Exception as error:
+            seen.append(error)
+            raise
+
+    seen: list[Exception] = []
+    model = ScriptedModel(call("fetch"), "done")
+    result = ask(client_of(model, fetch, interceptors=[look_on]).prompt("x"))
+
+    assert results(model.prompts[1]) == ["something that the tool waited for was cancelled"]
+    assert isinstance(seen[0].__cause__, asyncio.CancelledError)
+    assert result.executions[0].response.metadata["failure"] == "exception"
 
 
 @each_kind
@@ -358,3 +385,42 @@ def test_a_failure_never_ends_the_turn_as_a_direct_answer(ask: Ask) -> None:
 
     assert ask(client_of(model, *tools).prompt("x")).text == "done"
     assert results(model.prompts[1]) == ["no connection", "for the user"]
+
+
+def test_the_message_of_a_key_error_says_what_it_is(ask: Ask) -> None:
+    """By itself it is only the key."""
+
+    @tool
+    def look_up() -> None:
+        raise KeyError("city")
+
+    model = ScriptedModel(call("look_up"), "done")
+    ask(client_of(model, look_up).prompt("x"))
+
+    assert results(model.prompts[1]) == ["KeyError: 'city'"]
+
+
+def test_a_processor_may_be_asynchronous(ask: Ask) -> None:
+    """It knows the context of the call."""
+
+    async def process(failure: ToolFailure) -> str:
+        await asyncio.sleep(0)
+        return f"{failure.kind} of {failure.context['tenant']}"
+
+    model = ScriptedModel(call("query"), "done")
+    request = client_of(model, query, exception_processor=process).prompt("x")
+    ask(request.tool_context(tenant="acme"))
+
+    assert results(model.prompts[1]) == ["exception of acme"]
+
+
+@pytest.mark.parametrize("nonsense", [None, {"a": 1}])
+def test_a_processor_that_says_nothing_is_named(ask: Ask, nonsense: Any) -> None:
+    """What it returned is nothing that a model could be told."""
+
+    def process(failure: ToolFailure) -> Any:
+        return nonsense
+
+    model = ScriptedModel(call("query"), "never")
+    with pytest.raises(ToolResultError, match=r"processor .*process returned .*, not a text or a"):
+        ask(client_of(model, query, exception_processor=process).prompt("x"))

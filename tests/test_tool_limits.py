@@ -21,7 +21,7 @@ from chatclient import (
     UserMessage,
 )
 from chatclient.errors import DeadlineExceededError, ToolError, ToolLoopError, UsageError
-from chatclient.messages import ToolCall
+from chatclient.messages import Media, ToolCall
 from chatclient.response import Generation
 from chatclient.runtime import BLOCKING
 from chatclient.testing import Answer, ScriptedModel, call
@@ -429,6 +429,35 @@ def test_results_that_change_are_progress(ask: Ask) -> None:
 
     assert ask(client_of(model, poll).prompt("x")).text == "done"
     assert next(ticks) == 12
+
+
+@pytest.mark.parametrize("seen", [b"\x89PNG%d", "https://example.org/%d.png"])
+def test_pictures_that_change_are_progress(ask: Ask, seen: bytes | str) -> None:
+    """A screenshot has no text that could differ."""
+    taken = itertools.count()
+
+    @tool(effect="read")
+    def screenshot() -> Media:
+        """Take a screenshot."""
+        return Media("image/png", seen % next(taken))
+
+    model = ScriptedModel(*[call("screenshot") for _ in range(7)], "done")
+
+    assert ask(client_of(model, screenshot).prompt("x")).text == "done"
+    assert next(taken) == 7
+
+
+def test_the_same_picture_is_no_progress(ask: Ask) -> None:
+    """What does not change may as well be remembered."""
+
+    @tool(effect="read")
+    def screenshot() -> Media:
+        """Take a screenshot."""
+        return Media("image/png", b"\x89PNG")
+
+    model = ScriptedModel(lambda prompt: call("screenshot"))
+
+    assert ask(client_of(model, screenshot).prompt("x")).text.startswith("No progress")
 
 
 def test_other_arguments_are_progress(ask: Ask) -> None:

@@ -27,6 +27,7 @@ from chatclient.errors import DuplicateToolError, UsageError
 from chatclient.response import Generation
 from chatclient.testing import Answer, ScriptedModel, call
 from chatclient.tools import (
+    FunctionToolCallback,
     StaticToolCallbackResolver,
     ToolApproval,
     ToolCallback,
@@ -115,7 +116,8 @@ def test_duplicates_between_options_and_names_are_refused(ask: Ask) -> None:
     """The model's own tools and names in the options are checked together."""
     options = ChatOptions(tool_callbacks=tuple(tool_callbacks(add)))
     model = ScriptedModel("never", options=options)
-    builder = ChatClient.builder(model).tool_callback_resolver(StaticToolCallbackResolver(add))
+    twin = StaticToolCallbackResolver(FunctionToolCallback(print, name="add", input_schema={}))
+    builder = ChatClient.builder(model).tool_callback_resolver(twin)
     request = builder.build().prompt("x").options(tool_names=["add"])
 
     with pytest.raises(DuplicateToolError, match="add"):
@@ -183,6 +185,21 @@ def test_an_eligible_response_has_to_have_calls(ask: Ask) -> None:
 
     with pytest.raises(UsageError, match="asks for no tool"):
         ask(builder.default_tools(add).build().prompt("x"))
+
+
+def test_an_eligibility_checker_may_be_asynchronous(ask: Ask) -> None:
+    """Its answer counts, not that there is one."""
+
+    async def nothing(response: ChatResponse) -> bool:
+        await asyncio.sleep(0)
+        return False
+
+    model = ScriptedModel(ADD, "never")
+    builder = ChatClient.builder(model).default_advisors(ToolCallingAdvisor(eligibility=nothing))
+    result = ask(builder.default_tools(add).build().prompt("x"))
+
+    assert len(model.prompts) == 1
+    assert result.response.chat_response.has_tool_calls()
 
 
 def test_an_eligibility_checker_may_stop_after_some_rounds(ask: Ask) -> None:

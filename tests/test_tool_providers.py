@@ -209,3 +209,41 @@ def test_several_tools_of_a_name_are_refused_by_default(ask: Ask) -> None:
     with pytest.raises(DuplicateToolError, match="refund"):
         ask(client_of(model, refund, Fixed(other_refund)).prompt("x"))
     assert model.prompts == []
+
+
+def test_a_provider_knows_the_tools_beside_it(ask: Ask) -> None:
+    """Wherever it stands: it is asked after all that need not be asked; the order stays."""
+    first, second = ByRequest(), ByRequest()
+    model = ScriptedModel("hi")
+    ask(client_of(model, first, second).prompt("x").tools(first, add, second))
+
+    assert [c.definition.name for c in first.requests[0].callbacks] == ["add"]
+    known = [c.definition.name for c in second.requests[0].callbacks]
+    assert known == [*[c.definition.name for c in first.tool_callbacks(first.requests[0])], "add"]
+
+
+@pytest.mark.parametrize(("offer", "names"), [(None, []), ([add, refund], ["add", "refund"])])
+def test_a_provider_may_return_functions_or_nothing(ask: Ask, offer: Any, names: Any) -> None:
+    """Functions are tools here as everywhere."""
+
+    class Provider:
+        def tool_callbacks(self) -> Any:
+            return offer
+
+    model = ScriptedModel("hi")
+    ask(client_of(model, Provider()).prompt("x"))
+
+    assert offered(model.prompts[0]) == names
+    assert [c.definition.name for c in tool_callbacks(Provider())] == names
+
+
+@pytest.mark.parametrize("offer", [7, [7], ["add"]])
+def test_a_provider_that_returns_no_tools_is_named(ask: Ask, offer: Any) -> None:
+    """The error says what it returned, before anything is sent."""
+
+    class Provider:
+        def tool_callbacks(self) -> Any:
+            return offer
+
+    with pytest.raises(ToolDefinitionError, match=r"Provider.* has to return an iterable of tool"):
+        ask(client_of(ScriptedModel("never"), Provider()).prompt("x"))

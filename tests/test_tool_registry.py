@@ -1,5 +1,6 @@
 """Tools found by name: resolvers, and a registry of modules and packages."""
 
+import asyncio
 import sys
 import threading
 import types
@@ -13,7 +14,7 @@ from conftest import Ask
 from test_tool_calling import client_of, results
 
 from chatclient import ChatClient, ChatOptions, Prompt
-from chatclient.errors import DuplicateToolError, ToolDefinitionError
+from chatclient.errors import DuplicateToolError, ToolDefinitionError, ToolUsageError
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import (
     DelegatingToolCallbackResolver,
@@ -22,6 +23,7 @@ from chatclient.tools import (
     ToolCallbackResolver,
     ToolRegistry,
     tool,
+    tool_callbacks,
 )
 
 
@@ -199,17 +201,36 @@ def test_an_unknown_name_is_refused_before_anything_is_sent(ask: Ask) -> None:
     assert model.prompts == []
 
 
-def test_a_name_twice_is_a_duplicate(ask: Ask) -> None:
-    """By name or by itself, one tool is offered once."""
-    client = known_to(ScriptedModel("never"), StaticToolCallbackResolver(add))
+def other_add(a: int) -> int:
+    return a
+
+
+twin = tool(name="add")(other_add)
+
+
+def test_a_tool_twice_is_offered_once(ask: Ask) -> None:
+    """By name or by itself, it is the same one; another of the same name is a duplicate."""
+    model = ScriptedModel("hi")
+    client = known_to(model, StaticToolCallbackResolver(add))
+    ask(client.prompt("x").tools("add", add, "add"))
+
+    assert offered(model.prompts[0]) == ["add"]
     with pytest.raises(DuplicateToolError):
-        ask(client.prompt("x").tools("add", add))
+        ask(client.prompt("x").tools("add", twin))
 
 
 def test_a_static_resolver_refuses_duplicates() -> None:
     """What it is given has to be clear."""
     with pytest.raises(DuplicateToolError):
-        StaticToolCallbackResolver(add, [add])
+        StaticToolCallbackResolver(add, [twin])
+
+
+def test_a_program_is_not_run_to_look_for_tools(package: types.ModuleType) -> None:
+    """`__main__` of a package is what `python -m` runs."""
+    path = Path(next(iter(package.__path__)), "__main__.py")
+    path.write_text("raise SystemExit('run')\n")
+
+    assert names(ToolRegistry(package)) == ["about", "convert", "forecast"]
 
 
 def test_resolvers_are_asked_in_turn(ask: Ask) -> None:
@@ -233,6 +254,41 @@ def test_resolvers_are_asked_in_turn(ask: Ask) -> None:
     assert results(model.prompts[1]) == ["3", "Hello Ann"]
     assert asked == ["greet"]
     assert resolver.resolve("nobody") is None
+
+
+class Remote:
+    """Knows its tools from elsewhere."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    async def resolve(self, name: str, /) -> Any:
+        await asyncio.sleep(0)
+        return self.answer if name == "greet" else None
+
+
+@pytest.mark.parametrize("first", [Remote(None), StaticToolCallbackResolver(add)])
+def test_a_resolver_may_be_asynchronous(ask: Ask, first: ToolCallbackResolver) -> None:
+    """It is awaited wherever names are resolved: by the client, and while a turn runs."""
+    (greeting,) = tool_callbacks(greet)
+    resolver = DelegatingToolCallbackResolver([first, Remote(greeting), Remote(None)])
+    model = ScriptedModel(call("greet", '{"name": "Ada"}'), "hello")
+    ask(known_to(model, resolver).prompt("x").tools("greet"))
+    lone = ScriptedModel([call("greet", '{"name": "Bo"}'), call("nobody")], "hello")
+    ask(client_of(lone, resolver=resolver).prompt("x"))
+
+    assert results(model.prompts[1]) == ["Hello Ada"]
+    assert results(lone.prompts[1]) == [
+        "Hello Bo", "There is no tool 'nobody'; no tools are available",
+    ]  # fmt: skip
+
+
+def test_a_resolver_that_returns_no_tool_is_named(ask: Ask) -> None:
+    """What it returned is nothing that a model could mend."""
+    with pytest.raises(ToolUsageError, match=r"Remote.* returned 7 for 'greet'; it has to return"):
+        ask(known_to(ScriptedModel("hi"), Remote(7)).prompt("x").tools("greet"))
+    with pytest.raises(ToolUsageError, match=r"Remote.* returned 7 for 'greet'; it has to return"):
+        ask(client_of(ScriptedModel(call("greet")), resolver=Remote(7)).prompt("x"))
 
 
 def test_only_a_client_finds_tools_by_name() -> None:

@@ -49,6 +49,36 @@ def test_damage_that_can_mean_only_one_thing(text: str, meant: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    ("schema", "value", "meant"),
+    [
+        ({"properties": {"a": True}}, {"a": [1]}, {"a": [1]}),
+        ({"properties": {"a": True}}, {"a": None}, {"a": None}),
+        ({"properties": {"a": False}}, {"a": None}, {}),
+        (
+            {"properties": {"a": {"prefixItems": [True, {"type": "integer"}]}}},
+            *[{"a": ["x", 2]}] * 2,
+        ),
+        ({"properties": {"a": {"anyOf": [True, {"type": "string"}]}}}, *[{"a": "[1]"}] * 2),
+        ({"anyOf": [{"properties": {"a": False}, "additionalProperties": False}]}, *[{"a": 1}] * 2),
+        ({"properties": {"a": {"anyOf": []}}}, {"a": "x"}, {"a": "x"}),
+    ],
+)
+def test_anything_or_nothing_may_fit_a_place(schema: Any, value: Any, meant: Any) -> None:
+    """JSON Schema writes true and false for that."""
+    assert repair_value(value, {"type": "object", **schema}) == meant
+
+
+def test_a_schema_may_refer_to_itself() -> None:
+    """What leads back to where it came from admits nothing more."""
+    itself = {"$ref": "#/$defs/A"}
+    definitions = {"A": {"anyOf": [itself, {"type": "array"}]}}
+
+    assert repair_value({"a": "[1]"}, {"properties": {"a": itself}, "$defs": definitions}) == {
+        "a": [1]
+    }
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "",

@@ -323,9 +323,40 @@ def test_duplicates_in_a_request_are_refused_before_anything_is_sent(ask: Ask) -
     """Tools of the request and defaults kept beside them are looked at together."""
     model = ScriptedModel("never")
     client = client_of(model, add)
+    twin = FunctionToolCallback(other_add, name="add")
     with pytest.raises(DuplicateToolError):
-        ask(client.prompt("x").tools(add, keep_defaults=True))
+        ask(client.prompt("x").tools(twin, keep_defaults=True))
     assert model.prompts == []
+
+
+def test_the_very_same_tool_is_no_duplicate(ask: Ask) -> None:
+    """A default may be given again, as a function, a callback or a method; it is offered once."""
+    base = Base()
+    (callback,) = tool_callbacks(add)
+    model = ScriptedModel("hi")
+    client = client_of(model, add, base)
+    ask(client.prompt("x").tools(callback, add, base.search, base, keep_defaults=True))
+
+    assert list(offered(model.prompts[0])) == ["add", *names(base)]
+    with pytest.raises(DuplicateToolError):
+        tool_callbacks(callback, FunctionToolCallback(add, description="Something else."))
+
+
+def test_another_name_for_a_tool_is_no_other_tool() -> None:
+    """In a module and in a class."""
+
+    class Shop:
+        @tool
+        def stock(self) -> None: ...
+
+        inventory = stock
+
+    module = module_of(
+        "from chatclient.tools import tool\n@tool\ndef stock() -> None: ...\ninventory = stock\n"
+    )
+
+    assert names(Shop()) == ["stock"]
+    assert names(module) == ["stock"]
 
 
 # --- what cannot be a tool ---
@@ -393,6 +424,66 @@ def test_a_module_without_tools_is_refused() -> None:
     """The error names the module."""
     with pytest.raises(ToolDefinitionError, match="module bare has no function with @tool"):
         tool_callbacks(module_of("def helper(): ...", "bare"))
+
+
+@tool
+@functools.cache
+def cached_add(a: int, b: int) -> int:
+    """Add two numbers, once."""
+    return a + b
+
+
+class Proxy:
+    """Does not like to be asked, as the proxies of some web frameworks."""
+
+    @property
+    def __dict__(self) -> dict[str, Any]:  # type: ignore[override]
+        raise RuntimeError("outside of a request")
+
+    def __call__(self) -> None: ...
+
+
+def test_what_decorators_make_of_tools_are_tools(ask: Ask) -> None:
+    """A module's tools need not be plain functions."""
+    module = module_of(
+        "import functools\n"
+        "from chatclient.tools import tool\n"
+        "from test_tool_sources import add, cached_add, Doubler, Proxy\n"
+        "@tool\n@functools.cache\ndef above() -> str:\n    return 'above'\n"
+        "@functools.cache\n@tool\ndef below() -> str:\n    return 'below'\n"
+        "double = tool(name='double')(Doubler())\n"
+        "current = Proxy()\n"
+    )
+
+    assert names(module) == ["above", "below", "double"]
+    assert use(ask, module, call("above"), call("double", '{"n": 2}')) == ["above", "4"]
+
+
+def test_partial_methods_go_by_their_own_names() -> None:
+    """Several may be made of one method."""
+    mark: Any = tool
+
+    class Shop:
+        @tool
+        def stock(self, article: str, where: str = "") -> str:
+            return article + where
+
+        in_rome = mark(functools.partialmethod(stock, where="Rome"))
+        in_oslo = mark(name="oslo")(functools.partialmethod(stock, where="Oslo"))
+
+    assert names(Shop()) == ["stock", "in_rome", "oslo"]
+
+
+def test_a_function_may_be_bound_and_unbound() -> None:
+    """Whichever is asked for first: bound, its first parameter is given."""
+
+    def fetch(client: str, url: str) -> str:
+        return f"{client} {url}"
+
+    bound = types.MethodType(fetch, "me")
+    for source in (fetch, bound, fetch):
+        schema = tool_callbacks(source)[0].definition.input_schema
+        assert list(schema["properties"]) == (["url"] if source is bound else ["client", "url"])
 
 
 # --- callables of every kind ---

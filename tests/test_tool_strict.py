@@ -124,6 +124,9 @@ def test_open_types_have_no_strict_form(annotation: Any) -> None:
         {"type": "object", "properties": {"a": {"allOf": [{"type": "string"}]}}},
         {"type": "object", "properties": {"a": {"type": "array"}}},
         {"type": "object", "properties": {"a": {"type": "object", "patternProperties": {}}}},
+        {"type": "object", "properties": {"a": True}},
+        {"type": "object", "properties": {"a": {"anyOf": [False, {"type": "string"}]}}},
+        {"type": "object", "properties": {"a": {"type": "array", "items": True}}},
     ],
     ids=str,
 )

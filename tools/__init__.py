@@ -12,7 +12,7 @@ from chatclient.tool import (
 from chatclient.tools.approval import ApprovalRequired, Decision, PendingTurn, ToolApproval
 from chatclient.tools.augmentation import AugmentedArguments, AugmentedToolCallback, augment
 from chatclient.tools.callback import FunctionToolCallback
-from chatclient.tools.data import DataToolCallback
+from chatclient.tools.data import DataToolCallback, ExternalTool
 from chatclient.tools.decorator import tool
 from chatclient.tools.execution import ToolExecution, ToolExecutionResult
 from chatclient.tools.failure import (
@@ -39,6 +39,7 @@ __all__ = [
     "DataToolCallback",
     "Decision",
     "DelegatingToolCallbackResolver",
+    "ExternalTool",
     "FunctionToolCallback",
     "NextTool",
     "PendingTurn",

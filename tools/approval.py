@@ -1,12 +1,12 @@
 """Tool calls that somebody has to approve: at once, or later and elsewhere."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from chatclient.checks import check_word
-from chatclient.errors import ToolDeniedError, UsageError
+from chatclient.errors import ToolDeniedError, ToolUsageError, UsageError
 from chatclient.messages import (
     AssistantMessage,
     Message,
@@ -16,6 +16,7 @@ from chatclient.messages import (
 )
 from chatclient.serialization import message_from_dict, message_to_dict
 from chatclient.tool import ToolResult
+from chatclient.tools.awaiting import awaited
 from chatclient.tools.invocation import NextTool, ToolInvocation
 from chatclient.values import EMPTY, frozen, own
 
@@ -28,11 +29,26 @@ class Decision:
         approved: Whether it may be run.
         message: Why not, for the model.
         arguments: Other arguments to run it with, a JSON object, or None to leave them.
+        result: What came of it, done by somebody else; the tool is not run then. See `answered`.
     """
 
     approved: bool
     message: str = "The user did not allow this call."
     arguments: str | None = None
+    result: ToolResult | None = None
+
+    @classmethod
+    def answered(cls, result: ToolResult | str) -> "Decision":
+        """Return the decision that the tool is not run: the call has its *result* from elsewhere.
+
+        Raises:
+            UsageError: *result* is neither a text nor a `ToolResult`.
+        """
+        given: object = ToolResult(result) if isinstance(result, str) else result
+        if not isinstance(given, ToolResult):
+            msg = f"the answer to a tool call is a text or a ToolResult, not {result!r}"
+            raise UsageError(msg)
+        return cls(approved=True, result=given)
 
 
 APPROVE = Decision(approved=True)
@@ -64,13 +80,13 @@ def decision_of(decision: object) -> Decision:
     """Return *decision*, which may be a bool, as a `Decision`.
 
     Raises:
-        UsageError: It is neither.
+        ToolUsageError: It is neither; no model could mend that.
     """
     if isinstance(decision, bool):
         return APPROVE if decision else DENY
     if not isinstance(decision, Decision):
         msg = f"an approval is a bool or a Decision, not {decision!r}"
-        raise UsageError(msg)
+        raise ToolUsageError(msg)
     return decision
 
 
@@ -83,13 +99,14 @@ class ToolApproval:
     """An interceptor that has tool calls approved.
 
     Attributes:
-        needed: Which calls need approval; default: those of tools that write.
+        needed: Which calls need approval, plain or asynchronous; default: those of tools that
+            write.
         ask: Decides at once: a function, plain or asynchronous, from the invocation to a
             `Decision` or a bool. Without it the turn is suspended: its response carries a
             `PendingTurn`, which `client.resume` continues.
     """
 
-    needed: Callable[[ToolInvocation], bool] = _writes
+    needed: Callable[[ToolInvocation], bool | Awaitable[bool]] = _writes
     ask: Callable[[ToolInvocation], Any] | None = None
 
     async def __call__(self, invocation: ToolInvocation, call_next: NextTool, /) -> ToolResult:
@@ -99,11 +116,13 @@ class ToolApproval:
             ToolDeniedError: It is not.
             ApprovalRequired: Nobody has decided yet.
         """
-        if not self.needed(invocation):
+        if not await awaited(invocation.context.runtime, self.needed(invocation)):
             return await call_next(invocation)
         decision = await self._decision(invocation)
         if not decision.approved:
             raise ToolDeniedError(decision.message, tool_name=invocation.tool_call.name)
+        if decision.result is not None:
+            return decision.result
         if decision.arguments is not None:
             invocation = invocation.with_arguments(decision.arguments)
         return await call_next(invocation)
@@ -136,6 +155,7 @@ class PendingTurn:
             results and numbers.
         seconds: How long the turn has taken so far.
         notes: What advisors outside the loop want to find again when the turn goes on; JSON.
+        breach: The limit that was reached in this round, in words, or None.
     """
 
     messages: tuple[Message, ...]
@@ -150,6 +170,7 @@ class PendingTurn:
     repeats: tuple[tuple[str, str, str, int], ...] = ()
     seconds: float = field(default=0.0, compare=False)
     notes: Mapping[str, Any] = EMPTY
+    breach: str | None = None
 
     def __post_init__(self) -> None:
         own(self, "calls", "agents", "notes")
@@ -182,7 +203,10 @@ class PendingTurn:
         """
         try:
             return _from_dict(json.loads(text))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except KeyError as error:
+            msg = f"no pending turn: it has no {error}; give what PendingTurn.to_json() returned"
+            raise UsageError(msg) from error
+        except (ValueError, TypeError, AttributeError) as error:
             msg = f"no pending turn: {error!r}"
             raise UsageError(msg) from error
 
@@ -202,6 +226,7 @@ def _to_dict(turn: PendingTurn) -> dict[str, Any]:
         "repeats": turn.repeats,
         "seconds": turn.seconds,
         "notes": dict(turn.notes),
+        "breach": turn.breach,
     }
 
 
@@ -224,6 +249,7 @@ def _from_dict(data: Mapping[str, Any]) -> PendingTurn:
         tuple((name, given, result, n) for name, given, result, n in data["repeats"]),
         data["seconds"],
         frozen(data["notes"]),
+        data.get("breach"),
     )
 
 
@@ -237,12 +263,22 @@ def decisions_for(turn: PendingTurn, decisions: Decisions) -> dict[str, Decision
 
     Raises:
         UsageError: A call is left undecided, or an id is that of no pending call; or a single word
-            is none that is known.
+            is none that is known; or this is neither a turn nor decisions.
     """
-    ids = list(turn.to_decide())
+    given: object = turn
+    if not isinstance(given, PendingTurn):
+        msg = f"what goes on is a PendingTurn or its JSON, not {turn!r}"
+        raise UsageError(msg)
+    ids, given = list(turn.to_decide()), decisions
     if isinstance(decisions, str):
         check_word("a decision about all calls", decisions, ForAll)
         return dict.fromkeys(ids, APPROVE if decisions == "approve" else DENY)
+    if not isinstance(given, Mapping):
+        msg = (
+            f"decisions are a mapping of the ids {ids} to bools or Decisions, or one of 'approve'"
+            f" and 'deny' for all of them, not {decisions!r}"
+        )
+        raise UsageError(msg)
     unknown, missing = set(decisions) - set(ids), set(ids) - set(decisions)
     if unknown or missing:
         left, strange = sorted(missing), sorted(unknown)

@@ -1,7 +1,7 @@
 """Tools that take more from the model than they are told: the rest goes to the application."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, Generic, TypeVar
 
@@ -9,9 +9,10 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from chatclient.errors import ToolArgumentError, ToolDefinitionError
 from chatclient.json import dumps, loads
+from chatclient.schemas import strict_form
 from chatclient.tool import ToolCallback, ToolContext, ToolDefinition, ToolMetadata, ToolResult
 from chatclient.tools.generation import schema_of
-from chatclient.tools.repair import repair_json
+from chatclient.tools.repair import repair_json, repair_value
 from chatclient.tools.sources import ToolSource, tool_callbacks
 from chatclient.values import deep_frozen
 
@@ -50,7 +51,8 @@ class AugmentedToolCallback(Generic[M]):
         keep: Whether the tool gets them as well.
 
     Raises:
-        ToolDefinitionError: The model has no fields, or the tool has an argument of that name.
+        ToolDefinitionError: The model has no fields, or the tool has an argument of that name, or
+            is strict and no provider can enforce the model's fields.
     """
 
     def __init__(
@@ -65,7 +67,8 @@ class AugmentedToolCallback(Generic[M]):
         self._model = arguments
         self._consumer = consumer
         self._keep = keep
-        self.definition = _augmented(delegate.definition, arguments)
+        self._schema = schema_of(TypeAdapter(arguments))
+        self.definition = _augmented(delegate.definition, arguments, self._schema)
         own = delegate.definition.input_schema.get("properties", {})
         self._names = frozenset(self.definition.input_schema["properties"]) - frozenset(own)
 
@@ -88,7 +91,7 @@ class AugmentedToolCallback(Generic[M]):
     def _extra(self, given: Mapping[str, Any]) -> M:
         values = {key: value for key, value in given.items() if key in self._names}
         try:
-            return self._model.model_validate(values)
+            return self._model.model_validate(repair_value(values, self._schema))
         except ValidationError as error:
             details = [
                 f"{'.'.join(map(str, item['loc']))}: {item['msg']}"
@@ -116,9 +119,11 @@ def _object(arguments: str, name: str) -> dict[str, Any]:
     return value
 
 
-def _augmented(definition: ToolDefinition, arguments: type[BaseModel]) -> ToolDefinition:
+def _augmented(
+    definition: ToolDefinition, arguments: type[BaseModel], added: dict[str, Any]
+) -> ToolDefinition:
     schema = dict(definition.input_schema)
-    more = _renamed(schema_of(TypeAdapter(arguments)), schema.get("$defs", {}))
+    more = _renamed(added, schema.get("$defs", {}))
     extra: dict[str, Any] = more.get("properties", {})
     own: Mapping[str, Any] = schema.get("properties", {})
     if not extra:
@@ -131,9 +136,11 @@ def _augmented(definition: ToolDefinition, arguments: type[BaseModel]) -> ToolDe
     schema["required"] = [*schema.get("required", ()), *more.get("required", ())]
     if definitions := {**schema.get("$defs", {}), **more.get("$defs", {})}:
         schema["$defs"] = definitions
-    return ToolDefinition(
-        definition.name, definition.description, deep_frozen(schema), definition.strict
-    )
+    complete = strict_form(schema) if definition.strict else schema
+    if complete is None:
+        msg = f"{arguments.__name__} has fields that no provider can enforce for a strict tool"
+        raise ToolDefinitionError(msg)
+    return replace(definition, input_schema=deep_frozen(complete))
 
 
 def _renamed(schema: dict[str, Any], taken: Mapping[str, Any]) -> dict[str, Any]:

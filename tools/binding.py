@@ -163,9 +163,12 @@ def _steps(location: tuple[int | str, ...], given: Any) -> Iterator[str]:
         if isinstance(given, dict) and (step in given or at == len(location) - 1):
             given = given.get(step)
             yield f".{step}"
-        elif isinstance(given, list) and isinstance(step, int) and step < len(given):
-            given = given[step]
-            yield f"[{step}]"
+        elif isinstance(given, list) and isinstance(step, int):
+            if step < len(given):
+                given = given[step]
+                yield f"[{step}]"
+            elif at == len(location) - 1:  # what a tuple lacks
+                yield f"[{step}]"
 
 
 def _shown(value: Any) -> str:

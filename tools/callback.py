@@ -8,9 +8,10 @@ from weakref import WeakKeyDictionary
 
 from chatclient.errors import ToolDefinitionError, ToolResultError
 from chatclient.runtime import drive
+from chatclient.threads import is_async
 from chatclient.tool import ToolContext, ToolDefinition, ToolMetadata, ToolResult
 from chatclient.tools.compensation import check_compensation
-from chatclient.tools.conversion import ResultConverter, to_tool_result
+from chatclient.tools.conversion import ResultConverter, called, to_tool_result
 from chatclient.tools.decorator import ToolMark, mark_of
 from chatclient.tools.schema import (
     ToolSignature,
@@ -27,9 +28,10 @@ _NO_MARK = ToolMark()
 
 # Signature and schema of a function, computed once however often it is offered. Weak, so that
 # functions made on the fly can go.
-_signatures: "WeakKeyDictionary[Callable[..., Any], tuple[str, ToolSignature]]" = (
+_signatures: "WeakKeyDictionary[Callable[..., Any], tuple[_Key, ToolSignature]]" = (
     WeakKeyDictionary()
 )
+_Key = tuple[str, bool]  # the tool's name, and whether the function is a method of something
 
 
 class FunctionToolCallback:
@@ -69,10 +71,12 @@ class FunctionToolCallback:
         check_tool_name(name)
         self._signature = signature = _signature(function, name, input_type, input_schema)
         self.function = function
+        self._is_async = is_async(function)
+        self._origin = f"tool {name!r}"
         self.metadata = metadata or mark.metadata
         if self.metadata.compensation is not None:
             check_compensation(name, signature.parameters, self.metadata.compensation)
-        self._convert = result_converter or mark.result_converter
+        self.result_converter = result_converter or mark.result_converter
         strict = mark.strict if strict is None else strict
         self.definition = ToolDefinition(
             name,
@@ -84,10 +88,16 @@ class FunctionToolCallback:
     async def invoke(self, arguments: str, context: ToolContext) -> ToolResult:
         """Run the tool; see `ToolCallback.invoke`."""
         call = self._signature.prepare(self.function, arguments, context)
+        if not self._is_async:
+            call = functools.partial(called, call)
         value = await context.runtime.invoke(call, timeout=context.timeout)
-        if self._convert is None:
-            return to_tool_result(value, returns_nothing=self._signature.returns_nothing)
-        converted: object = self._convert(value)
+        if self.result_converter is None:
+            return to_tool_result(
+                value,
+                returns_nothing=self._signature.returns_nothing,
+                origin=self._origin,
+            )
+        converted: object = self.result_converter(value)
         if isinstance(converted, ToolResult):
             return converted
         if isinstance(converted, str):
@@ -98,6 +108,18 @@ class FunctionToolCallback:
     def call(self, arguments: str = "{}", tool_context: Mapping[str, Any] = EMPTY) -> str:
         """Run the tool outside of any conversation and return what the model would see."""
         return drive(self.invoke(arguments, ToolContext(tool_context))).text
+
+    def is_same(self, other: object) -> bool:
+        """Return whether *other* is the same tool: made of the same callable, in the same way."""
+        if not isinstance(other, FunctionToolCallback):
+            return False
+        method = inspect.ismethod(self.function) and self.function == other.function
+        return (
+            (method or self.function is other.function)
+            and self.definition == other.definition
+            and self.metadata == other.metadata
+            and self.result_converter is other.result_converter
+        )
 
     def __repr__(self) -> str:
         return f"FunctionToolCallback({self.definition.name!r})"
@@ -137,7 +159,8 @@ def _signature(
     owner = getattr(function, "__func__", function)
     if not inspect.isfunction(owner):
         return signature_of(function, name=name)
+    key = (name, owner is not function)
     known = _signatures.get(owner)
-    if known is None or known[0] != name:
-        known = _signatures[owner] = (name, signature_of(function, name=name))
+    if known is None or known[0] != key:
+        known = _signatures[owner] = (key, signature_of(function, name=name))
     return known[1]

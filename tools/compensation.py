@@ -6,7 +6,7 @@ last one first. What the model was told about them is rewritten, so that it know
 """
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, get_type_hints
 
@@ -22,7 +22,7 @@ from chatclient.messages import (
     UserMessage,
 )
 from chatclient.runtime import Runtime
-from chatclient.tool import FAILURE, ToolContext, ToolMetadata
+from chatclient.tool import FAILURE, RAN_WITH, ToolContext, ToolMetadata
 from chatclient.tools.execution import ToolExecution, ToolTurn
 from chatclient.tools.repair import repair_json
 from chatclient.tools.schema import signature_of
@@ -30,6 +30,9 @@ from chatclient.tools.schema import signature_of
 log = get_logger(__name__)
 
 _FAILURES = frozenset({"exception", "timeout"})  # of a tool; the model's own slips undo nothing
+
+CompensationOf = Callable[[ToolCall], Awaitable[Callable[..., Any] | str | None]]
+"""Knows how a call that was run is undone."""
 
 Undone = Mapping[int, ToolExecution]
 """Calls that were undone, by the identity of the call, each with what the model is told now."""
@@ -63,7 +66,7 @@ def executed_in(messages: Sequence[Message]) -> list[ToolExecution]:
 async def undo(
     executions: Iterable[ToolExecution],
     cause: str,
-    metadata_of: Callable[[str], ToolMetadata],
+    compensation_of: CompensationOf,
     turn: ToolTurn,
     runtime: Runtime,
 ) -> None:
@@ -74,16 +77,17 @@ async def undo(
     Args:
         executions: In the order in which they were made.
         cause: Why, for the model.
-        metadata_of: Knows how tools are to be run, by name.
+        compensation_of: Knows how a call is undone.
         turn: What they belong to.
         runtime: How the request runs.
     """
     wanted = [
         (execution, compensation)
         for execution in executions
-        if callable(compensation := metadata_of(execution.tool_call.name).compensation)
-        and not execution.is_error
+        if not execution.is_error
+        and execution.arguments is not None
         and id(execution.tool_call) not in turn.undone
+        and callable(compensation := await compensation_of(execution.tool_call))
     ]
     if wanted:
         await runtime.shielded(_undo(wanted[::-1], cause, turn, runtime))
@@ -101,14 +105,23 @@ async def _undo(
             turn.context, runtime=runtime, tool_call_id=call.id, tool_name=call.name
         )
         try:
-            await _compensate(compensation, execution, context)
+            await _compensate(compensation, _as_run(execution), context)
         except Exception as error:  # noqa: BLE001 - the others are to be undone all the same
             log.warning("tool call not undone", tool=call.name, id=call.id, error=repr(error))
             continue
         log.info("tool call undone", tool=call.name, id=call.id)
         told = f"'{call.name}' was run, and then undone because {cause}."
-        response = ToolResponse(call.id, call.name, told, is_error=True)
+        kept = {k: v for k, v in execution.metadata.items() if k == RAN_WITH}
+        response = ToolResponse(call.id, call.name, told, is_error=True, metadata=kept)
         turn.undone[id(call)] = replace(execution, response=response)
+
+
+def _as_run(execution: ToolExecution) -> ToolExecution:
+    """Return *execution* with the arguments that the tool was run with: those are to be undone."""
+    call, arguments = execution.tool_call, execution.arguments
+    if arguments is None or arguments == call.arguments:
+        return execution
+    return replace(execution, tool_call=replace(call, arguments=arguments))
 
 
 def rewritten(messages: Sequence[Message], undone: Undone) -> tuple[Message, ...]:

@@ -1,11 +1,12 @@
 """What a tool returned, as the model is told it."""
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable
 from typing import Any, TypeAlias, TypeGuard
 
 from pydantic_core import to_json
 
+from chatclient.errors import ToolResultError
 from chatclient.messages import Media
 from chatclient.tool import ToolResult
 
@@ -18,7 +19,25 @@ DONE = ToolResult("Done")
 _NULL = ToolResult("null")
 
 
-def to_tool_result(value: Any, *, returns_nothing: bool = False) -> ToolResult:
+def called(call: Callable[[], Any]) -> Any:
+    """Return what *call* returns; of a generator, all that it yields.
+
+    So the body of a generator runs where and as long as any other tool does, and its errors are
+    the tool's.
+    """
+    value = call()
+    if isinstance(value, Generator):
+        return list(value)
+    return _all_of(value) if isinstance(value, AsyncGenerator) else value
+
+
+async def _all_of(items: AsyncGenerator[Any, None]) -> list[Any]:
+    return [item async for item in items]
+
+
+def to_tool_result(
+    value: Any, *, returns_nothing: bool = False, origin: str = "a tool"
+) -> ToolResult:
     """Return *value* as the model is told it.
 
     A `str` stays as it is, never quoted again, and so does a `ToolResult`. `Media`, or a list of
@@ -31,9 +50,11 @@ def to_tool_result(value: Any, *, returns_nothing: bool = False) -> ToolResult:
     Args:
         value: What the tool returned.
         returns_nothing: Whether it is declared `-> None`; None then is `Done` instead of `null`.
+        origin: What returned it, for messages.
 
     Raises:
-        TypeError: The value has no JSON form; the error names its type and says what to do.
+        ToolResultError: The value has no JSON form; the error names its type and says what to do.
+            The tool has done its work, so it is not for the model to mend.
     """
     if type(value) is str:
         return ToolResult(value, value=value)
@@ -46,17 +67,17 @@ def to_tool_result(value: Any, *, returns_nothing: bool = False) -> ToolResult:
             return ToolResult("", (value,), value=value)
         case list() | tuple() if _has_media(value):
             media = tuple(item for item in value if isinstance(item, Media))
-            texts = [_text(item) for item in value if not isinstance(item, Media)]
+            texts = [_text(item, origin) for item in value if not isinstance(item, Media)]
             return ToolResult("\n".join(texts), media, value=value)
         case _:
-            return ToolResult(_text(value), value=value)
+            return ToolResult(_text(value, origin), value=value)
 
 
 def _has_media(value: Iterable[Any]) -> TypeGuard[Iterable[Any]]:
     return any(isinstance(item, Media) for item in value)
 
 
-def _text(value: Any) -> str:
+def _text(value: Any, origin: str) -> str:
     if isinstance(value, str):
         return str.__str__(value)  # the text itself, also of an enum of texts
     try:
@@ -65,11 +86,11 @@ def _text(value: Any) -> str:
         return _json(value)
     except (ValueError, TypeError) as error:
         msg = (
-            f"a tool returned a {type(value).__qualname__} that cannot be told to a model"
+            f"{origin} returned a {type(value).__qualname__} that cannot be told to a model"
             f" ({error}); return text, JSON values, pydantic models, dataclasses or Media,"
             " or give the tool a result_converter"
         )
-        raise TypeError(msg) from error
+        raise ToolResultError(msg) from error
 
 
 def _json(value: Any) -> str:

@@ -3,10 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
+from chatclient.errors import ToolDeniedError
 from chatclient.messages import ToolCall
 from chatclient.tool import ToolContext, ToolDefinition, ToolMetadata, ToolResult
+from chatclient.tools.approval import DECISIONS, ApprovalRequired, Decision
 from chatclient.tools.conversion import to_tool_result
 from chatclient.tools.naming import check_tool_name
+from chatclient.tools.schema import signature_of_schema
 
 Executor = Callable[[ToolCall, ToolContext], Any]
 """Runs a call as the model made it; plain or asynchronous."""
@@ -44,3 +47,44 @@ class DataToolCallback:
         return to_tool_result(
             await context.runtime.invoke(self._executor, call, context, timeout=timeout)
         )
+
+
+class ExternalTool:
+    """A tool that is done elsewhere: by a browser, by a person, by a job that takes a day.
+
+    A call suspends the turn, as one does that waits for approval. `client.resume` goes on with it
+    and `Decision.answered(result)` once there is a result.
+
+    Args:
+        definition: What the model is told: name, description, JSON Schema.
+        metadata: How its calls are treated.
+
+    Raises:
+        ToolDefinitionError: No provider would accept the name, or the schema is not that of an
+            object.
+    """
+
+    def __init__(self, definition: ToolDefinition, metadata: ToolMetadata | None = None) -> None:
+        check_tool_name(definition.name)
+        self.definition = definition
+        self.metadata = metadata or ToolMetadata()
+        self._signature = signature_of_schema(definition.input_schema, name=definition.name)
+
+    async def invoke(self, arguments: str, context: ToolContext) -> ToolResult:
+        """Return what somebody has answered.
+
+        Raises:
+            ToolArgumentError: The arguments do not fit.
+            ToolDeniedError: Somebody did not want to.
+            ApprovalRequired: There is no answer yet.
+        """
+        decision: Decision | None = context.get(DECISIONS, {}).get(context.tool_call_id)
+        if decision is None:
+            self._signature.bind(arguments, context)
+            raise ApprovalRequired
+        if not decision.approved:
+            raise ToolDeniedError(decision.message, tool_name=context.tool_name)
+        if decision.result is None:
+            raise ApprovalRequired
+        context.arguments = None  # nothing was run here
+        return decision.result

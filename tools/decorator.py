@@ -1,5 +1,6 @@
 """`@tool`: marks a function or method as a tool."""
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, cast, overload
@@ -81,6 +82,13 @@ def tool(
         return target
 
     return decorate if function is None else decorate(function)
+
+
+def is_marked(target: object) -> bool:
+    """Return whether `@tool` was applied to *target* itself, a function or any other object."""
+    # Statically: a module may hold objects that do not like to be asked for an attribute.
+    mark = inspect.getattr_static(target, _MARK, None)
+    return mark is not None and inspect.getattr_static(type(target), _MARK, None) is None
 
 
 def mark_of(target: object) -> ToolMark | None:

@@ -37,11 +37,13 @@ _TITLES = _PARAMETER_TITLES | {
     *("see also", "references", "todo", "methods", "usage"),
 }
 
-# `name`, `name (type)`, `name : type`, `*args`, `x, y`; then what is said about them.
+# `name`, `name (type)`, `name : type`, `*args`, `x, y`; then what is said about them. A list may
+# have them as its items, and they may be marked as code.
 _NAMES = r"\*{0,2}\w+(?:\s*,\s*\*{0,2}\w+)*"
-_TYPE = r"\((?:[^()]|\([^()]*\))*\)"
-_GOOGLE_ITEM = re.compile(rf"({_NAMES})\s*(?:{_TYPE})?\s*:(?:\s+|$)(.*)")
-_NUMPY_ITEM = re.compile(rf"({_NAMES})\s*(?::.*)?$")
+_MARKED = rf"(?:[-*+•]\s+)?`{{0,2}}({_NAMES})`{{0,2}}"
+_TYPE = r"\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"
+_GOOGLE_ITEM = re.compile(rf"{_MARKED}\s*(?:{_TYPE})?\s*:(?:\s+|$)(.*)")
+_NUMPY_ITEM = re.compile(rf"{_MARKED}\s*(?::.*)?$")
 _REST_FIELD = re.compile(r":(\w+)(?:\s+([^:]*?))?\s*:(?:\s+|$)(.*)")
 _REST_PARAMETER = frozenset({"param", "parameter", "arg", "argument", "key", "keyword"})
 _UNDERLINE = re.compile(r"\s*(-{3,}|={3,})\s*$")

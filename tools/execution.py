@@ -4,7 +4,7 @@ import hashlib
 import itertools
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -20,7 +20,7 @@ from chatclient.messages import (
 )
 from chatclient.prompt import Prompt
 from chatclient.response import Generation
-from chatclient.tool import CONVERSATION_ID, ToolCallback
+from chatclient.tool import CONVERSATION_ID, RAN_WITH, ToolCallback
 from chatclient.tools.approval import PendingTurn
 from chatclient.values import EMPTY, own
 
@@ -53,6 +53,15 @@ class ToolExecution:
         return self.response.is_error
 
     @property
+    def arguments(self) -> str | None:
+        """What the tool was run with, after approvers and interceptors have changed it.
+
+        None where something else answered in the tool's place.
+        """
+        ran_with: str | None = self.response.metadata.get(RAN_WITH, self.tool_call.arguments)
+        return ran_with
+
+    @property
     def metadata(self) -> Mapping[str, Any]:
         """What the tool told the application only; it stays in the conversation, unsent."""
         return self.response.metadata
@@ -81,6 +90,9 @@ class ToolExecutionResult:
         breach: The limit that was reached, in words, or None.
         pending: Calls that wait for somebody's approval; the history has no answers to them yet.
         agents: The turns of agents whose own calls wait, by the ids of the calls that asked them.
+        direct: The answers that are final, when the turn ends with them: in the order of the
+            calls, or with the last call's first, if that one alone has ended the turn.
+        pending_turn: The turn, when calls wait: `ToolCallingManager.resume_tool_calls` goes on.
     """
 
     conversation_history: tuple[Message, ...]
@@ -89,6 +101,8 @@ class ToolExecutionResult:
     breach: str | None = None
     pending: tuple[ToolCall, ...] = ()
     agents: Mapping[str, PendingTurn] = EMPTY
+    pending_turn: PendingTurn | None = None
+    direct: tuple[ToolResponse, ...] = ()
 
     def __post_init__(self) -> None:
         if self.agents is not EMPTY:
@@ -100,7 +114,7 @@ class ToolExecutionResult:
         return tuple(execution.response for execution in self.executions)
 
     def generations(self) -> tuple[Generation, ...]:
-        """Return each answer as a generation, for a turn that ends with them."""
+        """Return each final answer as a generation, for a turn that ends with them."""
         return tuple(
             Generation(
                 AssistantMessage(response.data, media=response.media),
@@ -108,7 +122,7 @@ class ToolExecutionResult:
                 index=index,
                 metadata={"tool_id": response.id, "tool_name": response.name},
             )
-            for index, response in enumerate(self.responses)
+            for index, response in enumerate(self.direct)
         )
 
     def breach_generation(self) -> Generation:
@@ -119,6 +133,17 @@ class ToolExecutionResult:
             "tool_call_limit_exceeded",
             metadata={"partial_tool_responses": partial},
         )
+
+
+def _told(response: ToolResponse) -> str:
+    """Return what tells whether two answers are the same: the text, and a digest of the media."""
+    if not response.media:
+        return response.data
+    digest = hashlib.sha256()
+    for media in response.media:
+        data = media.data if isinstance(media.data, bytes) else media.data.encode()
+        digest.update(f"{media.mime_type}\x1f{len(data)}\x1f".encode() + data)
+    return f"{response.data}\x1f{digest.hexdigest()}"
 
 
 def with_distinct_ids(message: AssistantMessage) -> AssistantMessage:
@@ -158,6 +183,8 @@ class ToolTurn:
         rounds: How often the model was called.
         started: When the turn began, on the clock of `time.monotonic`.
         unoffered: More tools, by name, that are run if the model names them all the same.
+        compensations: How calls that were run are undone, by the identity of the call: their tools
+            may be offered no longer when it comes to that.
         undone: Calls that were undone, by the identity of the call, with what is told of them.
         abandoned: Whether the turn has failed, and what it has done is undone.
     """
@@ -169,6 +196,7 @@ class ToolTurn:
     rounds: int = 0
     started: float = field(default_factory=time.monotonic)
     unoffered: Mapping[str, ToolCallback] = EMPTY
+    compensations: dict[int, Callable[..., Any] | str] = field(default_factory=dict)
     undone: dict[int, ToolExecution] = field(default_factory=dict)
     abandoned: bool = False
     _repeats: dict[tuple[str, str], tuple[str, int]] = field(default_factory=dict)
@@ -194,7 +222,6 @@ class ToolTurn:
         messages: Sequence[Message],
         message: AssistantMessage,
         result: ToolExecutionResult,
-        conversation_id: str | None,
     ) -> PendingTurn:
         """Return this turn as it waits for approvals.
 
@@ -202,7 +229,6 @@ class ToolTurn:
             messages: The conversation up to the model's message with the tool calls.
             message: That message.
             result: What came of those calls that do not wait.
-            conversation_id: The conversation, if there is one.
         """
         return PendingTurn(
             tuple(messages),
@@ -211,11 +237,12 @@ class ToolTurn:
             result.pending,
             self.calls,
             self.rounds,
-            conversation_id,
+            self.context.get(CONVERSATION_ID),
             result.agents,
             tuple((*key, count) for key, count in self.failures.items()),
             tuple((*key, *seen) for key, seen in self._repeats.items()),
             time.monotonic() - self.started,
+            breach=result.breach,
         )
 
     def resume(self, pending: PendingTurn) -> None:
@@ -248,9 +275,10 @@ class ToolTurn:
     def remember(self, execution: ToolExecution) -> None:
         """Take note of a call that was run, and of its result."""
         key = (execution.tool_call.name, execution.tool_call.arguments)
-        result, count = self._repeats.get(key, ("", 0))
-        same = count == 0 or result == execution.response.data
-        self._repeats[key] = (execution.response.data, count + 1 if same else 1)
+        before, count = self._repeats.get(key, ("", 0))
+        result = _told(execution.response)
+        same = count == 0 or result == before
+        self._repeats[key] = (result, count + 1 if same else 1)
 
     def nudged(self, call: ToolCall) -> None:
         """Take note of a call that was answered with a reminder instead of being run."""

@@ -1,7 +1,7 @@
 """What happens when a tool call fails: the model is told, or the caller."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass, field
 from typing import Literal, NoReturn, Protocol
 
 from chatclient.checks import check_word
@@ -14,7 +14,7 @@ from chatclient.errors import (
     UnknownToolError,
 )
 from chatclient.messages import ToolCall
-from chatclient.tool import ToolResult
+from chatclient.tool import ToolContext, ToolResult
 from chatclient.values import EMPTY, own
 
 FailureKind = Literal[
@@ -40,18 +40,23 @@ class ToolFailure:
         error: The error itself, with its cause. Secrets may be in it: it is for logs and spans,
             never for the model.
         count: How many calls of this tool have failed in this way in this turn, this one included.
+        context: What the tool was told behind the model's back.
     """
 
     kind: FailureKind
     tool_call: ToolCall
     error: Exception
     count: int = 1
+    context: ToolContext = field(default_factory=ToolContext, compare=False, repr=False)
 
 
 class ToolExecutionExceptionProcessor(Protocol):
-    """Decides what comes of a failed tool call; any function of this shape is one."""
+    """Decides what comes of a failed tool call; any function of this shape is one.
 
-    def __call__(self, failure: ToolFailure, /) -> str | ToolResult:
+    It may be asynchronous.
+    """
+
+    def __call__(self, failure: ToolFailure, /) -> str | ToolResult | Awaitable[str | ToolResult]:
         """Return what the model is told, or raise to end the turn."""
         ...
 
@@ -117,7 +122,8 @@ class ToolFailurePolicy:
             return str(error)
         text = str(error).strip()
         if self.exception_text == "message" and text:
-            return text
+            # Of a KeyError the message is only the key.
+            return f"{type(error).__name__}: {text}" if isinstance(error, KeyError) else text
         if self.exception_text == "nothing":
             return f"The tool {name!r} failed."
         return f"Exception occurred in tool: {name} ({type(error).__name__})"

@@ -1,9 +1,13 @@
 """A tool call on its way to the tool: what interceptors see, and may change."""
 
+import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Protocol, Self
+
+import anyio
 
 from chatclient.errors import ToolResultError
 from chatclient.messages import ToolCall
@@ -65,18 +69,35 @@ async def run_tool(invocation: ToolInvocation) -> ToolResult:
     context, callback = invocation.context, invocation.callback
     runtime = context.runtime
     context.timeout = timeout = time_for(callback.metadata.timeout, runtime)
-    arguments = invocation.tool_call.arguments
-    if timeout is None:
-        result = await callback.invoke(arguments, context)
-    elif timeout <= 0:
-        msg = "the deadline passed before the tool began"
-        raise TimeoutError(msg)
-    else:
-        with caller_deadline(time.monotonic() + timeout):
-            result = await runtime.within(timeout, callback.invoke(arguments, context))
+    context.arguments = arguments = invocation.tool_call.arguments
+    try:
+        if timeout is None:
+            result = await callback.invoke(arguments, context)
+        elif timeout <= 0:
+            msg = "the deadline passed before the tool began"
+            raise TimeoutError(msg)
+        else:
+            with caller_deadline(time.monotonic() + timeout):
+                result = await runtime.within(timeout, callback.invoke(arguments, context))
+    except asyncio.CancelledError as error:
+        if _is_cancelled():
+            raise
+        msg = "something that the tool waited for was cancelled"
+        raise RuntimeError(msg) from error
     if not isinstance(result, ToolResult):
         raise _no_result(f"invoke() of tool {callback.definition.name!r}", result)
     return result
+
+
+def _is_cancelled() -> bool:
+    """Return whether it is the request that was cancelled, not just something a tool waited for."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # no event loop runs here, where nothing else could cancel
+        return False
+    # A cancelled scope of anyio cancels again and again, and takes back what it counted.
+    scope_is_cancelled = anyio.current_effective_deadline() == -math.inf
+    return task is None or task.cancelling() > 0 or scope_is_cancelled
 
 
 def _no_result(origin: str, given: object) -> ToolResultError:

@@ -10,6 +10,7 @@ from typing import Any
 from chatclient.errors import (
     DeadlineExceededError,
     ToolArgumentError,
+    ToolResultError,
     ToolUsageError,
     UnknownToolError,
     UsageError,
@@ -26,19 +27,30 @@ from chatclient.runtime import BLOCKING, ON_LOOP, Runtime, caller_deadline, driv
 from chatclient.tool import (
     CONVERSATION_ID,
     FAILURE,
+    RAN_WITH,
     ToolCallback,
     ToolContext,
     ToolDefinition,
     ToolMetadata,
     ToolResult,
 )
-from chatclient.tools.approval import ApprovalRequired, PendingTurn
+from chatclient.tools.approval import (
+    DECISIONS,
+    ApprovalRequired,
+    Decision,
+    Decisions,
+    PendingTurn,
+    decided,
+    decisions_for,
+)
+from chatclient.tools.awaiting import awaited
 from chatclient.tools.compensation import (
     executed_in,
     is_failure,
     rewritten,
     undo,
 )
+from chatclient.tools.data import ExternalTool
 from chatclient.tools.decorator import PLAIN
 from chatclient.tools.execution import (
     ToolExecution,
@@ -54,7 +66,7 @@ from chatclient.tools.failure import (
 )
 from chatclient.tools.invocation import ToolInterceptor, ToolInvocation, chain_of, time_for
 from chatclient.tools.limits import ToolLimits
-from chatclient.tools.resolution import ToolCallbackResolver
+from chatclient.tools.resolution import ToolCallbackResolver, resolved
 from chatclient.values import merged
 
 _Callbacks = Mapping[str, ToolCallback]
@@ -118,6 +130,84 @@ class ToolCallingManager:
         """Run what *response* asks for; see `execute_tool_calls`."""
         return await self.execute(prompt, response, *_alone(prompt, ON_LOOP))
 
+    def resume_tool_calls(
+        self, turn: PendingTurn, decisions: Decisions, options: ChatOptions
+    ) -> ToolExecutionResult:
+        """Go on with a round that waited for approvals, in a loop of the application's own.
+
+        Args:
+            turn: What the result of the round holds as its `pending_turn`.
+            decisions: By tool call id whether it may be run (a bool or a `Decision`), or
+                `"approve"` or `"deny"` for all; `PendingTurn.to_decide` tells the ids.
+            options: Those of the prompt, which hold the tools and their context.
+
+        Raises:
+            UsageError: A call is left undecided, or its tool is not among those offered.
+            ToolExecutionError: A call failed and the policy in force says to raise.
+        """
+        return drive(self._resumed(turn, decisions, options, BLOCKING))
+
+    async def aresume_tool_calls(
+        self, turn: PendingTurn, decisions: Decisions, options: ChatOptions
+    ) -> ToolExecutionResult:
+        """Go on with a round that waited for approvals; see `resume_tool_calls`."""
+        return await self._resumed(turn, decisions, options, ON_LOOP)
+
+    async def _resumed(
+        self, pending: PendingTurn, decisions: Decisions, options: ChatOptions, runtime: Runtime
+    ) -> ToolExecutionResult:
+        each = decisions_for(pending, decisions)
+        runtime, turn = _alone(Prompt.of((), options), runtime)
+        return await self.resume(pending, each, options, runtime, turn)
+
+    async def resume(
+        self,
+        pending: PendingTurn,
+        decisions: Mapping[str, Decision],
+        options: ChatOptions,
+        runtime: Runtime,
+        turn: ToolTurn,
+    ) -> ToolExecutionResult:
+        """Run what had to wait, as one round of *turn*; see `resume_tool_calls`."""
+        prompt = Prompt.of(pending.messages, options)
+        callbacks = _runnable(self, prompt, turn)
+        decided_context = decided(pending, decisions)
+        try:
+            for call in pending.pending:
+                decision = decided_context[DECISIONS][call.id]
+                await self._check_resumed(call, decision, callbacks, runtime)
+        except UsageError:
+            turn.abandoned = True  # it still waits, and nothing that it has done is undone
+            raise
+        context = turn.context
+        turn.context = merged(context, decided_context)
+        turn.resume(pending)
+        result = await self.execute_message(
+            prompt, pending.message, pending.responses, runtime, turn
+        )
+        # Models may use an id again in a later round; the decisions are about these calls only.
+        turn.context = context
+        # A limit that was reached before the round came to wait still ends the turn.
+        return replace(result, breach=result.breach or pending.breach)
+
+    async def _check_resumed(
+        self, call: ToolCall, decision: Decision, callbacks: _Callbacks, runtime: Runtime
+    ) -> None:
+        """Make sure that *decision* can be carried out, before anything is run."""
+        if not decision.approved:
+            return
+        try:
+            callback = await self.find(call.name, callbacks, runtime)
+        except UnknownToolError as error:
+            msg = (
+                f"the turn waits to run the tool {call.name!r}, which is not offered; give the"
+                " resumed request the tools that the first one had"
+            )
+            raise UsageError(msg) from error
+        if isinstance(callback, ExternalTool) and decision.result is None:
+            msg = f"{call.name!r} is not run here: decide with Decision.answered(...), or deny it"
+            raise UsageError(msg)
+
     async def execute(
         self, prompt: Prompt, response: ChatResponse, runtime: Runtime, turn: ToolTurn
     ) -> ToolExecutionResult:
@@ -161,13 +251,15 @@ class ToolCallingManager:
             agents = {
                 key: waiting for key, waiting in round_.pending.items() if waiting is not None
             }
-            return ToolExecutionResult(
+            result = ToolExecutionResult(
                 prompt.messages,
                 return_direct=False,
                 executions=tuple(executions),
+                breach=round_.breach,
                 pending=pending,
                 agents=agents,
             )
+            return replace(result, pending_turn=turn.pending(prompt.messages, message, result))
         messages = prompt.messages
         if await round_.undone(executions):
             messages = rewritten(messages, turn.undone)
@@ -176,11 +268,13 @@ class ToolCallingManager:
                 turn.undone.get(id(each.tool_call), each) for each in turn.executions
             ]
         answers = ToolResponseMessage(execution.response for execution in executions)
+        direct = _direct(executions, round_.metadata_of)
         return ToolExecutionResult(
             (*messages, message, answers),
-            _return_direct(executions, round_.metadata_of),
+            bool(direct),
             tuple(executions),
             round_.breach,
+            direct=direct,
         )
 
     async def abandon(
@@ -202,13 +296,27 @@ class ToolCallingManager:
             return
         turn.abandoned = True
         callbacks = _runnable(self, prompt, turn)
-        await undo(
-            (*executed_in(prompt.messages), *executed),
-            "the turn failed",
-            lambda name: self.metadata_of(name, callbacks),
-            turn,
-            runtime,
+        await self.undo(
+            (*executed_in(prompt.messages), *executed), "the turn failed", callbacks, turn, runtime
         )
+
+    async def undo(
+        self,
+        executions: Iterable[ToolExecution],
+        cause: str,
+        callbacks: _Callbacks,
+        turn: ToolTurn,
+        runtime: Runtime,
+    ) -> None:
+        """Undo what can be undone of *executions*, the last one first, because of *cause*."""
+
+        async def compensation_of(call: ToolCall) -> Any:
+            if id(call) in turn.compensations:
+                return turn.compensations[id(call)]
+            known = await self.with_resolved(callbacks, [call.name], runtime)
+            return metadata_of(call.name, known).compensation
+
+        await undo(executions, cause, compensation_of, turn, runtime)
 
     def callbacks_of(self, options: ChatOptions) -> _Callbacks:
         """Return the tools in *options* by name."""
@@ -219,34 +327,37 @@ class ToolCallingManager:
             self._known = (callbacks, by_name)
         return by_name
 
-    def find(self, name: str, callbacks: _Callbacks) -> ToolCallback:
+    async def find(self, name: str, callbacks: _Callbacks, runtime: Runtime) -> ToolCallback:
         """Return the tool called *name*.
 
         Raises:
             UnknownToolError: There is none; the message tells the nearest names.
         """
-        callback = self._look_up(name, callbacks)
+        callback = callbacks.get(name)
+        if callback is None:
+            callback = await resolved(self._resolver, name, runtime)
         if callback is None:
             raise UnknownToolError(_unknown(name, list(callbacks)), tool_name=name)
         return callback
 
-    def metadata_of(self, name: str, callbacks: _Callbacks) -> ToolMetadata:
-        """Return how the tool called *name* is to be run; in no special way, if there is none."""
-        try:
-            callback = self._look_up(name, callbacks)
-        except Exception:  # noqa: BLE001 - running the tool fails in the same way, and is told
-            callback = None
-        return PLAIN if callback is None else callback.metadata
+    async def with_resolved(
+        self, callbacks: _Callbacks, names: Iterable[str], runtime: Runtime
+    ) -> _Callbacks:
+        """Return *callbacks*, and those of *names* that only the resolver knows."""
+        found: dict[str, ToolCallback] = {}
+        for name in () if self._resolver is None else names:
+            if name in callbacks or name in found:
+                continue
+            try:
+                callback = await resolved(self._resolver, name, runtime)
+            except Exception:  # noqa: BLE001, S112 - running the tool fails as well, and is told
+                continue
+            if callback is not None:
+                found[name] = callback
+        return _Runnable(callbacks, found) if found else callbacks
 
-    def _look_up(self, name: str, callbacks: _Callbacks) -> ToolCallback | None:
-        callback = callbacks.get(name)
-        if callback is None and self._resolver is not None:
-            callback = self._resolver.resolve(name)
-        return callback
-
-    async def run(self, call: ToolCall, callbacks: _Callbacks, context: ToolContext) -> ToolResult:
+    async def run(self, call: ToolCall, callback: ToolCallback, context: ToolContext) -> ToolResult:
         """Run one tool, with all interceptors around it."""
-        callback = self.find(call.name, callbacks)
         context.timeout = time_for(callback.metadata.timeout, context.runtime)
         invocation = ToolInvocation(call, callback, context)
         if context.runtime.deadline is None:
@@ -258,10 +369,20 @@ class ToolCallingManager:
         """Return how many tools of one response run at once."""
         return self._concurrency[runtime.blocking]
 
-    def processed(self, failure: ToolFailure) -> ToolResult:
-        """Return what the model is told about *failure*, or raise."""
-        told = self._process(failure)
-        return told if isinstance(told, ToolResult) else ToolResult(told, is_error=True)
+    async def processed(self, failure: ToolFailure) -> ToolResult:
+        """Return what the model is told about *failure*, or raise.
+
+        Raises:
+            ToolResultError: The exception processor returned neither a text nor a `ToolResult`.
+        """
+        told = await awaited(failure.context.runtime, self._process(failure))
+        if isinstance(told, ToolResult):
+            return told
+        if isinstance(told, str):
+            return ToolResult(told, is_error=True)
+        name = getattr(self._process, "__qualname__", type(self._process).__qualname__)
+        msg = f"exception processor {name} returned {told!r}, not a text or a ToolResult"
+        raise ToolResultError(msg) from failure.error
 
 
 class _Runnable(Mapping[str, ToolCallback]):
@@ -286,6 +407,12 @@ def _runnable(manager: ToolCallingManager, prompt: Prompt, turn: ToolTurn) -> _C
     """Return the tools that may be run in *turn*, by name."""
     offered = manager.callbacks_of(prompt.options)
     return _Runnable(offered, turn.unoffered) if turn.unoffered else offered
+
+
+def metadata_of(name: str, callbacks: _Callbacks) -> ToolMetadata:
+    """Return how the tool called *name* is to be run; in no special way, if there is none."""
+    callback = callbacks.get(name)
+    return PLAIN if callback is None else callback.metadata
 
 
 class _Round:
@@ -314,6 +441,8 @@ class _Round:
     async def run(self, done: Mapping[str, ToolResponse]) -> list[ToolExecution]:
         """Return an execution for every call but those that wait for approval."""
         executions = self._executions
+        names = [call.name for call in self.calls]
+        self.callbacks = await self.manager.with_resolved(self.callbacks, names, self.runtime)
         admitted: list[int] = []
         for at, call in enumerate(self.calls):
             if call.id in done:
@@ -352,7 +481,9 @@ class _Round:
             return False
         earlier = executed_in(self.prompt.messages)
         cause = f"'{failure.tool_call.name}' failed"
-        await undo((*earlier, *executions), cause, self.metadata_of, self.turn, self.runtime)
+        await self.manager.undo(
+            (*earlier, *executions), cause, self.callbacks, self.turn, self.runtime
+        )
         return bool(self.turn.undone)
 
     async def _run_stages(self, admitted: Sequence[int]) -> None:
@@ -365,7 +496,7 @@ class _Round:
 
     def metadata_of(self, name: str) -> ToolMetadata:
         """Return how the tool called *name* is to be run."""
-        return self.manager.metadata_of(name, self.callbacks)
+        return metadata_of(name, self.callbacks)
 
     async def _run_lane(self, lane: Sequence[int], runtime: Runtime) -> None:
         for at in lane:
@@ -422,22 +553,27 @@ class _Round:
         try:
             if call.id == self.cut_off:
                 _require_whole(call)
-            result = await self.manager.run(call, self.callbacks, context)
+            callback = await self.manager.find(call.name, self.callbacks, context.runtime)
+            result = await self.manager.run(call, callback, context)
+            if context.arguments is not None and callback.metadata.compensation is not None:
+                self.turn.compensations[id(call)] = callback.metadata.compensation
         except (ApprovalRequired, ToolUsageError, MemoryError):
             raise  # nothing that a model could mend
         except Exception as problem:  # noqa: BLE001 - a tool is the application's code
-            error, result = problem, self._failed(call, problem)
+            error, result = problem, await self._failed(call, problem, context)
         ran = started_at, time.perf_counter() - started
+        if context.arguments != call.arguments:
+            result = _noted(result, context.arguments)
         return await self._finished(at, result, context.runtime, ran, error)
 
-    def _failed(self, call: ToolCall, error: Exception) -> ToolResult:
+    async def _failed(self, call: ToolCall, error: Exception, context: ToolContext) -> ToolResult:
         if not self.runtime.remaining():
             msg = f"the deadline passed while the tool {call.name!r} ran"
             raise DeadlineExceededError(msg) from error
         kind = kind_of(error)
         self.turn.failures[call.name, kind] += 1
         count = self.turn.failures[call.name, kind]
-        told = self.manager.processed(ToolFailure(kind, call, error, count))
+        told = await self.manager.processed(ToolFailure(kind, call, error, count, context))
         return replace(told, metadata=merged(told.metadata, {FAILURE: kind}))
 
     async def _finished(
@@ -461,6 +597,13 @@ def _alone(prompt: Prompt, runtime: Runtime) -> tuple[Runtime, ToolTurn]:
     """Return how a loop of the application's own runs a round, and the turn that it belongs to."""
     turn = ToolTurn.of(prompt)
     return runtime.watched_by(None, logged(turn.context.get(CONVERSATION_ID))), turn
+
+
+def _noted(result: ToolResult, ran_with: str | None) -> ToolResult:
+    """Return *result* with what the tool was *ran_with* instead of the model's arguments."""
+    if ran_with is None and result.is_error:  # it came to nothing
+        return result
+    return replace(result, metadata=merged(result.metadata, {RAN_WITH: ran_with}))
 
 
 def _require_whole(call: ToolCall) -> None:
@@ -488,16 +631,23 @@ def _stages(calls: Sequence[tuple[int, ToolCall]], metadata_of: _Metadata) -> li
     return [list(stage.values()) for stage in stages if stage]
 
 
-def _return_direct(executions: Sequence[ToolExecution], metadata_of: _Metadata) -> bool:
-    """Return whether a round's results are the answer.
+def _direct(
+    executions: Sequence[ToolExecution], metadata_of: _Metadata
+) -> tuple[ToolResponse, ...]:
+    """Return those of a round's results that are the answer, if it ends the turn.
 
-    They are when every tool returns directly, or when the last one does that only then; and never
+    It does when every tool returns directly, or when the last one does that only then; and never
     when something failed, for an error is no answer.
     """
     if any(execution.is_error for execution in executions):
-        return False
+        return ()
     ways = [metadata_of(execution.tool_call.name).return_direct for execution in executions]
-    return ways[-1] == "if_last" or all(ways)
+    if all(ways):
+        return tuple(execution.response for execution in executions)
+    if ways[-1] != "if_last":
+        return ()
+    *others, last = [e.response for e, way in zip(executions, ways, strict=True) if way]
+    return (last, *others)
 
 
 def _unknown(name: str, offered: list[str]) -> str:

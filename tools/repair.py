@@ -125,7 +125,7 @@ def repair_value(value: Any, schema: Schema) -> Any:
     return _repaired(value, schema, schema.get("$defs", {}))
 
 
-def _repaired(value: Any, schema: Schema, defs: Schema) -> Any:
+def _repaired(value: Any, schema: Any, defs: Schema) -> Any:
     match value:
         case dict():
             return _repaired_object(value, _branch_for(value, schema, defs), defs)
@@ -139,7 +139,7 @@ def _repaired(value: Any, schema: Schema, defs: Schema) -> Any:
             return value
 
 
-def _repaired_number(value: Any, schema: Schema, defs: Schema) -> Any:
+def _repaired_number(value: Any, schema: Any, defs: Schema) -> Any:
     whole, real = _admits(schema, defs, "integer"), _admits(schema, defs, "number")
     if isinstance(value, float):
         return int(value) if whole and not real and value.is_integer() else value
@@ -161,7 +161,7 @@ def _repaired_object(value: dict[str, Any], schema: Schema, defs: Schema) -> dic
     return result
 
 
-def _repaired_array(value: list[Any], schema: Schema, defs: Schema) -> list[Any]:
+def _repaired_array(value: list[Any], schema: Any, defs: Schema) -> list[Any]:
     arrays = (branch for branch in _branches(schema, defs) if "array" in _types(branch))
     array = next(arrays, {})
     items = array.get("items", {})
@@ -172,7 +172,7 @@ def _repaired_array(value: list[Any], schema: Schema, defs: Schema) -> list[Any]
     ]
 
 
-def _repaired_string(value: str, schema: Schema, defs: Schema) -> Any:
+def _repaired_string(value: str, schema: Any, defs: Schema) -> Any:
     value = whole_text(value)
     kinds = {
         kind
@@ -185,7 +185,7 @@ def _repaired_string(value: str, schema: Schema, defs: Schema) -> Any:
     return value if mended is None else _repaired(loads(mended), schema, defs)
 
 
-def _meant_value(value: str, schema: Schema, defs: Schema) -> str:
+def _meant_value(value: str, schema: Any, defs: Schema) -> str:
     """Return the one admitted value that *value* spells in another case; else *value* itself."""
     admitted: list[Any] = []
     for branch in _branches(schema, defs):
@@ -210,13 +210,19 @@ def whole_text(text: str) -> str:
 _KINDS = frozenset({"null", "boolean", "integer", "number", "string", "array", "object"})
 
 
-def _branches(schema: Schema, defs: Schema) -> Iterator[Schema]:
-    """Yield the alternatives of *schema*, references followed."""
-    if "$ref" in schema:
-        yield from _branches(defs.get(schema["$ref"].removeprefix("#/$defs/"), {}), defs)
+def _branches(schema: Any, defs: Schema, seen: tuple[str, ...] = ()) -> Iterator[Schema]:
+    """Yield the alternatives of *schema*, references followed, each *seen* once on the way."""
+    if not isinstance(schema, Mapping):  # true, which anything fits, or false, which nothing does
+        if schema is True:
+            yield {}
+    elif "$ref" in schema:
+        ref: str = schema["$ref"]
+        if ref not in seen:
+            named = defs.get(ref.removeprefix("#/$defs/"), {})
+            yield from _branches(named, defs, (*seen, ref))
     elif "anyOf" in schema or "oneOf" in schema:
-        for branch in schema.get("anyOf") or schema["oneOf"]:
-            yield from _branches(branch, defs)
+        for branch in schema.get("anyOf") or schema.get("oneOf") or ():
+            yield from _branches(branch, defs, seen)
     else:
         yield schema
 
@@ -247,11 +253,11 @@ def _kind(value: Any) -> str:
             return "object"
 
 
-def _admits(schema: Schema, defs: Schema, kind: str) -> bool:
+def _admits(schema: Any, defs: Schema, kind: str) -> bool:
     return any(kind in _types(branch) for branch in _branches(schema, defs))
 
 
-def _branch_for(value: dict[str, Any], schema: Schema, defs: Schema) -> Schema:
+def _branch_for(value: dict[str, Any], schema: Any, defs: Schema) -> Schema:
     """Return the alternative that an object is meant for: the first whose properties it has."""
     objects = [branch for branch in _branches(schema, defs) if "object" in _types(branch)]
     fitting = (branch for branch in objects if _is_meant(value, branch))
@@ -265,5 +271,5 @@ def _is_meant(value: dict[str, Any], schema: Schema) -> bool:
     ) and all(
         wanted["const"] == value.get(key, wanted["const"])
         for key, wanted in properties.items()
-        if "const" in wanted
+        if isinstance(wanted, Mapping) and "const" in wanted
     )

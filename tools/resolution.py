@@ -1,23 +1,45 @@
 """Finds tools by name."""
 
+import inspect
 import threading
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from importlib import import_module
 from itertools import chain
 from pkgutil import walk_packages
 from types import ModuleType
 from typing import Protocol
 
+from chatclient.errors import ToolUsageError
+from chatclient.runtime import Runtime
 from chatclient.tool import ToolCallback
+from chatclient.tools.awaiting import awaited
 from chatclient.tools.sources import ToolSource, check_unique, has_tools, tool_callbacks
+
+Answer = ToolCallback | Awaitable[ToolCallback | None] | None
+"""What a resolver says: a tool, or None, now or when awaited."""
 
 
 class ToolCallbackResolver(Protocol):
     """Knows tools by name."""
 
-    def resolve(self, name: str, /) -> ToolCallback | None:
-        """Return the tool called *name*, or None."""
+    def resolve(self, name: str, /) -> Answer:
+        """Return the tool called *name*, or None; may be asynchronous."""
         ...
+
+
+async def resolved(
+    resolver: ToolCallbackResolver | None, name: str, runtime: Runtime
+) -> ToolCallback | None:
+    """Return the tool that *resolver* knows as *name*, or None.
+
+    Raises:
+        ToolUsageError: It returned something else.
+    """
+    found = None if resolver is None else await awaited(runtime, resolver.resolve(name))
+    if found is None or isinstance(found, ToolCallback):
+        return found
+    msg = f"{resolver!r} returned {found!r} for {name!r}; it has to return a ToolCallback or None"
+    raise ToolUsageError(msg)
 
 
 class StaticToolCallbackResolver:
@@ -44,12 +66,23 @@ class DelegatingToolCallbackResolver:
     def __init__(self, resolvers: Iterable[ToolCallbackResolver]) -> None:
         self._resolvers = tuple(resolvers)
 
-    def resolve(self, name: str, /) -> ToolCallback | None:
-        """Return the tool called *name*, or None."""
-        for resolver in self._resolvers:
-            if (callback := resolver.resolve(name)) is not None:
-                return callback
+    def resolve(self, name: str, /) -> Answer:
+        """Return the tool called *name*, or None; awaited if one of the resolvers has to be."""
+        for at, resolver in enumerate(self._resolvers):
+            answer = resolver.resolve(name)
+            if inspect.isawaitable(answer):
+                return self._resolve_from(at + 1, name, answer)
+            if answer is not None:
+                return answer
         return None
+
+    async def _resolve_from(
+        self, at: int, name: str, answer: Awaitable[ToolCallback | None]
+    ) -> ToolCallback | None:
+        rest = DelegatingToolCallbackResolver(self._resolvers[at:])
+        found = await answer
+        later = rest.resolve(name) if found is None else found
+        return await later if inspect.isawaitable(later) else later
 
 
 class ToolRegistry:
@@ -94,6 +127,8 @@ def _modules_of(source: ToolSource) -> list[ToolSource]:
     """Return the modules of a package that define tools; anything else as it is."""
     if not isinstance(source, ModuleType) or not hasattr(source, "__path__"):
         return [source]
-    names = [info.name for info in walk_packages(source.__path__, f"{source.__name__}.")]
+    found = walk_packages(source.__path__, f"{source.__name__}.")
+    # To import `__main__` is to run the program.
+    names = [info.name for info in found if not info.name.endswith(".__main__")]
     modules = [source, *map(import_module, names)]
     return [module for module in modules if has_tools(module)] or [source]

@@ -232,8 +232,8 @@ def signature_of_schema(
 ) -> ToolSignature:
     """Return what a tool takes that brings its own JSON Schema.
 
-    The properties are passed by name and as they come; only what the schema requires, and what it
-    does not know if it says `additionalProperties: false`, is checked.
+    The properties are passed by name and as they come; only what the schema requires is checked,
+    and what neither it nor the function knows.
 
     Args:
         schema: The JSON Schema of an object; `type` and `properties` may be left out.
@@ -242,7 +242,8 @@ def signature_of_schema(
         namespace: More names that the function's annotations may use.
 
     Raises:
-        ToolDefinitionError: The schema is not that of an object.
+        ToolDefinitionError: The schema is not that of an object, or has properties that the
+            function does not take.
     """
     complete = {"type": "object", "properties": {}, **schema}
     properties = complete["properties"]
@@ -254,17 +255,32 @@ def signature_of_schema(
     fields = {key: Any if key in required else NotRequired[Any] for key in properties}
     fields.update(dict.fromkeys(required, Any))
     closed = complete.get("additionalProperties") is False
-    validate = typed_dict(fields, extra="forbid" if closed else "allow").validator.validate_json
     injected = _Injected.of(callee.parameters)
+    settled: set[str] = set(getattr(function, "keywords", ()))  # those that a partial gives
+    hidden = {*injected.names, *(settled - set(properties))}
+    takes = _keywords(callee) if function is not None else None
+    if takes is not None:
+        if strange := [key for key in fields if key not in takes | settled | hidden]:
+            msg = f"the input schema has {strange}, which {callee.place} does not take"
+            raise ToolDefinitionError(msg)
+        if not closed:
+            fields = {**dict.fromkeys(takes, NotRequired[Any]), **fields}
+    forbids = closed or takes is not None
+    validate = typed_dict(fields, extra="forbid" if forbids else "allow").validator.validate_json
+
+    def read(text: str) -> dict[str, Any]:
+        values = repair_value(validate(text), complete)
+        return {key: item for key, item in values.items() if key not in hidden}
+
     return ToolSignature(
         deep_frozen(complete),
         parse_docstring(callee.doc).summary,
         returns_nothing(callee.returns),
         ArgumentReader(
             name or _name(function),
-            lambda text: repair_value(validate(text), complete),
+            read,
             complete,
-            hidden=injected.names,
+            hidden=hidden,
         ),
         injected,
         _by_position(callee),
@@ -281,6 +297,14 @@ def _name(function: Callable[..., Any] | None) -> str:
     while isinstance(function, functools.partial):
         function = function.func
     return "the tool" if function is None else getattr(function, "__name__", "the tool")
+
+
+def _keywords(callee: Callee) -> set[str] | None:
+    """Return the names that a callable takes from the model; None when it takes any."""
+    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in callee.parameters):
+        return None
+    variadic = inspect.Parameter.VAR_POSITIONAL
+    return {e.name for e in callee.parameters if e.role == "argument" and e.kind is not variadic}
 
 
 def _by_position(callee: Callee) -> tuple[Parameter, ...]:

@@ -18,7 +18,7 @@ from chatclient.tool import (
 )
 from chatclient.tools.callback import FunctionToolCallback
 from chatclient.tools.parameters import ToolParam
-from chatclient.tools.sources import ToolSource, tool_callbacks
+from chatclient.tools.sources import ToolSource, tool_callbacks, without_duplicates
 from chatclient.values import EMPTY, own
 
 ACTIVATED_SKILL = "activated_skill"
@@ -111,6 +111,7 @@ class Skills:
     Raises:
         UsageError: There is none, or two have the same name.
         ToolDefinitionError: A tool of a skill cannot be built.
+        DuplicateToolError: Different tools of the skills have the same name.
     """
 
     dynamic = True
@@ -144,6 +145,8 @@ class Skills:
         self._scoped = {
             skill.name: tuple(map(_SkillTool, tool_callbacks(*skill.tools))) for skill in skills
         }
+        scoped = [callback for callbacks in self._scoped.values() for callback in callbacks]
+        self.tools_to_come = tuple(without_duplicates([*always, *scoped], "error"))[len(always) :]
 
     @classmethod
     def from_folder(cls, folder: str | Path) -> Self:
@@ -174,7 +177,7 @@ class Skills:
             for response in message.responses
             if ACTIVATED_SKILL in response.metadata
         )
-        # A tool of two skills is offered once.
+        # The same tool of two skills is offered once.
         scoped = {
             callback.definition.name: callback
             for name in dict.fromkeys(active)
@@ -224,10 +227,15 @@ class _SkillTool:
         self.definition: ToolDefinition = callback.definition
         self.metadata: ToolMetadata = replace(callback.metadata, always_visible=True)
         self.function: Callable[..., Any] | ToolCallback = getattr(callback, "function", callback)
-        self._callback = callback
+        self.callback = callback
 
     async def invoke(self, arguments: str, context: ToolContext) -> ToolResult:
-        return await self._callback.invoke(arguments, context)
+        return await self.callback.invoke(arguments, context)
+
+    def is_same(self, other: object) -> bool:
+        own = self.callback
+        twin = other.callback if isinstance(other, _SkillTool) else other
+        return own is twin or (isinstance(own, FunctionToolCallback) and own.is_same(twin))
 
 
 def _front_matter(file: Path) -> tuple[Mapping[str, Any], str]:

@@ -1,5 +1,6 @@
 """Finds the tools in whatever an application passes to `.tools(...)`."""
 
+import functools
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,7 +13,7 @@ from chatclient.errors import DuplicateToolError, ToolDefinitionError
 from chatclient.runtime import BLOCKING, drive
 from chatclient.tool import ToolCallback, ToolCallbackProvider, ToolMetadata
 from chatclient.tools.callback import FunctionToolCallback
-from chatclient.tools.decorator import ToolMark, mark_of
+from chatclient.tools.decorator import ToolMark, is_marked, mark_of
 
 ToolSource = Callable[..., Any] | ToolCallback | ToolCallbackProvider | str | Iterable[Any] | object
 """Functions, decorated or not; objects and modules with decorated functions; tool callbacks and
@@ -40,8 +41,7 @@ def tool_callbacks(*sources: ToolSource) -> list[ToolCallback]:
             callbacks.append(found)
         else:
             callbacks.extend(_provided(found))
-    check_unique(callbacks)
-    return callbacks
+    return list(without_duplicates(callbacks, "error"))
 
 
 def _provided(provider: ToolCallbackProvider) -> Iterable[ToolCallback]:
@@ -51,7 +51,26 @@ def _provided(provider: ToolCallbackProvider) -> Iterable[ToolCallback]:
     except TypeError as error:
         msg = f"{provider!r} offers tools for a request only; pass it to .tools(...)"
         raise ToolDefinitionError(msg) from error
-    return list(offered)
+    return offered_by(provider, offered)
+
+
+def offered_by(provider: ToolCallbackProvider, offered: Any) -> list[ToolCallback]:
+    """Return what *provider* has *offered* as callbacks; None is nothing.
+
+    Raises:
+        ToolDefinitionError: Something of it is no tool.
+    """
+    if offered is None:
+        return []
+    try:
+        callbacks: list[Any] = list(offered)
+        # Asking `isinstance` of a protocol takes 12 microseconds, and there may be a thousand.
+        if all(hasattr(each, "definition") for each in callbacks):
+            return callbacks
+        return [found for each in callbacks for found in tool_callbacks(each)]
+    except (ToolDefinitionError, TypeError) as error:
+        msg = f"{provider!r} has to return an iterable of tools: {error}"
+        raise ToolDefinitionError(msg) from error
 
 
 def resolve_sources(sources: Iterable[ToolSource]) -> list[Resolved]:
@@ -69,11 +88,12 @@ DuplicatePolicy = Literal["error", "first", "last"]
 def without_duplicates(
     callbacks: Sequence[ToolCallback], policy: DuplicatePolicy
 ) -> Sequence[ToolCallback]:
-    """Return *callbacks* with one for each name.
+    """Return *callbacks* with one for each name; the very same tool may be there again.
 
     Raises:
         DuplicateToolError: There are several of one name, and the policy is `error`.
     """
+    callbacks = _distinct(callbacks)
     if policy == "error":
         check_unique(callbacks)
         return callbacks
@@ -83,6 +103,27 @@ def without_duplicates(
         if policy == "last" or name not in kept:
             kept[name] = callback
     return list(kept.values())
+
+
+def _distinct(callbacks: Sequence[ToolCallback]) -> Sequence[ToolCallback]:
+    """Return *callbacks* without those that are the very same tool as one before them."""
+    if len({callback.definition.name for callback in callbacks}) == len(callbacks):
+        return callbacks
+    kept: dict[str, list[ToolCallback]] = {}
+    return [c for c in callbacks if not _is_known(c, kept.setdefault(c.definition.name, []))]
+
+
+def _is_known(callback: ToolCallback, known: list[ToolCallback]) -> bool:
+    if any(callback is each or _is_same(callback, each) for each in known):
+        return True
+    known.append(callback)
+    return False
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Return whether one of two callbacks knows that they are the same tool."""
+    pairs = ((one, other), (other, one))
+    return any(hasattr(each, "is_same") and each.is_same(twin) for each, twin in pairs)
 
 
 def check_unique(callbacks: Sequence[ToolCallback]) -> None:
@@ -134,9 +175,11 @@ def _marked_attributes(kind: type) -> tuple[tuple[str, ToolMark], ...]:
         # From the most general class on: an override without the decorator keeps the tool, an
         # override with it has the last word, and None takes the tool away.
         for cls in reversed(kind.__mro__):
+            seen: set[int] = set()  # another name for the same function is no other tool
             for name, attribute in vars(cls).items():
-                if mark := mark_of(attribute):
+                if (mark := mark_of(attribute)) and id(attribute) not in seen:
                     found[name] = mark
+                    seen.add(id(attribute))
                 elif attribute is None:
                     found.pop(name, None)
         known = _tools_of_class[kind] = tuple(found.items())
@@ -155,7 +198,7 @@ def _tools_of_attributes(
         callbacks.append(
             FunctionToolCallback(
                 function,
-                name=mark.name,
+                name=mark.name or _own_name(source, attribute),
                 description=mark.description,
                 metadata=_bound(mark.metadata, source),
                 result_converter=mark.result_converter,
@@ -166,6 +209,12 @@ def _tools_of_attributes(
         msg = f"{source.__name__} has no method with @tool"
         raise ToolDefinitionError(msg)
     return callbacks
+
+
+def _own_name(source: Any, attribute: str) -> str | None:
+    """Return *attribute* where its function would go by the name of another one."""
+    defined = inspect.getattr_static(source, attribute)
+    return attribute if isinstance(defined, functools.partialmethod) else None
 
 
 def _bound(metadata: ToolMetadata, source: Any) -> ToolMetadata:
@@ -182,17 +231,22 @@ def _needs_instance(kind: type, attribute: str) -> bool:
 
 def has_tools(module: ModuleType) -> bool:
     """Return whether *module* defines functions with `@tool`; imported ones do not count."""
-    return any(_defined_tools(module))
+    return next(_defined_tools(module), None) is not None
 
 
 def _defined_tools(module: ModuleType) -> Iterator[Callable[..., Any]]:
+    """Yield what has `@tool` in *module*, also where another decorator made it an object."""
     for value in vars(module).values():
-        if inspect.isfunction(value) and mark_of(value) and value.__module__ == module.__name__:
-            yield value
+        if callable(value) and is_marked(value) and not inspect.ismethod(value):
+            function = inspect.unwrap(value)
+            # Other objects do not say where they are from.
+            if not inspect.isfunction(function) or function.__module__ == module.__name__:
+                yield value
 
 
 def _tools_of_module(module: ModuleType) -> list[FunctionToolCallback]:
-    callbacks = [FunctionToolCallback(function) for function in _defined_tools(module)]
+    functions = {id(function): function for function in _defined_tools(module)}
+    callbacks = [FunctionToolCallback(function) for function in functions.values()]
     if not callbacks:
         msg = f"module {module.__name__} has no function with @tool"
         raise ToolDefinitionError(msg)

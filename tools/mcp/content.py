@@ -80,8 +80,10 @@ def add_resource(
 
 
 def _bytes(data: str) -> bytes:
+    # Some servers break lines, or leave the padding out.
+    data = "".join(data.split())
     try:
-        return base64.b64decode(data, validate=True)
+        return base64.b64decode(data + "=" * (-len(data) % 4), validate=True)
     except binascii.Error as error:
         msg = "the tool's answer holds content that is not base 64"
         raise ToolError(msg) from error

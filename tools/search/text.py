@@ -1,6 +1,7 @@
 """From text to the terms that are indexed and searched: words of identifiers, stems, wishes."""
 
 import re
+import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any
@@ -13,6 +14,13 @@ _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)?")
 _PART = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
 # Beyond ASCII, what is a capital is not so easily said: letters and digits are told apart.
 _PLAIN_PART = re.compile(r"[^\W\d_]+|\d+")
+# Scripts that set no space between words, or join to a word what belongs to it: Thai, Lao, Burmese,
+# Khmer, Japanese, Chinese, Korean. Two neighbouring characters are the nearest thing to a word.
+_UNSPACED = re.compile(
+    r"([\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3"
+    r"\uf900-\ufaff\U00020000-\U0003ffff]+)"
+)
+_ACCENTS = re.compile(r"[\u0300-\u036f]")
 _CLAUSE = re.compile(r"[.;?!\n]+(?:\s|$)|,?\s+(?:and|then|also)\s+", re.IGNORECASE)
 _MOST_CLAUSES = 12  # of a request; what is longer is a document, and its rest is taken as one
 _REMEMBERED = 20_000  # words whose terms are kept
@@ -56,7 +64,7 @@ class Words:
 
         A word such as `YouTube` counts as what it is made of and as a whole.
         """
-        return _looked_up(_WORD.findall(text), self._words, _word_terms)
+        return _looked_up(_words(text), self._words, _word_terms)
 
     def identifier_terms(self, *names: str) -> list[str]:
         """Return the stems of what *names* are made of, what says nothing only if all says so."""
@@ -108,13 +116,29 @@ def _word_terms(word: str) -> tuple[str, ...]:
 
 
 def _identifier_terms(name: str) -> tuple[str, ...]:
-    parts = [part.lower() for word in _WORD.findall(name) for part in _parts(word)]
+    parts = [part.lower() for word in _words(name) for part in _parts(word)]
     return tuple(stem(part) for part in parts if part not in STOP_WORDS) or tuple(map(stem, parts))
 
 
-def _parts(word: str) -> list[str]:
-    found: list[str] = (_PART if word.isascii() else _PLAIN_PART).findall(word)
+def _words(text: str) -> list[str]:
+    """Return the words of *text*, without accents."""
+    if text.isascii():
+        return _WORD.findall(text)
+    plain = unicodedata.normalize("NFC", _ACCENTS.sub("", unicodedata.normalize("NFKD", text)))
+    found: list[str] = []
+    for at, piece in enumerate(_UNSPACED.split(plain)):
+        found += _pairs(piece) if at % 2 else _WORD.findall(piece)
     return found
+
+
+def _pairs(run: str) -> list[str]:
+    return [run[at : at + 2] for at in range(len(run) - 1)] or [run]
+
+
+def _parts(word: str) -> list[str]:
+    if word.isascii():
+        return _PART.findall(word)
+    return [word] if _UNSPACED.match(word) else _PLAIN_PART.findall(word)
 
 
 @cache

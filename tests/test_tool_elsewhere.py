@@ -1,0 +1,141 @@
+"""Calls that are answered from elsewhere: by a person, a browser, another service."""
+
+from typing import Any
+
+import pytest
+from conftest import Ask
+from test_tool_calling import assert_paired, results
+
+from chatclient import ChatClient
+from chatclient.errors import UsageError
+from chatclient.messages import Media
+from chatclient.testing import ScriptedModel, call
+from chatclient.tools import (
+    Decision,
+    ExternalTool,
+    PendingTurn,
+    ToolApproval,
+    ToolCallingManager,
+    ToolDefinition,
+    ToolInvocation,
+    ToolResult,
+    tool,
+)
+
+LOCATE = ToolDefinition(
+    "locate",
+    "Tell where the user is.",
+    {"properties": {"exact": {"type": "boolean"}}, "required": ["exact"]},
+)
+LOCATED = call("locate", '{"exact": true}', id="w")
+log: list[str] = []
+
+
+def cancel(city: str) -> None:
+    log.append(f"no {city}")
+
+
+@tool(compensation=cancel)
+def book(city: str) -> str:
+    """Book a flight."""
+    log.append(city)
+    return "booked"
+
+
+@tool
+def pay() -> None:
+    """Pay."""
+    raise ValueError("declined")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_happened() -> None:
+    log.clear()
+
+
+def client_of(model: ScriptedModel, approval: ToolApproval | None = None) -> ChatClient:
+    interceptors = [] if approval is None else [approval]
+    builder = ChatClient.builder(model).default_tools(ExternalTool(LOCATE), book, pay)
+    return builder.tool_calling_manager(ToolCallingManager(interceptors=interceptors)).build()
+
+
+def waiting(ask: Ask, client: ChatClient) -> PendingTurn:
+    turn = ask(client.prompt("x")).response.context["pending_turn"]
+    assert isinstance(turn, PendingTurn)
+    return turn
+
+
+def test_a_tool_may_be_done_elsewhere(ask: Ask) -> None:
+    """Its calls suspend the turn, which goes on with what somebody answers."""
+    picture = Media("image/png", b"map")
+    model = ScriptedModel([LOCATED, call("book", '{"city": "Rome"}')], "done")
+    client = client_of(model)
+    turn = waiting(ask, client)
+    assert (log, turn.to_decide()) == (["Rome"], {"w": LOCATED})
+    answer = ToolResult("48.1, 11.5", (picture,), metadata={"by": "browser"})
+    result = ask(client.resume(turn.to_json(), {"w": Decision.answered(answer)}))
+
+    assert results(model.prompts[1]) == ["48.1, 11.5", "booked"]
+    assert_paired(model.prompts[1].messages)
+    assert result.text == "done"
+    execution = result.executions[0]
+    assert execution.response.media == (picture,)
+    assert (execution.metadata["by"], execution.arguments) == ("browser", None)
+
+
+def test_an_external_tool_may_be_denied(ask: Ask) -> None:
+    """The model is told why; to approve it alone brings no result."""
+    model = ScriptedModel(LOCATED, "done")
+    client = client_of(model)
+    turn = waiting(ask, client)
+    with pytest.raises(UsageError, match=r"'locate' is not run here.*Decision.answered"):
+        ask(client.resume(turn, "approve"))
+    ask(client.resume(turn, {"w": Decision(approved=False, message="I will not say.")}))
+
+    assert results(model.prompts[1]) == ["I will not say."]
+
+
+def test_whoever_answers_gets_arguments_that_fit(ask: Ask) -> None:
+    """What the model can mend, it is told at once."""
+    model = ScriptedModel(call("locate", "{}"), "done")
+
+    assert ask(client_of(model).prompt("x")).text == "done"
+    assert "exact: missing, but required" in results(model.prompts[1])[0]
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_call_may_be_answered_instead_of_being_run(ask: Ask, at_once: bool) -> None:
+    """The tool is not run, and nothing is undone that it has not done."""
+    answered = Decision.answered("booked by phone")
+    flight = call("book", '{"city": "Rome"}', id="b")
+    model = ScriptedModel(flight, call("pay"), "sorry")
+
+    def needed(invocation: ToolInvocation) -> bool:
+        return invocation.definition.name == "book"
+
+    if at_once:
+        approval = ToolApproval(needed, ask=lambda invocation: answered)
+        result = ask(client_of(model, approval).prompt("x"))
+    else:
+        client = client_of(model, ToolApproval(needed))
+        result = ask(client.resume(waiting(ask, client).to_json(), {"b": answered}))
+
+    assert results(model.prompts[1]) == ["booked by phone"]
+    assert results(model.prompts[2]) == ["declined"]
+    assert (result.text, log) == ("sorry", [])
+
+
+def test_an_external_tool_may_need_approval_first(ask: Ask) -> None:
+    """Whoever approves it has not answered it yet."""
+    approval = ToolApproval(ask=lambda invocation: True)
+    client = client_of(ScriptedModel(LOCATED), approval)
+
+    assert list(waiting(ask, client).to_decide()) == ["w"]
+
+
+def test_what_is_no_answer_is_refused() -> None:
+    """An answer is what a tool could have returned to the model."""
+    nothing: Any = None
+
+    with pytest.raises(UsageError, match="a text or a ToolResult, not None"):
+        Decision.answered(nothing)
