@@ -5,11 +5,10 @@ for a blocking request and in a worker thread for one on an event loop.
 """
 
 import random
-import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
@@ -21,7 +20,8 @@ from sqlalchemy.pool import QueuePool
 from sqlalchemy.schema import CreateTable
 
 from chatclient.errors import ChatMemoryError, ChatMemoryUnavailableError, UsageError
-from chatclient.forks import keep, tell_of_forks
+from chatclient.forks import keep, tell_before_forks, tell_of_forks, undisturbed
+from chatclient.sqlite_files import BUSY_SECONDS, write_ahead
 
 T = TypeVar("T")
 
@@ -40,7 +40,6 @@ _DRIVERS = {
 _EXTRAS = {"psycopg": "postgres", "pymysql": "mysql"}
 _ATTEMPTS = 8
 _DEADLOCKS = ("40001", "40P01", 1213, 1020)  # SQLSTATEs of PostgreSQL, numbers of MySQL
-_BUSY_SECONDS = 30.0  # how long a writer waits for another one, with SQLite
 _LOCK = 0x63686174  # names our lock among a PostgreSQL server's advisory locks
 
 BIG_KEY = sa.BigInteger().with_variant(sa.Integer, "sqlite")  # the only kind SQLite counts up
@@ -107,6 +106,9 @@ class Database:
         )
         self._lock = threading.Lock()
         self._ready = threading.Event()
+        sqlite = self.engine.dialect.name == "sqlite"
+        self._undisturbed = undisturbed if sqlite else nullcontext()
+        tell_before_forks(self)
         tell_of_forks(self)
 
     @property
@@ -143,8 +145,9 @@ class Database:
         left = _ATTEMPTS
         while True:
             try:
-                self._prepare()
-                return attempt()
+                with self._undisturbed:
+                    self._prepare()
+                    return attempt()
             except (AgainError, SQLAlchemyError) as error:
                 left -= 1
                 if not left or not _passes(error):
@@ -254,6 +257,11 @@ class Database:
             )
             raise UsageError(msg)
 
+    def before_fork(self) -> None:
+        """Close SQLite's files: it counts on locks that a child does not inherit."""
+        if self.engine.dialect.name == "sqlite" and not _in_memory(self.engine.url):
+            self.engine.dispose()
+
     def after_fork(self) -> None:
         """Leave the parent's connections alone: a child that used them would mix up both."""
         self._lock = threading.Lock()
@@ -286,7 +294,7 @@ def _engine(url: sa.URL) -> sa.Engine:
         options |= {"poolclass": QueuePool, "pool_size": 1, "max_overflow": 0, "pool_timeout": 60}
         options["connect_args"] = {"check_same_thread": False}
     else:
-        options["connect_args"] = {"timeout": _BUSY_SECONDS}
+        options["connect_args"] = {"timeout": BUSY_SECONDS}
     engine = sa.create_engine(url, **options)
     if engine.dialect.is_async:
         msg = f"{url.drivername} is an asynchronous driver; name a plain one, or none"
@@ -303,18 +311,7 @@ def _in_memory(url: sa.URL) -> bool:
 
 
 def _set_up_sqlite(connection: Any, _record: Any) -> None:
-    # Readers and a writer do not wait for each other with a write-ahead log. Changing to it takes
-    # the file for a moment, and does not wait for others who do the same.
-    ends = time.monotonic() + _BUSY_SECONDS
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-        except sqlite3.OperationalError:
-            if time.monotonic() > ends:
-                raise
-            time.sleep(0.01)
-        else:
-            return
+    write_ahead(connection)
 
 
 def _passes(error: Exception) -> bool:

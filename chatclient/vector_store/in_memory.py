@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from chatclient.embedding import EmbeddingModel, Vector
+from chatclient.forks import tell_of_forks, undisturbed
 from chatclient.json import dumps
 from chatclient.runtime import Runtime
 from chatclient.vector_store.arrays import GrowingRows, best, numpy, unit_rows
@@ -41,6 +42,11 @@ class InMemoryVectorStore(VectorStore):
         # Those who search have both in hand while others add to them: nothing is changed in place,
         # what is new comes behind.
         self._replace([], GrowingRows())
+        tell_of_forks(self)
+
+    def after_fork(self) -> None:
+        """Take a lock of one's own: some thread of the parent may have had the other."""
+        self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._documents)
@@ -52,7 +58,7 @@ class InMemoryVectorStore(VectorStore):
         runtime: Runtime,  # noqa: ARG002 - there is nothing to wait for
     ) -> None:
         """Keep *documents* with their vectors."""
-        with self._lock:
+        with undisturbed, self._lock:
             rows = unit_rows(vectors, self._grown.rows.shape[1] or None)
             fresh = [at for at, each in enumerate(documents) if each.id not in self._places]
             if len(fresh) < len(documents):
@@ -83,7 +89,7 @@ class InMemoryVectorStore(VectorStore):
     ) -> int:
         """Forget documents."""
         fits = predicate(where)
-        with self._lock:
+        with undisturbed, self._lock:
             before = self._documents
             kept = [
                 place
@@ -105,7 +111,7 @@ class InMemoryVectorStore(VectorStore):
         return self._nearest(vector, search)
 
     def _nearest(self, vector: Vector, search: SimilaritySearch) -> list[Document]:
-        with self._lock:
+        with undisturbed, self._lock:
             documents, rows = self._documents, self._grown.rows
             places = self._fitting_places(search.where) if search.where else None
             if places is not None and len(places) == len(documents):
