@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from chatclient.advisors.turns import note_of, noted
 from chatclient.chain import (
     MEMORY_ORDER,
     SOURCES,
@@ -169,6 +170,9 @@ class Augmentation:
         asked = request.prompt.user_message
         if asked is None or not asked.text.strip():
             return await call_next(request)
+        if note_of(self._key, request):  # what has waited is the question asked with documents
+            response = await call_next(request)
+            return noted(self._key, True, request, response) or response
         done: tuple[str, str, tuple[Document, ...]] | None = request.context.get(self._slot)
         if done is None or done[0] != asked.text:
             query = Query(asked.text, _before(request.prompt.messages, asked), request.context)
@@ -183,7 +187,8 @@ class Augmentation:
         metadata = answer.metadata
         values = merged(metadata.values, {self._key: documents})
         answer = replace(answer, metadata=replace(metadata, values=values))
-        return response.mutate(chat_response=answer, context=context)
+        response = response.mutate(chat_response=answer, context=context)
+        return noted(self._key, True, request, response) or response
 
 
 def _before(messages: Sequence[Message], asked: UserMessage) -> tuple[Message, ...]:

@@ -7,6 +7,7 @@ failed, was cancelled or limited by an error, or waits for approval) leaves noth
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any
 from uuid import uuid4
 
@@ -21,11 +22,12 @@ from chatclient.errors import UsageError
 from chatclient.memory.chat_memory import ChatMemory
 from chatclient.memory.conversation import begins_turn, says_something, without_system
 from chatclient.memory.repository import checked_id
-from chatclient.messages import AssistantMessage, Message, Part, SystemMessage
+from chatclient.messages import AssistantMessage, Message, Part, SystemMessage, UserMessage
 from chatclient.operations import MemoryAccess
 from chatclient.prompt import Prompt
 from chatclient.response import ChatResponse
 from chatclient.runtime import Runtime
+from chatclient.serialization import message_from_dict, message_to_dict
 from chatclient.tool import CONVERSATION_ID
 from chatclient.tools import PendingTurn
 from chatclient.values import FrozenDict
@@ -50,12 +52,14 @@ class Turn:
         own: What it began with: the messages that the request adds to the conversation.
         history: What the memory shows of the turns before; nothing where the prompt holds it.
         key: Names the turn, so that it is remembered once; or None.
+        said: What models and tools had said before the turn waited, if it did.
     """
 
     conversation_id: str
     own: tuple[Message, ...]
     history: tuple[Message, ...]
     key: str | None
+    said: tuple[Message, ...] = ()
 
 
 Show = Callable[[ChatClientRequest, tuple[Message, ...]], ChatClientRequest]
@@ -125,10 +129,15 @@ class Turns:
         said = without_system(pending.messages)
         note = pending.notes.get(_NOTE, {})
         start = len(said) - note["messages"] if note else _last_turn(said)
+        # The messages that waited may be what other advisors made of them, such as retrieval.
+        own = tuple(message_from_dict(data) for data in note.get("own", ()))
+        if not own:
+            own = tuple(takewhile(lambda m: isinstance(m, UserMessage), said[start:]))
         # Where the memory stands outside the loop, the waiting turn holds what was before it.
         shown = start > default_count(request, said)
         history = () if shown else await self._loaded(conversation_id, request.runtime)
-        return Turn(conversation_id, said[start:], history, note.get("key", key))
+        tools = said[start + len(own) :]
+        return Turn(conversation_id, own, history, note.get("key", key), tools)
 
     async def end(
         self, turn: Turn, request: ChatClientRequest, response: ChatClientResponse
@@ -138,12 +147,15 @@ class Turns:
         Raises:
             ChatMemoryError: The turn cannot be kept.
         """
-        said: tuple[Message, ...] = _news(TOOL_MESSAGES, request, response) or ()
-        pending: PendingTurn | None = _news(PENDING_TURN, request, response)
-        if pending is not None:
-            note = {"messages": len(turn.own) + len(said), "key": turn.key or uuid4().hex}
-            pending = replace(pending, notes={**pending.notes, _NOTE: note})
-            return response.mutate(context={PENDING_TURN: pending})
+        said = (*turn.said, *(_news(TOOL_MESSAGES, request, response) or ()))
+        note = {
+            "own": [message_to_dict(message) for message in turn.own],
+            "messages": len(turn.own) + len(said),
+            "key": turn.key or uuid4().hex,
+        }
+        waiting = noted(_NOTE, note, request, response)
+        if waiting is not None:
+            return waiting
         answer = answer_of(response.chat_response)
         if answer is not None and turn.own:
             messages = (*turn.own, *(said if self.tool_messages else ()), answer)
@@ -181,6 +193,28 @@ class WholeTurns:
         begun = request.mutate(context={turns.slot: turn, NEW_MESSAGES: turn.own})
         response = await turns.end(turn, request, await call_next(begun))
         return _without(response, {turns.slot, EARLIER_MESSAGES} | _set_here(request))
+
+
+def noted(
+    key: str, note: Any, request: ChatClientRequest, response: ChatClientResponse
+) -> ChatClientResponse | None:
+    """Return *response* with *note* in the turn that waits for approval, or None if none does.
+
+    When the turn goes on, `note_of` returns it.
+    """
+    pending: PendingTurn | None = _news(PENDING_TURN, request, response)
+    if pending is None:
+        return None
+    pending = replace(pending, notes={**pending.notes, key: note})
+    return response.mutate(context={PENDING_TURN: pending})
+
+
+def note_of(key: str, request: ChatClientRequest) -> Any:
+    """Return what `noted` has left in the turn that *request* goes on with, or None."""
+    if RESUME not in request.context:
+        return None
+    pending: PendingTurn = request.context[RESUME][0]
+    return pending.notes.get(key)
 
 
 def conversation_id_of(request: ChatClientRequest) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from html import escape
 from uuid import NAMESPACE_OID, uuid4, uuid5
 
-from chatclient.advisors.turns import TURN_KEY, conversation_id_of
+from chatclient.advisors.turns import TURN_KEY, conversation_id_of, note_of, noted
 from chatclient.chain import MEMORY_ORDER, ChatClientRequest, ChatClientResponse, Next
 from chatclient.errors import ChatMemoryError, UsageError
 from chatclient.messages import UserMessage
@@ -16,6 +16,8 @@ from chatclient.vector_store import Document, SimilaritySearch, VectorStore
 
 TOP_K = "chat_memory_vector_store_top_k"
 """The key in a request's context of how many entries to recall, in place of the advisor's own."""
+
+_NOTE = "long_term_memory"  # what of a turn that waits for approval is still to be remembered
 
 LONG_TERM_MEMORY_TEMPLATE = """\
 {instructions}
@@ -78,14 +80,22 @@ class VectorStoreChatMemoryAdvisor:
         if asked is None or not asked.text.strip():
             return await call_next(request)
         conversation_id = conversation_id_of(request)
+        turn = request.context.get(TURN_KEY) or uuid4().hex
+        note = note_of(_NOTE, request)
+        if note:  # the messages are told already, and may be what other advisors made of them
+            asked, turn = UserMessage(note["asked"]), note["turn"]
         # Inside the tool loop, what was recalled in the first round is told in all of them.
-        entries: tuple[Document, ...] | None = request.context.get(self._slot)
+        entries: tuple[Document, ...] | None = () if note else request.context.get(self._slot)
         if entries is None:
             entries = await self._recalled(request, asked, conversation_id)
             request = request.mutate(context={self._slot: entries})
         response = await call_next(self._told(request, entries))
+        waiting = noted(_NOTE, {"asked": asked.text, "turn": turn}, request, response)
+        if waiting is not None:
+            return waiting.mutate(context={self._slot: entries})
         if not response.chat_response.has_tool_calls():
-            await self._remember(request, asked, response.chat_response.text, conversation_id)
+            said = asked.text, response.chat_response.text
+            await self._remember(turn, said, conversation_id, request.runtime)
         return response.mutate(context={self._slot: entries})
 
     def _told(self, request: ChatClientRequest, entries: Sequence[Document]) -> ChatClientRequest:
@@ -122,21 +132,21 @@ class VectorStoreChatMemoryAdvisor:
         return tuple(sorted(found, key=lambda entry: entry.metadata["created"]))
 
     async def _remember(
-        self, request: ChatClientRequest, asked: UserMessage, answer: str, conversation_id: str
+        self, turn: str, said: tuple[str, str], conversation_id: str, runtime: Runtime
     ) -> None:
         """Keep question and answer; a turn with a key of its own is kept once."""
         now = time.time()
-        turn = request.context.get(TURN_KEY) or uuid4().hex
+        question, answer = said
         entries = [
             Document(
                 text,
                 {"conversation_id": conversation_id, "message_type": kind, "created": now + after},
                 uuid5(NAMESPACE_OID, f"{conversation_id}\n{turn}\n{kind}").hex,
             )
-            for kind, text, after in (("user", asked.text, 0.0), ("assistant", answer, 1e-6))
+            for kind, text, after in (("user", question, 0.0), ("assistant", answer, 1e-6))
             if text.strip()
         ]
-        await self._put(entries, conversation_id, request.runtime)
+        await self._put(entries, conversation_id, runtime)
 
     async def _put(self, entries: list[Document], conversation_id: str, runtime: Runtime) -> None:
         try:

@@ -27,6 +27,7 @@ from chatclient.advisors.retrieval import (
     RETRIEVAL_ORDER,
     RetrievalAugmentationAdvisor,
 )
+from chatclient.advisors.vector_store_memory import VectorStoreChatMemoryAdvisor
 from chatclient.embedding import EmbeddingModel, Vector
 from chatclient.errors import OverloadedError, TemplateError, UsageError
 from chatclient.memory import MessageWindowChatMemory
@@ -47,7 +48,7 @@ from chatclient.rag import (
 )
 from chatclient.runtime import BLOCKING, Runtime, drive
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import tool
+from chatclient.tools import PendingTurn, ToolApproval, ToolCallingManager, tool
 from chatclient.vector_store import Document, InMemoryVectorStore
 
 WORDS = ["rome", "paris", "zoo", "opens", "weather", "ticket", "lion", "closed"]
@@ -589,3 +590,48 @@ def test_the_request_may_filter_the_store(ask: Ask) -> None:
 
     assert [d.id for d in mine.response.context[RETRIEVED_DOCUMENTS]] == []
     assert [d.id for d in theirs.response.context[RETRIEVED_DOCUMENTS]] == ["rome"]
+
+
+@tool
+def book() -> str:
+    """Book it."""
+    return "booked"
+
+
+@pytest.mark.parametrize("tool_messages", [True, False])
+def test_a_turn_that_waits_for_approval_is_remembered_as_it_was_said(
+    ask: Ask, tool_messages: bool
+) -> None:
+    """What retrieval made of the question is no memory, and nothing is looked for with it."""
+    asked: list[str] = []
+
+    async def find(query: Query, runtime: Runtime) -> list[Document]:
+        asked.append(query.text)
+        return [ROME]
+
+    model = ScriptedModel([call("book", id="1")], [call("book", id="2")], "Booked.")
+    memory, entries = MessageWindowChatMemory(), InMemoryVectorStore(WordEmbedding())
+    client = (
+        ChatClient.builder(model)
+        .default_tools(book)
+        .tool_calling_manager(ToolCallingManager(interceptors=[ToolApproval()]))
+        .default_advisors(
+            MessageChatMemoryAdvisor(memory, tool_messages=tool_messages),
+            VectorStoreChatMemoryAdvisor(entries),
+            RetrievalAugmentationAdvisor(find),
+        )
+        .build()
+    )
+    waiting: PendingTurn = ask(client.prompt("the zoo").conversation("c")).response.context[
+        "pending_turn"
+    ]
+    again = ask(client.resume(waiting, "approve")).response.context["pending_turn"]
+    ask(client.resume(again.to_json(), "approve"))
+
+    assert asked == ["the zoo"]
+    assert model.prompts[2].messages[0] == model.prompts[0].messages[0]
+    said = memory.get("c")
+    assert [m.text for m in said if m.text] == ["the zoo", "Booked."]
+    assert len(said) == (6 if tool_messages else 2)
+    found = entries.similarity_search("zoo", top_k=9)
+    assert sorted(each.text for each in found) == ["Booked.", "the zoo"]
