@@ -172,7 +172,7 @@ class Augmentation:
             return await call_next(request)
         if note_of(self._key, request):  # what has waited is the question asked with documents
             response = await call_next(request)
-            return noted(self._key, True, request, response) or response
+            return noted(self._key, asked.text, request, response) or response
         done: tuple[str, str, tuple[Document, ...]] | None = request.context.get(self._slot)
         if done is None or done[0] != asked.text:
             query = Query(asked.text, _before(request.prompt.messages, asked), request.context)
@@ -188,7 +188,7 @@ class Augmentation:
         values = merged(metadata.values, {self._key: documents})
         answer = replace(answer, metadata=replace(metadata, values=values))
         response = response.mutate(chat_response=answer, context=context)
-        return noted(self._key, True, request, response) or response
+        return noted(self._key, asked.text, request, response) or response
 
 
 def _before(messages: Sequence[Message], asked: UserMessage) -> tuple[Message, ...]:

@@ -177,7 +177,7 @@ class WholeTurns:
 
     Args:
         turns: The advisor's.
-        order: That of the loop.
+        order: Where it stands.
         name: The advisor's.
     """
 

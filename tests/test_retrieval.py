@@ -22,12 +22,14 @@ from chatclient.advisors.question_answer import (
     RETRIEVED_DOCUMENTS,
     QuestionAnswerAdvisor,
 )
+from chatclient.advisors.re_reading import ReReadingAdvisor
 from chatclient.advisors.retrieval import (
     DOCUMENT_CONTEXT,
     RETRIEVAL_ORDER,
     RetrievalAugmentationAdvisor,
 )
 from chatclient.advisors.vector_store_memory import VectorStoreChatMemoryAdvisor
+from chatclient.chain import MEMORY_ORDER, TOOL_CALLING_ORDER
 from chatclient.embedding import EmbeddingModel, Vector
 from chatclient.errors import OverloadedError, TemplateError, UsageError
 from chatclient.memory import MessageWindowChatMemory
@@ -635,3 +637,31 @@ def test_a_turn_that_waits_for_approval_is_remembered_as_it_was_said(
     assert len(said) == (6 if tool_messages else 2)
     found = entries.similarity_search("zoo", top_k=9)
     assert sorted(each.text for each in found) == ["Booked.", "the zoo"]
+
+
+@pytest.mark.parametrize("order", [MEMORY_ORDER, TOOL_CALLING_ORDER + 100])
+def test_memory_keeps_what_was_said_wherever_it_stands(ask: Ask, order: int) -> None:
+    """Also inside the loop, and whatever else was made of the question."""
+    model, memory = ScriptedModel("At nine.", "Still at nine."), MessageWindowChatMemory()
+    client = (
+        ChatClient.builder(model)
+        .default_advisors(
+            MessageChatMemoryAdvisor(memory, order=order),
+            QuestionAnswerAdvisor(store_of(ROME)),
+            ReReadingAdvisor(),
+        )
+        .build()
+    )
+    for question in ("When does the zoo open?", "And now?"):
+        ask(client.prompt(question).conversation("c"))
+
+    assert [m.text for m in memory.get("c")] == [
+        "When does the zoo open?",
+        "At nine.",
+        "And now?",
+        "Still at nine.",
+    ]
+    assert [m.text for m in model.prompts[1].messages[:2]] == [
+        "When does the zoo open?",
+        "At nine.",
+    ]
