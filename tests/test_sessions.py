@@ -26,6 +26,7 @@ from chatclient.memory.sessions import (
     TurnWindow,
 )
 from chatclient.messages import AssistantMessage, UserMessage
+from chatclient.response import ChatResponse, FinishReason
 from chatclient.runtime import BLOCKING, drive
 from chatclient.testing import ScriptedModel
 from chatclient.testing.memory import turn
@@ -321,6 +322,15 @@ def test_an_empty_summary_changes_nothing() -> None:
     assert model.prompts == []
     assert drive(strategy(events_of("U1 A1 U2 A2"), BLOCKING)) is None
     assert len(model.prompts) == 1
+
+
+@pytest.mark.parametrize("reason", ["length", "content_filter"])
+def test_a_summary_that_is_not_whole_changes_nothing(reason: FinishReason) -> None:
+    """Half a summary, or a refusal, stands for nothing that was said."""
+    model = ScriptedModel(ChatResponse.of("The user is called A", reason))
+    strategy = RecursiveSummary(model, most=2, overlap=1)
+
+    assert drive(strategy(events_of("U1 A1 U2 A2"), BLOCKING)) is None
 
 
 # --- the service ----------------------------------------------------------------------------
