@@ -82,6 +82,26 @@ def test_a_turn_is_recorded_and_replayed(
     assert model.unused == ()
 
 
+@pytest.mark.parametrize("inside", [RecordingModel, RecordingAdvisor])
+def test_a_secret_that_the_stream_cut_is_redacted(tmp_path: Path, inside: Any) -> None:
+    """The pieces are cut anew, so that no two of them make it up again."""
+    real = ScriptedModel("Your key is sk-4711, keep it.", chunks=4)
+    recording = Recording(redact=lambda text: text.replace("sk-4711", "<key>"))
+    if inside is RecordingModel:
+        client = ChatClient.create(RecordingModel(real, recording))
+    else:
+        client = ChatClient.builder(real).default_advisors(RecordingAdvisor(recording)).build()
+    list(client.prompt("key?").stream())
+    recording.save(tmp_path / "turn.json")
+
+    replayed = list(
+        ChatClient.create(ReplayingModel(tmp_path / "turn.json")).prompt("key?").stream()
+    )
+    assert "".join(replayed) == "Your key is <key>, keep it."
+    assert len(replayed) > 1
+    assert "sk-4711" not in "".join(recording.exchanges[0].pieces)
+
+
 def test_another_request_is_a_loud_difference(ask: Ask) -> None:
     """The error shows which line of the request is not as recorded."""
     recording = Recording()

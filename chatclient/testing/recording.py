@@ -105,7 +105,11 @@ class Recording:
     def add(self, prompt: Prompt, response: ChatResponse, pieces: Iterable[str] = ()) -> None:
         """Keep one exchange."""
         kept = _redacted(_values(response_to_dict(response)), self.redact)
-        said = tuple(self.redact(piece) for piece in pieces)
+        said = tuple(pieces)
+        whole = "".join(said)
+        redacted = self.redact(whole)  # a stream may cut a secret in two
+        if redacted != whole:
+            said = _cut_like(said, redacted)
         self.exchanges.append(Exchange(self.request_of(prompt), kept, said))
 
     def request_of(self, prompt: Prompt) -> dict[str, Any]:
@@ -250,6 +254,15 @@ class ReplayingModel(ChatModel):
                 if _comparable(exchange, asked) == asked:
                     return self._unused.pop(at)
             raise ReplayError(_difference(self._unused, asked))
+
+
+def _cut_like(pieces: tuple[str, ...], text: str) -> tuple[str, ...]:
+    """Return *text* in as many pieces, of the same lengths as far as it reaches."""
+    cut: list[str] = []
+    for piece in pieces[:-1]:
+        cut.append(text[: len(piece)])
+        text = text[len(piece) :]
+    return tuple(piece for piece in (*cut, text) if piece)
 
 
 def _difference(unused: list[Exchange], asked: dict[str, Any]) -> str:
