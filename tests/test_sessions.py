@@ -349,6 +349,25 @@ def test_a_session_is_created_once_for_its_user(service: SessionService) -> None
         service.create("bob", session_id="s")
 
 
+def test_nobody_reads_an_expired_session(clock: Clock) -> None:
+    """It is as if it did not exist, until it is deleted or begun anew."""
+    service = SessionService(InMemorySessionRepository(), clock=clock)
+    service.create("ann", session_id="old", time_to_live=timedelta(1))
+    service.append("old", UserMessage("gout"), AssistantMessage("noted"))
+    service.create("ann", session_id="new")
+    service.append("new", UserMessage("gout again"), AssistantMessage("noted"))
+    everything, newest = EventFilter(keyword="gout"), EventFilter(keyword="gout", last=1)
+    assert len(service.search("ann", everything)) == 2
+    clock.moment += timedelta(2)
+    service.append("new", UserMessage("well"), AssistantMessage("noted"))
+
+    assert service.events("old") == service.messages("old") == ()
+    assert [e.session_id for e in service.search("ann", everything)] == ["new"]
+    assert [e.session_id for e in service.search("ann", newest)] == ["new"]
+    with pytest.raises(ChatMemoryError, match="no session 'old'"):
+        service.append("old", UserMessage("more"))
+
+
 def test_sessions_may_last_for_ever(clock: Clock) -> None:
     """Without a time to live there is no end."""
     service = SessionService(InMemorySessionRepository(), time_to_live=None, clock=clock)
