@@ -18,7 +18,7 @@ from chatclient.advisors.tool_calling import (
     TOOL_MESSAGES,
 )
 from chatclient.chain import DEFAULT_MESSAGES, ChatClientRequest, ChatClientResponse, Next
-from chatclient.errors import UsageError
+from chatclient.errors import DeadlineExceededError, UsageError
 from chatclient.memory.chat_memory import ChatMemory
 from chatclient.memory.conversation import begins_turn, says_something, without_system
 from chatclient.memory.repository import checked_id
@@ -159,6 +159,7 @@ class Turns:
         answer = answer_of(response.chat_response)
         if answer is not None and turn.own:
             messages = (*turn.own, *(said if self.tool_messages else ()), answer)
+            _in_time(request.runtime)
             with request.runtime.observe(MemoryAccess("store", turn.conversation_id)) as observed:
                 await self.memory.append(
                     turn.conversation_id, messages, request.runtime, key=turn.key
@@ -167,6 +168,7 @@ class Turns:
         return response
 
     async def _loaded(self, conversation_id: str, runtime: Runtime) -> tuple[Message, ...]:
+        _in_time(runtime)
         with runtime.observe(MemoryAccess("load", conversation_id)) as observed:
             messages = observed.result = await self.memory.load(conversation_id, runtime)
         return messages
@@ -295,6 +297,17 @@ def _end_of(part: tuple[Message, ...], whole: tuple[Message, ...]) -> int | None
         return None
     ends = range(len(whole), len(part) - 1, -1)
     return next((end for end in ends if whole[end - len(part) : end] == part), None)
+
+
+def _in_time(runtime: Runtime) -> None:
+    """See that there is time to begin with a store, which may take as long as its own limits say.
+
+    Raises:
+        DeadlineExceededError: There is none.
+    """
+    if not runtime.remaining():
+        msg = "the deadline passed before the conversation could be read or written"
+        raise DeadlineExceededError(msg)
 
 
 def _news(key: str, request: ChatClientRequest, response: ChatClientResponse) -> Any:

@@ -1,6 +1,7 @@
 """Memory advisors: what the model is shown, and what every ending of a turn leaves behind."""
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from chatclient.advisors.memory import MessageChatMemoryAdvisor, PromptChatMemor
 from chatclient.advisors.turns import TURN_KEY
 from chatclient.chain import MEMORY_ORDER, TOOL_CALLING_ORDER, Advisor, AdvisorChain, Next
 from chatclient.errors import (
+    DeadlineExceededError,
     OverloadedError,
     TemplateError,
     ToolExecutionError,
@@ -662,6 +664,22 @@ def test_a_turn_that_waited_before_there_was_memory(ask: Ask, order: int) -> Non
     ask(talk.client.resume(pending, "approve"))
 
     assert short(talk.stored) == ["u:one", "a:(call_pay)", "t:(paid 1)", "a:paid"]
+
+
+def test_nothing_is_begun_with_memory_after_the_deadline() -> None:
+    """Neither is read what nobody has time for, nor written what nobody gets."""
+
+    def late(prompt: Prompt) -> Answer:
+        time.sleep(0.02)
+        return "too late"
+
+    talk = Talk(late, order=MEMORY_ORDER)
+    for seconds in (1e-9, 0.01):
+        with pytest.raises(DeadlineExceededError):
+            talk.say("hi").deadline(seconds).call().content()
+
+    assert len(talk.model.prompts) == 1
+    assert talk.stored == []
 
 
 # --- where the loop is not the library's ----------------------------------------------------

@@ -8,7 +8,8 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
+from functools import partial
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
@@ -40,6 +41,26 @@ _DRIVERS = {
 _EXTRAS = {"psycopg": "postgres", "pymysql": "mysql"}
 _ATTEMPTS = 8
 _DEADLOCKS = ("40001", "40P01", 1213, 1020)  # SQLSTATEs of PostgreSQL, numbers of MySQL
+_PATIENCE = 10.0  # seconds after which nothing is tried again
+_LOCK_SECONDS = 15  # how long one transaction waits for another one
+_LIBPQ = {
+    "connect_timeout": 10,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 2,
+    "tcp_user_timeout": 20_000,
+}
+_TIMEOUTS: dict[str, dict[str, Any]] = {
+    "psycopg": _LIBPQ,
+    "psycopg2": _LIBPQ,
+    "pymysql": {"connect_timeout": 10, "read_timeout": 20, "write_timeout": 20},
+}
+_LOCK_WAITS = {
+    "postgresql": f"SET lock_timeout = '{_LOCK_SECONDS}s'",
+    "mysql": f"SET SESSION innodb_lock_wait_timeout = {_LOCK_SECONDS}",
+    "mariadb": f"SET SESSION innodb_lock_wait_timeout = {_LOCK_SECONDS}",
+}
+_OWN_SETTINGS = ("options", "init_command")  # parts of a URL that say what a session begins with
 _LOCK = 0x63686174  # names our lock among a PostgreSQL server's advisory locks
 
 BIG_KEY = sa.BigInteger().with_variant(sa.Integer, "sqlite")  # the only kind SQLite counts up
@@ -142,7 +163,7 @@ class Database:
             self.engine.dispose()
 
     def _run(self, attempt: Callable[[], T]) -> T:
-        left = _ATTEMPTS
+        left, ends = _ATTEMPTS, time.monotonic() + _PATIENCE
         while True:
             try:
                 with self._undisturbed:
@@ -150,7 +171,7 @@ class Database:
                     return attempt()
             except (AgainError, SQLAlchemyError) as error:
                 left -= 1
-                if not left or not _passes(error):
+                if not left or not _passes(error) or time.monotonic() > ends:
                     raise self._failure(error) from getattr(error, "orig", error)
             time.sleep(random.uniform(0.001, 0.02))  # noqa: S311 - parts those who collided
 
@@ -221,7 +242,7 @@ class Database:
         if dialect == "postgresql":  # until the end of the transaction
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
         elif dialect in ("mysql", "mariadb") and not connection.scalar(
-            sa.select(sa.func.get_lock(lock, 60))
+            sa.select(sa.func.get_lock(lock, _LOCK_SECONDS))
         ):  # each statement that creates something commits there, so the lock is the session's
             raise AgainError
         try:
@@ -289,6 +310,8 @@ def _engine(url: sa.URL) -> sa.Engine:
     options: dict[str, Any] = {"hide_parameters": True}
     if url.get_backend_name() != "sqlite":
         options["isolation_level"] = "READ COMMITTED"
+        timeouts = _TIMEOUTS.get(url.get_driver_name(), {})
+        options["connect_args"] = {k: v for k, v in timeouts.items() if k not in url.query}
     elif _in_memory(url):
         # One connection for all threads, one after another: each new one would be a database.
         options |= {"poolclass": QueuePool, "pool_size": 1, "max_overflow": 0, "pool_timeout": 60}
@@ -301,6 +324,8 @@ def _engine(url: sa.URL) -> sa.Engine:
         raise UsageError(msg)
     if url.get_backend_name() == "sqlite":
         event.listen(engine, "connect", _set_up_sqlite)
+    elif url.get_backend_name() in _LOCK_WAITS and url.query.keys().isdisjoint(_OWN_SETTINGS):
+        event.listen(engine, "connect", partial(_limit_locks, _LOCK_WAITS[url.get_backend_name()]))
     return engine
 
 
@@ -308,6 +333,12 @@ def _in_memory(url: sa.URL) -> bool:
     if url.get_backend_name() != "sqlite":
         return False
     return url.database in (None, "", ":memory:") or url.query.get("mode") == "memory"
+
+
+def _limit_locks(statement: str, connection: Any, _record: Any) -> None:
+    with closing(connection.cursor()) as cursor:
+        cursor.execute(statement)
+    connection.commit()
 
 
 def _set_up_sqlite(connection: Any, _record: Any) -> None:
