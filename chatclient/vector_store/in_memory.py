@@ -3,14 +3,14 @@
 import threading
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
+from copy import deepcopy
 from typing import TYPE_CHECKING
 
 from chatclient.embedding import EmbeddingModel, Vector
 from chatclient.forks import tell_of_forks, undisturbed
-from chatclient.json import dumps
 from chatclient.runtime import Runtime
 from chatclient.vector_store.arrays import GrowingRows, best, numpy, unit_rows
-from chatclient.vector_store.filters import Filter, predicate
+from chatclient.vector_store.filters import Filter, key_of, predicate
 from chatclient.vector_store.store import Document, SimilaritySearch, VectorStore
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class InMemoryVectorStore(VectorStore):
         UsageError: numpy is not installed.
     """
 
-    _fitting: "OrderedDict[bytes, _Fitting]"
+    _fitting: "OrderedDict[str, _Fitting]"
 
     def __init__(self, embedding_model: EmbeddingModel) -> None:
         super().__init__(embedding_model)
@@ -132,10 +132,11 @@ class InMemoryVectorStore(VectorStore):
         self._fitting = OrderedDict()
 
     def _fitting_places(self, where: Filter) -> "NDArray[np.intp]":
-        key = dumps(where)
+        key = key_of(where)
         fitting = self._fitting.get(key)
         if fitting is None:
-            self._fitting[key] = fitting = _Fitting(where)
+            # Of its own copy: the caller may change a list in theirs.
+            self._fitting[key] = fitting = _Fitting(deepcopy(where))
             if len(self._fitting) > _FILTERS:
                 self._fitting.popitem(last=False)
         return fitting.places_among(self._documents)

@@ -15,7 +15,7 @@ from chatclient.forks import keep, tell_before_forks, tell_of_forks, undisturbed
 from chatclient.runtime import Runtime
 from chatclient.sqlite_files import BUSY_SECONDS, write_ahead
 from chatclient.vector_store.arrays import GrowingRows, best, numpy, unit_rows
-from chatclient.vector_store.filters import Filter, sql
+from chatclient.vector_store.filters import Filter, key_of, sql
 from chatclient.vector_store.store import Document, SimilaritySearch, VectorStore
 
 _SCHEMA = """
@@ -42,7 +42,7 @@ class _Read:
     def __init__(self) -> None:
         self.numbers: list[int] = []
         self.grown = GrowingRows()
-        self.fitting: dict[bytes, tuple[int, list[int]]] = {}
+        self.fitting: dict[str, tuple[int, list[int]]] = {}
 
     @property
     def last(self) -> int:
@@ -205,7 +205,7 @@ class SqliteVectorStore(VectorStore):
 
     def _fitting(self, read: "_Read", where: Filter) -> list[int]:
         """Return the places in *read* of what fits a filter; each document is asked once."""
-        key = json.dumps(where)
+        key = key_of(where)
         last, places = read.fitting.get(key, (0, []))
         if last != read.last:
             condition, parameters = sql(where, "metadata")
