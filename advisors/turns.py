@@ -108,7 +108,8 @@ class Turns:
             ChatMemoryError: The conversation cannot be read.
         """
         conversation_id = conversation_id_of(request)
-        key: str | None = request.context.get(TURN_KEY)
+        name = request.context.get(TURN_KEY)
+        key = None if name is None else str(name)  # ids of jobs are numbers or UUIDs, too
         if RESUME in request.context:
             return await self._resumed(request, conversation_id, key)
         said = spoken(request)

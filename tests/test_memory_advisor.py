@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
+from uuid import UUID
 
 import pytest
 from conftest import Ask
@@ -32,6 +33,7 @@ from chatclient.errors import (
 from chatclient.memory import (
     InMemoryChatMemoryRepository,
     MessageWindowChatMemory,
+    SqlChatMemoryRepository,
     conversation_problems,
 )
 from chatclient.messages import Media, Reasoning, ToolResponse, ToolResponseMessage
@@ -664,6 +666,18 @@ def test_a_turn_that_waited_before_there_was_memory(ask: Ask, order: int) -> Non
     ask(talk.client.resume(pending, "approve"))
 
     assert short(talk.stored) == ["u:one", "a:(call_pay)", "t:(paid 1)", "a:paid"]
+
+
+@pytest.mark.parametrize("key", [17, UUID(int=7)])
+def test_a_turns_key_may_be_a_number_or_a_uuid(ask: Ask, order: int, key: Any) -> None:
+    """Jobs are called by such names; every store takes the key as a text."""
+    talk = Talk("hello", "hello again", order=order)
+    talk.memory.repository = SqlChatMemoryRepository("sqlite://")
+    for _ in range(2):
+        ask(talk.say("hi").advisor_params({TURN_KEY: key}))
+
+    assert short(talk.memory.get("c")) == ["u:hi", "a:hello"]
+    talk.memory.repository.close()
 
 
 def test_nothing_is_begun_with_memory_after_the_deadline() -> None:

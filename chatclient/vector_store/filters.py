@@ -76,7 +76,7 @@ def _filters(key: str, value: Any) -> Sequence[Filter]:
     return value
 
 
-def comparisons(key: str, value: Any) -> list[tuple[str, Any]]:
+def comparisons(key: Any, value: Any) -> list[tuple[str, Any]]:
     """Return what a filter asks of one piece of metadata, as names and values of comparisons."""
     if not isinstance(key, str):
         msg = f"a filter names metadata with texts, not {key!r}"
@@ -103,7 +103,7 @@ def comparisons(key: str, value: Any) -> list[tuple[str, Any]]:
     return asked
 
 
-def _check_value(value: str | float | None) -> None:
+def _check_value(value: Any) -> None:
     """See that *value* is one that every store can compare.
 
     Raises:
