@@ -22,7 +22,15 @@ from chatclient.errors import DeadlineExceededError, UsageError
 from chatclient.memory.chat_memory import ChatMemory
 from chatclient.memory.conversation import begins_turn, says_something, without_system
 from chatclient.memory.repository import checked_id
-from chatclient.messages import AssistantMessage, Message, Part, SystemMessage, UserMessage
+from chatclient.memory.summary import SUMMARY
+from chatclient.messages import (
+    AssistantMessage,
+    Media,
+    Message,
+    Part,
+    SystemMessage,
+    UserMessage,
+)
 from chatclient.operations import MemoryAccess
 from chatclient.prompt import Prompt
 from chatclient.response import ChatResponse
@@ -293,11 +301,32 @@ def _last_turn(said: tuple[Message, ...]) -> int:
 
 
 def _end_of(part: tuple[Message, ...], whole: tuple[Message, ...]) -> int | None:
-    """Return the index behind *part* where it stands in *whole*, or None if it does not."""
-    if not part:
+    """Return the index behind *part* where it stands in *whole*, or None if it does not.
+
+    What was said is compared, and by whom: an application that sends a conversation again has the
+    answers as texts, without the tool calls, reasoning and metadata that memory has.
+    """
+    wanted = [m for m in part if _is_said(m) and SUMMARY not in m.metadata]
+    places = [at for at, message in enumerate(whole) if _is_said(message)]
+    size = len(wanted)
+    if not 0 < size <= len(places):
         return None
-    ends = range(len(whole), len(part) - 1, -1)
-    return next((end for end in ends if whole[end - len(part) : end] == part), None)
+    words = [_words(message) for message in wanted]
+    for end in range(len(places), size - 1, -1):
+        if [_words(whole[at]) for at in places[end - size : end]] == words:
+            return places[end - 1] + 1
+    return None
+
+
+def _is_said(message: Message) -> bool:
+    if isinstance(message, AssistantMessage):
+        return not message.tool_calls
+    return isinstance(message, UserMessage)
+
+
+def _words(message: Message) -> tuple[object, ...]:
+    media = [part for part in getattr(message, "parts", ()) if isinstance(part, Media)]
+    return message.role, message.text, media
 
 
 def _in_time(runtime: Runtime) -> None:

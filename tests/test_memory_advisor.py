@@ -668,6 +668,31 @@ def test_a_turn_that_waited_before_there_was_memory(ask: Ask, order: int) -> Non
     assert short(talk.stored) == ["u:one", "a:(call_pay)", "t:(paid 1)", "a:paid"]
 
 
+@pytest.mark.parametrize(
+    "answers",
+    [
+        [AssistantMessage(["So: ", "a"], metadata={"id": "m"})],
+        [AssistantMessage([Reasoning("hm"), "a"])],
+        [[call("look")], "a"],
+    ],
+    ids=["metadata", "reasoning", "tools"],
+)
+def test_a_conversation_that_is_sent_again_as_texts_is_known(
+    ask: Ask, order: int, answers: list[Any]
+) -> None:
+    """A chat frontend has what was said, and not all that memory has of it."""
+    talk = Talk(*answers * 3, order=order)
+    told: list[Message] = []
+    for number in range(3):
+        told.append(UserMessage(f"q{number}"))
+        answer = ask(talk.client.prompt().messages(*told).conversation("c"))
+        told.append(AssistantMessage(answer.text))
+
+    asked = [m.text for m in talk.repository.find_by_conversation_id("c") if m.role == "user"]
+    assert asked == ["q0", "q1", "q2"]
+    assert talk.shown[-1].count("u:q0") == 1
+
+
 @pytest.mark.parametrize("key", [17, UUID(int=7)])
 def test_a_turns_key_may_be_a_number_or_a_uuid(ask: Ask, order: int, key: Any) -> None:
     """Jobs are called by such names; every store takes the key as a text."""
