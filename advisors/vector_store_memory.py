@@ -14,6 +14,9 @@ from chatclient.runtime import Runtime
 from chatclient.template import PromptTemplate
 from chatclient.vector_store import Document, SimilaritySearch, VectorStore
 
+LONG_TERM_MEMORY_ORDER = MEMORY_ORDER + 10
+"""Where it stands by default: behind the other memories, so that it sees what they send already."""
+
 TOP_K = "chat_memory_vector_store_top_k"
 """The key in a request's context of how many entries to recall, in place of the advisor's own."""
 
@@ -39,7 +42,8 @@ class VectorStoreChatMemoryAdvisor:
     nothing behind.
 
     Args:
-        vector_store: Where the entries are kept, those of all conversations.
+        vector_store: Where the entries are kept, those of all conversations, and nothing else: what
+            retrieval finds in a store is shown to everybody.
         top_k: How many entries to recall at most.
         threshold: The least score of an entry; None takes all.
         order: Where the advisor stands in the chain; as a rule outside of the tool loop.
@@ -57,7 +61,7 @@ class VectorStoreChatMemoryAdvisor:
         *,
         top_k: int = 20,
         threshold: float | None = None,
-        order: int = MEMORY_ORDER,
+        order: int = LONG_TERM_MEMORY_ORDER,
         template: str = LONG_TERM_MEMORY_TEMPLATE,
     ) -> None:
         self.order = order
