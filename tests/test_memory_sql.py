@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from databases import SQL_KINDS, sql_place
 
 from chatclient.errors import ChatMemoryError, ChatMemoryUnavailableError, UsageError
-from chatclient.memory import ChatMemoryRepository, sql_database
+from chatclient.memory import ChatMemoryRepository, MessageWindowChatMemory, sql_database
 from chatclient.memory.redis import RedisChatMemoryRepository
 from chatclient.memory.sql import SqlChatMemoryRepository
 from chatclient.memory.sql_database import Database
@@ -174,6 +174,31 @@ def test_a_lock_of_somebody_elses_is_not_waited_for_in_vain(
                 add(repository, 2)
         add(repository, 2)
     engine.dispose()
+
+
+def test_an_engine_that_commits_by_itself_gets_transactions(place: tuple[str, str]) -> None:
+    """An addition that is repeated changes nothing, and a conversation knows its length."""
+    url, prefix = place
+    engine = sa.create_engine(url, isolation_level="AUTOCOMMIT")
+    repository = SqlChatMemoryRepository(engine, table_prefix=prefix)
+    for _ in range(2):
+        drive(repository.append("c", turn(1), BLOCKING, key="k"))
+    found = drive(repository.load("c", BLOCKING))
+
+    assert (found.messages, found.complete) == (turn(1), True)
+    engine.dispose()
+
+
+def test_a_window_ends_where_messages_were_deleted_by_hand(tmp_path: Path) -> None:
+    """What is there is shown."""
+    path = tmp_path / "memory.db"
+    with SqlChatMemoryRepository(f"sqlite:///{path}") as repository:
+        add(repository, 1, 2)
+        with sqlite3.connect(path) as file:
+            file.execute("DELETE FROM chatclient_message WHERE position < 2")
+        file.close()
+
+        assert MessageWindowChatMemory(repository).get("c")[-1] == turn(2)[-1]
 
 
 def test_a_connection_that_was_cut_is_replaced(place: tuple[str, str]) -> None:

@@ -109,9 +109,9 @@ class Database:
         self._owned = not isinstance(target, sa.Engine)
         self.engine = target if isinstance(target, sa.Engine) else _open(target)
         self._reading = self._writing = self.engine
-        if self.engine.dialect.name != "sqlite" and not self._owned:
-            committed = self.engine.execution_options(isolation_level="READ COMMITTED")
-            self._reading = self._writing = committed
+        if not self._owned:  # whatever it is set to, such as AUTOCOMMIT, which has no transactions
+            level = "SERIALIZABLE" if self.engine.dialect.name == "sqlite" else "READ COMMITTED"
+            self._reading = self._writing = self.engine.execution_options(isolation_level=level)
         if self.engine.dialect.name == "postgresql":  # one way to the server and back, not three
             self._reading = self.engine.execution_options(isolation_level="AUTOCOMMIT")
         self._component = component
