@@ -214,7 +214,7 @@ def test_memory_settings_are_checked() -> None:
 
 
 @pytest.mark.parametrize("listed", [1, -1])
-def test_what_another_memory_sends_is_not_told_again(ask: Ask, listed: int) -> None:
+def test_memories_go_together_in_whichever_order_they_are_listed(ask: Ask, listed: int) -> None:
     """In whichever order the two are listed."""
     model = ScriptedModel("Noted.", "Minka.")
     memories = [
