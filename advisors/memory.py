@@ -6,8 +6,8 @@ as a unit; a turn that does not come to an answer leaves nothing behind.
 
 Outside the tool loop, where they stand by default, they see one request and one answer; what was
 said in the rounds between, the loop tells them. Inside it they see every round: there they show
-the memory anew in each of them, while a second half of theirs, put around the loop when the chain
-is built (`around_loop`), begins and ends the turn. So it is written once, also where the loop ends
+the memory anew in each of them, while a second half of theirs, put outside of it when the chain is
+built (`around_loop`), begins and ends the turn. So it is written once, also where the loop ends
 without asking the model again.
 """
 
@@ -67,7 +67,7 @@ class MessageChatMemoryAdvisor:
         self._turns = Turns(memory, tool_messages=tool_messages)
 
     def around_loop(self, order: int) -> Advisor:
-        """Return the half that begins and ends turns, to stand right outside of the tool loop."""
+        """Return the half that begins and ends turns, to stand outside of the tool loop."""
         return WholeTurns(self._turns, order, name_of(self))
 
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
@@ -118,7 +118,7 @@ class PromptChatMemoryAdvisor:
             raise TemplateError(msg)
 
     def around_loop(self, order: int) -> Advisor:
-        """Return the half that begins and ends turns, to stand right outside of the tool loop."""
+        """Return the half that begins and ends turns, to stand outside of the tool loop."""
         return WholeTurns(self._turns, order, name_of(self))
 
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:

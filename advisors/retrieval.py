@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from chatclient.advisors.questions import in_own_words, question_in
+from chatclient.advisors.turns import note_of, noted
 from chatclient.chain import (
     MEMORY_ORDER,
     SOURCES,
@@ -179,6 +180,9 @@ class Augmentation:
         if question is None:
             return await call_next(request)
         asked = question.message.text
+        if note_of(self._key, request):  # what has waited is the question asked with documents
+            response = await call_next(request)
+            return noted(self._key, asked, request, response) or response
         sources: tuple[Any, ...] = request.context.get(SOURCES, ())
         done: tuple[str, str, tuple[Document, ...]] | None = request.context.get(self._slot)
         if done is None or done[0] != asked:
@@ -197,7 +201,8 @@ class Augmentation:
         metadata = answer.metadata
         values = merged(metadata.values, {self._key: documents})
         answer = replace(answer, metadata=replace(metadata, values=values))
-        return response.mutate(chat_response=answer, context=context)
+        response = response.mutate(chat_response=answer, context=context)
+        return noted(self._key, asked, request, response) or response
 
 
 def _said(messages: Sequence[Message]) -> tuple[Message, ...]:

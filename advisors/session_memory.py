@@ -57,7 +57,7 @@ class SessionMemoryAdvisor:
         self._slot = Turns(memory, tool_messages=tool_messages).slot
 
     def around_loop(self, order: int) -> Advisor:
-        """Return the half that begins and ends turns, to stand right outside of the tool loop."""
+        """Return the half that begins and ends turns, to stand outside of the tool loop."""
         return _AroundLoop(self, order)
 
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:

@@ -7,6 +7,7 @@ failed, was cancelled or limited by an error, or waits for approval) leaves noth
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any
 from uuid import uuid4
 
@@ -17,16 +18,24 @@ from chatclient.advisors.tool_calling import (
     TOOL_MESSAGES,
 )
 from chatclient.chain import DEFAULT_MESSAGES, ChatClientRequest, ChatClientResponse, Next
-from chatclient.errors import UsageError
+from chatclient.errors import DeadlineExceededError, UsageError
 from chatclient.exchange import whole_answer
 from chatclient.memory.chat_memory import ChatMemory
 from chatclient.memory.conversation import begins_turn, says_something, without_system
 from chatclient.memory.repository import checked_id
-from chatclient.messages import AssistantMessage, Message, SystemMessage
+from chatclient.memory.summary import SUMMARY
+from chatclient.messages import (
+    AssistantMessage,
+    Media,
+    Message,
+    SystemMessage,
+    UserMessage,
+)
 from chatclient.operations import MemoryAccess
 from chatclient.prompt import Prompt
 from chatclient.response import ChatResponse
 from chatclient.runtime import Runtime
+from chatclient.serialization import message_from_dict, message_to_dict
 from chatclient.tool import CONVERSATION_ID
 from chatclient.tools import PendingTurn
 from chatclient.values import FrozenDict
@@ -51,12 +60,14 @@ class Turn:
         own: What it began with: the messages that the request adds to the conversation.
         history: What the memory shows of the turns before; nothing where the prompt holds it.
         key: Names the turn, so that it is remembered once; or None.
+        said: What models and tools had said before the turn waited, if it did.
     """
 
     conversation_id: str
     own: tuple[Message, ...]
     history: tuple[Message, ...]
     key: str | None
+    said: tuple[Message, ...] = ()
 
 
 Show = Callable[[ChatClientRequest, tuple[Message, ...]], ChatClientRequest]
@@ -105,7 +116,8 @@ class Turns:
             ChatMemoryError: The conversation cannot be read.
         """
         conversation_id = conversation_id_of(request)
-        key: str | None = request.context.get(TURN_KEY)
+        name = request.context.get(TURN_KEY)
+        key = None if name is None else str(name)  # ids of jobs are numbers or UUIDs, too
         if RESUME in request.context:
             return await self._resumed(request, conversation_id, key)
         said = spoken(request)
@@ -126,10 +138,15 @@ class Turns:
         said = without_system(pending.messages)
         note = pending.notes.get(_NOTE, {})
         start = len(said) - note["messages"] if note else _last_turn(said)
+        # The messages that waited may be what other advisors made of them, such as retrieval.
+        own = tuple(message_from_dict(data) for data in note.get("own", ()))
+        if not own:
+            own = tuple(takewhile(lambda m: isinstance(m, UserMessage), said[start:]))
         # Where the memory stands outside the loop, the waiting turn holds what was before it.
         shown = start > default_count(request, said)
         history = () if shown else await self._loaded(conversation_id, request.runtime)
-        return Turn(conversation_id, said[start:], history, note.get("key", key))
+        tools = said[start + len(own) :]
+        return Turn(conversation_id, own, history, note.get("key", key), tools)
 
     async def end(
         self, turn: Turn, request: ChatClientRequest, response: ChatClientResponse
@@ -139,15 +156,19 @@ class Turns:
         Raises:
             ChatMemoryError: The turn cannot be kept.
         """
-        said: tuple[Message, ...] = _news(TOOL_MESSAGES, request, response) or ()
-        pending: PendingTurn | None = _news(PENDING_TURN, request, response)
-        if pending is not None:
-            note = {"messages": len(turn.own) + len(said), "key": turn.key or uuid4().hex}
-            pending = replace(pending, notes={**pending.notes, _NOTE: note})
-            return response.mutate(context={PENDING_TURN: pending})
+        said = (*turn.said, *(_news(TOOL_MESSAGES, request, response) or ()))
+        note = {
+            "own": [message_to_dict(message) for message in turn.own],
+            "messages": len(turn.own) + len(said),
+            "key": turn.key or uuid4().hex,
+        }
+        waiting = noted(_NOTE, note, request, response)
+        if waiting is not None:
+            return waiting
         answer = answer_of(response.chat_response)
         if answer is not None and turn.own:
             messages = (*turn.own, *(said if self.tool_messages else ()), answer)
+            _in_time(request.runtime)
             with request.runtime.observe(MemoryAccess("store", turn.conversation_id)) as observed:
                 await self.memory.append(
                     turn.conversation_id, messages, request.runtime, key=turn.key
@@ -156,6 +177,7 @@ class Turns:
         return response
 
     async def _loaded(self, conversation_id: str, runtime: Runtime) -> tuple[Message, ...]:
+        _in_time(runtime)
         with runtime.observe(MemoryAccess("load", conversation_id)) as observed:
             messages = observed.result = await self.memory.load(conversation_id, runtime)
         return messages
@@ -166,7 +188,7 @@ class WholeTurns:
 
     Args:
         turns: The advisor's.
-        order: That of the loop.
+        order: Where it stands.
         name: The advisor's.
     """
 
@@ -182,6 +204,28 @@ class WholeTurns:
         begun = request.mutate(context={turns.slot: turn, NEW_MESSAGES: turn.own})
         response = await turns.end(turn, request, await call_next(begun))
         return _without(response, {turns.slot, EARLIER_MESSAGES} | _set_here(request))
+
+
+def noted(
+    key: str, note: Any, request: ChatClientRequest, response: ChatClientResponse
+) -> ChatClientResponse | None:
+    """Return *response* with *note* in the turn that waits for approval, or None if none does.
+
+    When the turn goes on, `note_of` returns it.
+    """
+    pending: PendingTurn | None = _news(PENDING_TURN, request, response)
+    if pending is None:
+        return None
+    pending = replace(pending, notes={**pending.notes, key: note})
+    return response.mutate(context={PENDING_TURN: pending})
+
+
+def note_of(key: str, request: ChatClientRequest) -> Any:
+    """Return what `noted` has left in the turn that *request* goes on with, or None."""
+    if RESUME not in request.context:
+        return None
+    pending: PendingTurn = request.context[RESUME].pending
+    return pending.notes.get(key)
 
 
 def conversation_id_of(request: ChatClientRequest) -> str:
@@ -247,11 +291,43 @@ def _last_turn(said: tuple[Message, ...]) -> int:
 
 
 def _end_of(part: tuple[Message, ...], whole: tuple[Message, ...]) -> int | None:
-    """Return the index behind *part* where it stands in *whole*, or None if it does not."""
-    if not part:
+    """Return the index behind *part* where it stands in *whole*, or None if it does not.
+
+    What was said is compared, and by whom: an application that sends a conversation again has the
+    answers as texts, without the tool calls, reasoning and metadata that memory has.
+    """
+    wanted = [m for m in part if _is_said(m) and SUMMARY not in m.metadata]
+    places = [at for at, message in enumerate(whole) if _is_said(message)]
+    size = len(wanted)
+    if not 0 < size <= len(places):
         return None
-    ends = range(len(whole), len(part) - 1, -1)
-    return next((end for end in ends if whole[end - len(part) : end] == part), None)
+    words = [_words(message) for message in wanted]
+    for end in range(len(places), size - 1, -1):
+        if [_words(whole[at]) for at in places[end - size : end]] == words:
+            return places[end - 1] + 1
+    return None
+
+
+def _is_said(message: Message) -> bool:
+    if isinstance(message, AssistantMessage):
+        return not message.tool_calls
+    return isinstance(message, UserMessage)
+
+
+def _words(message: Message) -> tuple[object, ...]:
+    media = [part for part in getattr(message, "parts", ()) if isinstance(part, Media)]
+    return message.role, message.text, media
+
+
+def _in_time(runtime: Runtime) -> None:
+    """See that there is time to begin with a store, which may take as long as its own limits say.
+
+    Raises:
+        DeadlineExceededError: There is none.
+    """
+    if not runtime.remaining():
+        msg = "the deadline passed before the conversation could be read or written"
+        raise DeadlineExceededError(msg)
 
 
 def _news(key: str, request: ChatClientRequest, response: ChatClientResponse) -> Any:

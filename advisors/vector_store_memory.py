@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from html import escape
 from uuid import NAMESPACE_OID, uuid4, uuid5
 
-from chatclient.advisors.turns import TURN_KEY, answer_of, conversation_id_of
+from chatclient.advisors.turns import TURN_KEY, answer_of, conversation_id_of, note_of, noted
 from chatclient.chain import MEMORY_ORDER, ChatClientRequest, ChatClientResponse, Next
 from chatclient.errors import ChatMemoryError, UsageError
 from chatclient.messages import UserMessage
@@ -14,8 +14,13 @@ from chatclient.runtime import Runtime
 from chatclient.template import PromptTemplate
 from chatclient.vector_store import Document, SimilaritySearch, VectorStore
 
+LONG_TERM_MEMORY_ORDER = MEMORY_ORDER + 10
+"""Where it stands by default: behind the other memories, so that it sees what they send already."""
+
 TOP_K = "chat_memory_vector_store_top_k"
 """The key in a request's context of how many entries to recall, in place of the advisor's own."""
+
+_NOTE = "long_term_memory"  # what of a turn that waits for approval is still to be remembered
 
 LONG_TERM_MEMORY_TEMPLATE = """\
 {instructions}
@@ -37,7 +42,8 @@ class VectorStoreChatMemoryAdvisor:
     or was refused, leaves nothing behind.
 
     Args:
-        vector_store: Where the entries are kept, those of all conversations.
+        vector_store: Where the entries are kept, those of all conversations, and nothing else: what
+            retrieval finds in a store is shown to everybody.
         top_k: How many entries to recall at most.
         threshold: The least score of an entry; None takes all.
         order: Where the advisor stands in the chain; as a rule outside of the tool loop.
@@ -55,7 +61,7 @@ class VectorStoreChatMemoryAdvisor:
         *,
         top_k: int = 20,
         threshold: float | None = None,
-        order: int = MEMORY_ORDER,
+        order: int = LONG_TERM_MEMORY_ORDER,
         template: str = LONG_TERM_MEMORY_TEMPLATE,
     ) -> None:
         self.order = order
@@ -78,15 +84,23 @@ class VectorStoreChatMemoryAdvisor:
         if asked is None or not asked.text.strip():
             return await call_next(request)
         conversation_id = conversation_id_of(request)
+        turn = request.context.get(TURN_KEY) or uuid4().hex
+        note = note_of(_NOTE, request)
+        if note:  # the messages are told already, and may be what other advisors made of them
+            asked, turn = UserMessage(note["asked"]), note["turn"]
         # Inside the tool loop, what was recalled in the first round is told in all of them.
-        entries: tuple[Document, ...] | None = request.context.get(self._slot)
+        entries: tuple[Document, ...] | None = () if note else request.context.get(self._slot)
         if entries is None:
             entries = await self._recalled(request, asked, conversation_id)
             request = request.mutate(context={self._slot: entries})
         response = await call_next(self._told(request, entries))
+        waiting = noted(_NOTE, {"asked": asked.text, "turn": turn}, request, response)
+        if waiting is not None:
+            return waiting.mutate(context={self._slot: entries})
         answer = answer_of(response.chat_response)
         if answer is not None:
-            await self._remember(request, asked, answer.text, conversation_id)
+            said = asked.text, answer.text
+            await self._remember(turn, said, conversation_id, request.runtime)
         return response.mutate(context={self._slot: entries})
 
     def _told(self, request: ChatClientRequest, entries: Sequence[Document]) -> ChatClientRequest:
@@ -123,21 +137,21 @@ class VectorStoreChatMemoryAdvisor:
         return tuple(sorted(found, key=lambda entry: entry.metadata["created"]))
 
     async def _remember(
-        self, request: ChatClientRequest, asked: UserMessage, answer: str, conversation_id: str
+        self, turn: str, said: tuple[str, str], conversation_id: str, runtime: Runtime
     ) -> None:
         """Keep question and answer; a turn with a key of its own is kept once."""
         now = time.time()
-        turn = request.context.get(TURN_KEY) or uuid4().hex
+        question, answer = said
         entries = [
             Document(
                 text,
                 {"conversation_id": conversation_id, "message_type": kind, "created": now + after},
                 uuid5(NAMESPACE_OID, f"{conversation_id}\n{turn}\n{kind}").hex,
             )
-            for kind, text, after in (("user", asked.text, 0.0), ("assistant", answer, 1e-6))
+            for kind, text, after in (("user", question, 0.0), ("assistant", answer, 1e-6))
             if text.strip()
         ]
-        await self._put(entries, conversation_id, request.runtime)
+        await self._put(entries, conversation_id, runtime)
 
     async def _put(self, entries: list[Document], conversation_id: str, runtime: Runtime) -> None:
         try:

@@ -10,6 +10,7 @@ from typing_extensions import TypeIs
 
 from chatclient.advisors.tool_calling import REFRESH_TOOLS, ToolCallingAdvisor
 from chatclient.chain import (
+    MEMORY_ORDER,
     Advisor,
     AdvisorChain,
     is_memory,
@@ -102,8 +103,10 @@ def _around_memory(engine: Engine, loop: Advisor, advisors: list[Advisor]) -> li
     if isinstance(loop, ToolCallingAdvisor):
         loop = loop.in_chain(engine.manager, memory_inside=bool(inside))
     makers = [getattr(advisor, "around_loop", None) for advisor in inside]
-    halves = [around_loop(order_of(loop)) for around_loop in makers if around_loop is not None]
-    return [*advisors[:at], *halves, loop, *advisors[at + 1 :]]
+    # Where memory stands by default: what is remembered is not what others have made of it.
+    order = min(MEMORY_ORDER, order_of(loop))
+    halves = [around_loop(order) for around_loop in makers if around_loop is not None]
+    return sorted([*advisors[:at], *halves, loop, *advisors[at + 1 :]], key=order_of)
 
 
 def describe_chain(chain: AdvisorChain) -> str:

@@ -33,6 +33,7 @@ from chatclient.messages import (
     ToolResponseMessage,
 )
 from chatclient.prompt import Prompt
+from chatclient.response import ChatResponse
 from chatclient.runtime import BLOCKING, Runtime, drive
 from chatclient.testing import Answer, ScriptedModel, call
 
@@ -419,7 +420,16 @@ def test_the_next_summary_carries_on_the_one_before() -> None:
     assert [word in conversation for word in ("u2", "u3", "u4", "u5")] == [False, True, True, False]
 
 
-@pytest.mark.parametrize("answer", [OverloadedError("busy"), "  ", AssistantMessage("")])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        OverloadedError("busy"),
+        "  ",
+        AssistantMessage(""),
+        ChatResponse.of("The user is called A", "length"),
+        ChatResponse.of("I cannot help with that.", "content_filter"),
+    ],
+)
 def test_a_failing_summary_changes_nothing(
     answer: Answer, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,8 +1,10 @@
 """Memory advisors: what the model is shown, and what every ending of a turn leaves behind."""
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
+from uuid import UUID
 
 import pytest
 from conftest import Ask
@@ -21,6 +23,7 @@ from chatclient.advisors.memory import MessageChatMemoryAdvisor, PromptChatMemor
 from chatclient.advisors.turns import TURN_KEY
 from chatclient.chain import MEMORY_ORDER, TOOL_CALLING_ORDER, Advisor, AdvisorChain, Next
 from chatclient.errors import (
+    DeadlineExceededError,
     OverloadedError,
     TemplateError,
     ToolExecutionError,
@@ -30,6 +33,7 @@ from chatclient.errors import (
 from chatclient.memory import (
     InMemoryChatMemoryRepository,
     MessageWindowChatMemory,
+    SqlChatMemoryRepository,
     conversation_problems,
 )
 from chatclient.messages import Media, Reasoning, ToolResponse, ToolResponseMessage
@@ -662,6 +666,59 @@ def test_a_turn_that_waited_before_there_was_memory(ask: Ask, order: int) -> Non
     ask(talk.client.resume(pending, "approve"))
 
     assert short(talk.stored) == ["u:one", "a:(call_pay)", "t:(paid 1)", "a:paid"]
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        [AssistantMessage(["So: ", "a"], metadata={"id": "m"})],
+        [AssistantMessage([Reasoning("hm"), "a"])],
+        [[call("look")], "a"],
+    ],
+    ids=["metadata", "reasoning", "tools"],
+)
+def test_a_conversation_that_is_sent_again_as_texts_is_known(
+    ask: Ask, order: int, answers: list[Any]
+) -> None:
+    """A chat frontend has what was said, and not all that memory has of it."""
+    talk = Talk(*answers * 3, order=order)
+    told: list[Message] = []
+    for number in range(3):
+        told.append(UserMessage(f"q{number}"))
+        answer = ask(talk.client.prompt().messages(*told).conversation("c"))
+        told.append(AssistantMessage(answer.text))
+
+    asked = [m.text for m in talk.repository.find_by_conversation_id("c") if m.role == "user"]
+    assert asked == ["q0", "q1", "q2"]
+    assert talk.shown[-1].count("u:q0") == 1
+
+
+@pytest.mark.parametrize("key", [17, UUID(int=7)])
+def test_a_turns_key_may_be_a_number_or_a_uuid(ask: Ask, order: int, key: Any) -> None:
+    """Jobs are called by such names; every store takes the key as a text."""
+    talk = Talk("hello", "hello again", order=order)
+    talk.memory.repository = SqlChatMemoryRepository("sqlite://")
+    for _ in range(2):
+        ask(talk.say("hi").advisor_params({TURN_KEY: key}))
+
+    assert short(talk.memory.get("c")) == ["u:hi", "a:hello"]
+    talk.memory.repository.close()
+
+
+def test_nothing_is_begun_with_memory_after_the_deadline() -> None:
+    """Neither is read what nobody has time for, nor written what nobody gets."""
+
+    def late(prompt: Prompt) -> Answer:
+        time.sleep(0.02)
+        return "too late"
+
+    talk = Talk(late, order=MEMORY_ORDER)
+    for seconds in (1e-9, 0.01):
+        with pytest.raises(DeadlineExceededError):
+            talk.say("hi").deadline(seconds).call().content()
+
+    assert len(talk.model.prompts) == 1
+    assert talk.stored == []
 
 
 # --- where the loop is not the library's ----------------------------------------------------

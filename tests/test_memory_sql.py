@@ -1,6 +1,7 @@
 """Conversations in SQLite, PostgreSQL and MariaDB."""
 
 import asyncio
+import socket
 import sqlite3
 import sys
 import traceback
@@ -14,11 +15,14 @@ import sqlalchemy as sa
 from databases import SQL_KINDS, sql_place
 
 from chatclient.errors import ChatMemoryError, ChatMemoryUnavailableError, UsageError
-from chatclient.memory import ChatMemoryRepository
+from chatclient.memory import ChatMemoryRepository, MessageWindowChatMemory, sql_database
+from chatclient.memory.redis import RedisChatMemoryRepository
 from chatclient.memory.sql import SqlChatMemoryRepository
 from chatclient.memory.sql_database import Database
 from chatclient.runtime import BLOCKING, drive
 from chatclient.testing.memory import ChatMemoryRepositoryContract, turn
+
+MARIADB_WAIT = "SET SESSION innodb_lock_wait_timeout = 1"
 
 
 class TestSql(ChatMemoryRepositoryContract):
@@ -112,6 +116,89 @@ def test_a_conversation_that_appears_meanwhile(
         add(second, 2)
 
         assert first.find_by_conversation_id("c") == [*turn(1), *turn(2)]
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "mariadb", "redis"])
+def test_a_server_that_says_nothing_is_not_waited_for(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request fails in its time, as with a server that is not there."""
+    monkeypatch.setitem(sql_database._TIMEOUTS, "psycopg", {"connect_timeout": 2})
+    monkeypatch.setitem(sql_database._TIMEOUTS, "pymysql", {"read_timeout": 1})
+    monkeypatch.setattr(sql_database, "_PATIENCE", 0.1)
+    monkeypatch.setattr("chatclient.memory.redis._TIMEOUTS", {"socket_timeout": 0.1})
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        place = f"{kind}://127.0.0.1:{silent.getsockname()[1]}"
+        repository: ChatMemoryRepository
+        if kind == "redis":
+            repository = RedisChatMemoryRepository(f"{place}/0")
+        else:
+            repository = SqlChatMemoryRepository(f"{place}/test")
+        with repository, pytest.raises(ChatMemoryUnavailableError):
+            repository.find_conversation_ids()
+
+
+def test_the_url_says_how_long_is_waited() -> None:
+    """What it says of time limits and sessions counts; the rest is ours."""
+    given: list[dict[str, Any]] = []
+
+    def connect(dialect: Any, record: Any, args: Any, parameters: dict[str, Any]) -> None:
+        given.append(parameters)
+        raise OSError
+
+    for query in ("?connect_timeout=3", "?init_command=SELECT%201"):
+        engine = sql_database._open(f"mysql://root@127.0.0.1/test{query}")
+        sa.event.listen(engine, "do_connect", connect)
+        with pytest.raises(OSError):  # noqa: PT011
+            engine.connect()
+
+    assert [each.get("connect_timeout") for each in given] == [3, 10]
+    assert [each["read_timeout"] for each in given] == [20, 20]
+
+
+def test_a_lock_of_somebody_elses_is_not_waited_for_in_vain(
+    place: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who holds a conversation for too long makes others fail, not wait for ever."""
+    url, prefix = place
+    waits = {"postgresql": "SET lock_timeout = '1s'", "mariadb": MARIADB_WAIT}
+    for name, statement in waits.items():
+        monkeypatch.setitem(sql_database._LOCK_WAITS, name, statement)
+    monkeypatch.setattr(sql_database, "BUSY_SECONDS", 0.1)
+    engine = sa.create_engine(url)
+    with SqlChatMemoryRepository(url, table_prefix=prefix) as repository:
+        add(repository, 1)
+        with engine.begin() as other:
+            other.exec_driver_sql(f"UPDATE {prefix}conversation SET length = length")
+            with pytest.raises(ChatMemoryUnavailableError):
+                add(repository, 2)
+        add(repository, 2)
+    engine.dispose()
+
+
+def test_an_engine_that_commits_by_itself_gets_transactions(place: tuple[str, str]) -> None:
+    """An addition that is repeated changes nothing, and a conversation knows its length."""
+    url, prefix = place
+    engine = sa.create_engine(url, isolation_level="AUTOCOMMIT")
+    repository = SqlChatMemoryRepository(engine, table_prefix=prefix)
+    for _ in range(2):
+        drive(repository.append("c", turn(1), BLOCKING, key="k"))
+    found = drive(repository.load("c", BLOCKING))
+
+    assert (found.messages, found.complete) == (turn(1), True)
+    engine.dispose()
+
+
+def test_a_window_ends_where_messages_were_deleted_by_hand(tmp_path: Path) -> None:
+    """What is there is shown."""
+    path = tmp_path / "memory.db"
+    with SqlChatMemoryRepository(f"sqlite:///{path}") as repository:
+        add(repository, 1, 2)
+        with sqlite3.connect(path) as file:
+            file.execute("DELETE FROM chatclient_message WHERE position < 2")
+        file.close()
+
+        assert MessageWindowChatMemory(repository).get("c")[-1] == turn(2)[-1]
 
 
 def test_a_connection_that_was_cut_is_replaced(place: tuple[str, str]) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ from conftest import Ask
 from chatclient import ChatClient, ChatModel
 from chatclient.errors import ProviderError, UsageError
 from chatclient.events import TextDelta
-from chatclient.messages import AssistantMessage, ToolCall
+from chatclient.messages import AssistantMessage, ProviderPart, Reasoning, ToolCall, UserMessage
+from chatclient.model import OutputMode
 from chatclient.options import ChatOptions
 from chatclient.response import (
     ChatResponse,
@@ -30,6 +32,7 @@ from chatclient.testing import (
     ScriptedModel,
     call,
 )
+from chatclient.testing.recording import Exchange
 from chatclient.tools import tool
 
 pytest_plugins = ["pytester"]
@@ -80,6 +83,26 @@ def test_a_turn_is_recorded_and_replayed(
     assert again.executions == first.executions
     assert texts(again.events) == texts(first.events)
     assert model.unused == ()
+
+
+@pytest.mark.parametrize("inside", [RecordingModel, RecordingAdvisor])
+def test_a_secret_that_the_stream_cut_is_redacted(tmp_path: Path, inside: Any) -> None:
+    """The pieces are cut anew, so that no two of them make it up again."""
+    real = ScriptedModel("Your key is sk-4711, keep it.", chunks=4)
+    recording = Recording(redact=lambda text: text.replace("sk-4711", "<key>"))
+    if inside is RecordingModel:
+        client = ChatClient.create(RecordingModel(real, recording))
+    else:
+        client = ChatClient.builder(real).default_advisors(RecordingAdvisor(recording)).build()
+    list(client.prompt("key?").stream())
+    recording.save(tmp_path / "turn.json")
+
+    replayed = list(
+        ChatClient.create(ReplayingModel(tmp_path / "turn.json")).prompt("key?").stream()
+    )
+    assert "".join(replayed) == "Your key is <key>, keep it."
+    assert len(replayed) > 1
+    assert "sk-4711" not in "".join(recording.exchanges[0].pieces)
 
 
 def test_another_request_is_a_loud_difference(ask: Ask) -> None:
@@ -310,3 +333,107 @@ def test_one_model_for_each_test(pytester: pytest.Pytester) -> None:
 
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*makes one model for each test*"])
+
+
+_CLASSES = """
+from chatclient import ChatClient
+from chatclient.testing import ScriptedModel
+
+class TestParis:
+    def test_weather(self, recorded_model):
+        client = ChatClient.create(recorded_model(lambda: ScriptedModel("rain")))
+        assert client.prompt("Paris?").call().content() == "rain"
+
+class TestRome:
+    def test_weather(self, recorded_model):
+        client = ChatClient.create(recorded_model(lambda: ScriptedModel("sun")))
+        assert client.prompt("Rome?").call().content() == "sun"
+"""
+
+
+def test_tests_of_one_name_in_two_classes_have_recordings_of_their_own(
+    pytester: pytest.Pytester,
+) -> None:
+    """A recording made before classes counted is found as long as there is no other."""
+    pytester.makeini("[pytest]\nasyncio_default_fixture_loop_scope = function\n")
+    pytester.makepyfile(test_two=_CLASSES)
+    options = ("-p", "chatclient.testing.plugin", "-p", "no:cacheprovider")
+    record = "--chatclient-record=once"
+    pytester.runpytest_inprocess(*options, record).assert_outcomes(passed=2)
+    pytester.runpytest_inprocess(*options).assert_outcomes(passed=2)
+
+    folder = pytester.path / "recordings" / "test_two"
+    names = ["TestParis.test_weather.json", "TestRome.test_weather.json"]
+    assert sorted(path.name for path in folder.iterdir()) == names
+    (folder / names[1]).rename(folder / "test_weather.json")
+    pytester.runpytest_inprocess(*options).assert_outcomes(passed=2)
+
+
+@pytest.mark.parametrize("chunks", [1, 3])
+def test_the_parts_of_an_answer_keep_their_order(ask: Ask, chunks: int) -> None:
+    """Also where something stood before the text, or between two texts, and it was streamed."""
+    rome = call("get_weather", '{"city": "Rome"}')
+    step = AssistantMessage(
+        [Reasoning("hm"), "Let me", ProviderPart("x", {"a": 1}), " look.", rome]
+    )
+    recording = Recording()
+    real = ScriptedModel(step, "Fine.", chunks=chunks)
+    first = ask(client_of(RecordingModel(real, recording)).prompt("Weather?"))
+    again = ask(client_of(ReplayingModel(recording)).prompt("Weather?"))
+
+    assert again.executions == first.executions
+    assert again.text == first.text
+    assert texts(again.events) == texts(first.events)
+
+
+def test_pieces_that_are_not_the_text_are_of_no_account() -> None:
+    """A recording that somebody has changed says what its response says."""
+    recording = Recording()
+    list(client_of(RecordingModel(ScriptedModel("Fine."), recording)).prompt("a").stream())
+    [exchange] = recording.exchanges
+    recording.exchanges = [replace(exchange, pieces=("Bad",))]
+
+    assert list(client_of(ReplayingModel(recording)).prompt("a").stream()) == ["Fine."]
+
+
+class InWords(ScriptedModel):
+    """A model that is told about schemas in words."""
+
+    def output_mode(self, options: ChatOptions) -> OutputMode:
+        return "instructions"
+
+
+def test_a_replay_is_held_to_a_schema_as_the_model_was(tmp_path: Path) -> None:
+    """So that the same is asked."""
+    recording = Recording()
+    client = ChatClient.create(RecordingModel(InWords("[1, 2]"), recording))
+    assert client.prompt("numbers").call().entity(list[int], native=True) == [1, 2]
+    recording.save(tmp_path / "r.json")
+
+    client = ChatClient.create(ReplayingModel(tmp_path / "r.json"))
+    assert client.prompt("numbers").call().entity(list[int], native=True) == [1, 2]
+
+
+def test_what_an_application_notes_on_a_message_is_not_compared(ask: Ask) -> None:
+    """When it came, say."""
+    recording = Recording()
+    for make in (
+        lambda: RecordingModel(ScriptedModel("Fine."), recording),
+        lambda: ReplayingModel(recording),
+    ):
+        model: ChatModel = make()
+        message = UserMessage("Weather?", metadata={"at": str(id(model))})
+        assert ask(client_of(model).prompt().messages(message)).text == "Fine."
+
+
+def test_a_recording_that_cannot_be_written_leaves_the_one_that_is_there(tmp_path: Path) -> None:
+    """Half a surrogate pair can; what has no JSON form cannot."""
+    recording = Recording()
+    client_of(RecordingModel(ScriptedModel("half \ud83d"), recording)).prompt("a").call().content()
+    recording.save(tmp_path / "r.json")
+    assert Recording.load(tmp_path / "r.json").exchanges == recording.exchanges
+
+    broken = Recording(exchanges=[Exchange({"odd": object()}, {})])
+    with pytest.raises(TypeError):
+        broken.save(tmp_path / "r.json")
+    assert Recording.load(tmp_path / "r.json").exchanges == recording.exchanges

@@ -31,7 +31,8 @@ from chatclient.advisors.retrieval import (
     RetrievalAugmentationAdvisor,
 )
 from chatclient.advisors.safe_guard import SafeGuardAdvisor
-from chatclient.chain import SOURCES
+from chatclient.advisors.vector_store_memory import VectorStoreChatMemoryAdvisor
+from chatclient.chain import MEMORY_ORDER, SOURCES, TOOL_CALLING_ORDER
 from chatclient.embedding import EmbeddingModel, Vector
 from chatclient.errors import OverloadedError, TemplateError, UsageError
 from chatclient.memory import MessageWindowChatMemory
@@ -53,7 +54,7 @@ from chatclient.rag import (
 )
 from chatclient.runtime import BLOCKING, Runtime, drive
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import tool
+from chatclient.tools import PendingTurn, ToolApproval, ToolCallingManager, tool
 from chatclient.vector_store import Document, InMemoryVectorStore
 
 WORDS = ["rome", "paris", "zoo", "opens", "weather", "ticket", "lion", "closed"]
@@ -703,3 +704,76 @@ def test_documents_are_not_judged_and_not_read_twice(ask: Ask, *, first: bool) -
     assert [query.text for query in retriever.asked] == ["When was it built?"]
     assert model.prompts[0].contents.count("When was it built?") == 2
     assert model.prompts[0].contents.count("Hit by a bomb.") == 1
+
+
+@tool
+def book() -> str:
+    """Book it."""
+    return "booked"
+
+
+@pytest.mark.parametrize("tool_messages", [True, False])
+def test_a_turn_that_waits_for_approval_is_remembered_as_it_was_said(
+    ask: Ask, tool_messages: bool
+) -> None:
+    """What retrieval made of the question is no memory, and nothing is looked for with it."""
+    asked: list[str] = []
+
+    async def find(query: Query, runtime: Runtime) -> list[Document]:
+        asked.append(query.text)
+        return [ROME]
+
+    model = ScriptedModel([call("book", id="1")], [call("book", id="2")], "Booked.")
+    memory, entries = MessageWindowChatMemory(), InMemoryVectorStore(WordEmbedding())
+    client = (
+        ChatClient.builder(model)
+        .default_tools(book)
+        .tool_calling_manager(ToolCallingManager(interceptors=[ToolApproval()]))
+        .default_advisors(
+            MessageChatMemoryAdvisor(memory, tool_messages=tool_messages),
+            VectorStoreChatMemoryAdvisor(entries),
+            RetrievalAugmentationAdvisor(find),
+        )
+        .build()
+    )
+    waiting: PendingTurn = ask(client.prompt("the zoo").conversation("c")).response.context[
+        "pending_turn"
+    ]
+    again = ask(client.resume(waiting, "approve")).response.context["pending_turn"]
+    ask(client.resume(again.to_json(), "approve"))
+
+    assert asked == ["the zoo"]
+    assert model.prompts[2].messages[0] == model.prompts[0].messages[0]
+    said = memory.get("c")
+    assert [m.text for m in said if m.text] == ["the zoo", "Booked."]
+    assert len(said) == (6 if tool_messages else 2)
+    found = entries.similarity_search("zoo", top_k=9)
+    assert sorted(each.text for each in found) == ["Booked.", "the zoo"]
+
+
+@pytest.mark.parametrize("order", [MEMORY_ORDER, TOOL_CALLING_ORDER + 100])
+def test_memory_keeps_what_was_said_wherever_it_stands(ask: Ask, order: int) -> None:
+    """Also inside the loop, and whatever else was made of the question."""
+    model, memory = ScriptedModel("At nine.", "Still at nine."), MessageWindowChatMemory()
+    client = (
+        ChatClient.builder(model)
+        .default_advisors(
+            MessageChatMemoryAdvisor(memory, order=order),
+            QuestionAnswerAdvisor(store_of(ROME)),
+            ReReadingAdvisor(),
+        )
+        .build()
+    )
+    for question in ("When does the zoo open?", "And now?"):
+        ask(client.prompt(question).conversation("c"))
+
+    assert [m.text for m in memory.get("c")] == [
+        "When does the zoo open?",
+        "At nine.",
+        "And now?",
+        "Still at nine.",
+    ]
+    assert [m.text for m in model.prompts[1].messages[:2]] == [
+        "When does the zoo open?",
+        "At nine.",
+    ]

@@ -26,6 +26,7 @@ from chatclient.memory.sessions import (
     TurnWindow,
 )
 from chatclient.messages import AssistantMessage, UserMessage
+from chatclient.response import ChatResponse, FinishReason
 from chatclient.runtime import BLOCKING, drive
 from chatclient.testing import ScriptedModel
 from chatclient.testing.memory import turn
@@ -323,6 +324,15 @@ def test_an_empty_summary_changes_nothing() -> None:
     assert len(model.prompts) == 1
 
 
+@pytest.mark.parametrize("reason", ["length", "content_filter"])
+def test_a_summary_that_is_not_whole_changes_nothing(reason: FinishReason) -> None:
+    """Half a summary, or a refusal, stands for nothing that was said."""
+    model = ScriptedModel(ChatResponse.of("The user is called A", reason))
+    strategy = RecursiveSummary(model, most=2, overlap=1)
+
+    assert drive(strategy(events_of("U1 A1 U2 A2"), BLOCKING)) is None
+
+
 # --- the service ----------------------------------------------------------------------------
 
 
@@ -337,6 +347,26 @@ def test_a_session_is_created_once_for_its_user(service: SessionService) -> None
     assert service.sessions_of("ann") == [session, short]
     with pytest.raises(UsageError, match="does not belong to user 'bob'"):
         service.create("bob", session_id="s")
+
+
+def test_nobody_reads_an_expired_session(clock: Clock) -> None:
+    """It is as if it did not exist, until it is deleted or begun anew."""
+    service = SessionService(InMemorySessionRepository(), clock=clock)
+    service.create("ann", session_id="old", time_to_live=timedelta(1))
+    service.append("old", UserMessage("gout"), AssistantMessage("noted"))
+    service.create("ann", session_id="new")
+    service.append("new", UserMessage("gout again"), AssistantMessage("noted"))
+    everything, newest = EventFilter(keyword="gout"), EventFilter(keyword="gout", last=1)
+    assert len(service.search("ann", everything)) == 2
+    clock.moment += timedelta(2)
+    service.append("new", UserMessage("well"), AssistantMessage("noted"))
+
+    assert service.events("old") == ()
+    assert service.messages("old") == ()
+    assert [e.session_id for e in service.search("ann", everything)] == ["new"]
+    assert [e.session_id for e in service.search("ann", newest)] == ["new"]
+    with pytest.raises(ChatMemoryError, match="no session 'old'"):
+        service.append("old", UserMessage("more"))
 
 
 def test_sessions_may_last_for_ever(clock: Clock) -> None:

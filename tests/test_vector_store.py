@@ -215,6 +215,10 @@ def test_stores_agree_on_filters(where: dict[str, Any], metadata: list[dict[str,
         )
 
 
+def nested(depth: int) -> dict[str, Any]:
+    return {"$not": nested(depth - 1)} if depth else {"kind": "cat"}
+
+
 @pytest.mark.parametrize(
     "where",
     [
@@ -226,6 +230,12 @@ def test_stores_agree_on_filters(where: dict[str, Any], metadata: list[dict[str,
         {"$and": ["kind"]},
         {'a "key"': 1},
         {"kind": ["cat"]},
+        {1: "cat"},
+        {"a\nkey": 1},
+        {"\ud83d": 1},
+        {"kind": "\0"},
+        {"age": {"lt": 2**70}},
+        nested(30),
     ],
 )
 def test_what_is_no_filter_is_refused(make: Make, where: dict[str, Any]) -> None:
@@ -331,6 +341,32 @@ def test_what_comes_later_is_found_by_filters_already_used(make: Make) -> None:
     assert found("dog") == ["cat", "dog"]
     store.delete(["new 0", "last"])
     assert found("cat") == [f"new {number}" for number in range(1, 5)]
+
+
+def test_a_filter_may_have_many_alternatives(make: Make) -> None:
+    """As many as a user has rights, say."""
+    store = make(BagOfWords())
+    store.add(ANIMALS)
+    many: list[Any] = [*(f"kind {n}" for n in range(3000)), *range(3000), 1.5, "cat", None]
+
+    for where in ({"kind": {"in": many}}, {"$or": [{"kind": each} for each in many]}):
+        assert sorted(ids(store.similarity_search("a", where=where))) == ["cat", "rose"]
+    found = store.similarity_search("a", where={"age": {"in": [*many, float("inf"), True]}})
+    assert sorted(ids(found)) == ["cat", "dog"]
+    assert store.delete(where={"kind": {"not_in": many}}) == 2
+
+
+def test_a_filter_that_is_changed_later_is_another_one(make: Make) -> None:
+    """Nobody finds what somebody else may see since then."""
+    store = make(BagOfWords())
+    store.add([Document("public", {"group": "all"}, "public")])
+    groups = ["all"]
+    store.similarity_search("x", where={"group": {"in": groups}})
+    groups.append("admins")
+    store.add([Document("secret", {"group": "admins"}, "secret")])
+
+    assert ids(store.similarity_search("x", where={"group": {"in": ["all"]}})) == ["public"]
+    assert len(store.similarity_search("x", where={"group": {"in": groups}})) == 2
 
 
 def test_a_file_that_others_change_meanwhile_is_seen_in_one_state(tmp_path: Path) -> None:

@@ -223,3 +223,22 @@ def test_memory_settings_are_checked() -> None:
         VectorStoreChatMemoryAdvisor(store_of(), top_k=0)
     with pytest.raises(TemplateError, match="long_term_memory"):
         VectorStoreChatMemoryAdvisor(store_of(), template="{instructions}")
+
+
+@pytest.mark.parametrize("listed", [1, -1])
+def test_memories_go_together_in_whichever_order_they_are_listed(ask: Ask, listed: int) -> None:
+    """In whichever order the two are listed."""
+    model = ScriptedModel("Noted.", "Minka.")
+    memories = [
+        MessageChatMemoryAdvisor(MessageWindowChatMemory()),
+        VectorStoreChatMemoryAdvisor(store_of()),
+    ]
+    client = client_of(model, *memories[::listed])
+    for question in ("My cat is Minka.", "What is my cat?"):
+        ask(client.prompt(question).conversation("c"))
+
+    assert [m.text for m in model.prompts[-1].messages] == [
+        "My cat is Minka.",
+        "Noted.",
+        "What is my cat?",
+    ]

@@ -149,7 +149,9 @@ class WindowChatMemory(ChatMemory):
         while True:
             found = await self.repository.load(conversation_id, runtime, last=last)
             start = self.window.start(found.messages)
-            if found.complete or _leaves_out(found.messages, start):
+            # Fewer than asked for are all, also where somebody has deleted some by hand.
+            everything = found.complete or len(without_system(found.messages)) < last
+            if everything or _leaves_out(found.messages, start):
                 return kept_from(found.messages, start)
             last *= 4
 

@@ -3,7 +3,7 @@
 import hashlib
 import random
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _FIRST_VERSIONS = 2**52  # versions pass through Lua, whose numbers are exact up to 2**53
+# Seconds; what the URL says counts.
+_TIMEOUTS: Mapping[str, Any] = {"socket_timeout": 10, "socket_connect_timeout": 5}
 _KEYS = 100  # how many keys of additions a conversation remembers
 
 # A conversation is one hash, and so in one slot of a cluster, expired and deleted as a whole:
@@ -288,7 +290,7 @@ def _client(server: "str | Redis") -> "Redis":
     if isinstance(server, redis.Redis):
         return server
     try:
-        return redis.Redis.from_url(server)
+        return redis.Redis.from_url(server, **_TIMEOUTS)
     except (ValueError, AttributeError, TypeError):
         # Neither the URL nor the error's text can be shown: there may be a password in them.
         msg = "not a URL of Redis or a blocking client; a URL looks like redis://host:6379/0"

@@ -5,11 +5,11 @@ for a blocking request and in a worker thread for one on an event loop.
 """
 
 import random
-import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, nullcontext
+from functools import partial
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
@@ -21,7 +21,8 @@ from sqlalchemy.pool import QueuePool
 from sqlalchemy.schema import CreateTable
 
 from chatclient.errors import ChatMemoryError, ChatMemoryUnavailableError, UsageError
-from chatclient.forks import keep, tell_of_forks
+from chatclient.forks import keep, tell_before_forks, tell_of_forks, undisturbed
+from chatclient.sqlite_files import BUSY_SECONDS, write_ahead
 
 T = TypeVar("T")
 
@@ -40,7 +41,26 @@ _DRIVERS = {
 _EXTRAS = {"psycopg": "postgres", "pymysql": "mysql"}
 _ATTEMPTS = 8
 _DEADLOCKS = ("40001", "40P01", 1213, 1020)  # SQLSTATEs of PostgreSQL, numbers of MySQL
-_BUSY_SECONDS = 30.0  # how long a writer waits for another one, with SQLite
+_PATIENCE = 10.0  # seconds after which nothing is tried again
+_LOCK_SECONDS = 15  # how long one transaction waits for another one
+_LIBPQ = {
+    "connect_timeout": 10,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 2,
+    "tcp_user_timeout": 20_000,
+}
+_TIMEOUTS: dict[str, dict[str, Any]] = {
+    "psycopg": _LIBPQ,
+    "psycopg2": _LIBPQ,
+    "pymysql": {"connect_timeout": 10, "read_timeout": 20, "write_timeout": 20},
+}
+_LOCK_WAITS = {
+    "postgresql": f"SET lock_timeout = '{_LOCK_SECONDS}s'",
+    "mysql": f"SET SESSION innodb_lock_wait_timeout = {_LOCK_SECONDS}",
+    "mariadb": f"SET SESSION innodb_lock_wait_timeout = {_LOCK_SECONDS}",
+}
+_OWN_SETTINGS = ("options", "init_command")  # parts of a URL that say what a session begins with
 _LOCK = 0x63686174  # names our lock among a PostgreSQL server's advisory locks
 
 BIG_KEY = sa.BigInteger().with_variant(sa.Integer, "sqlite")  # the only kind SQLite counts up
@@ -89,9 +109,9 @@ class Database:
         self._owned = not isinstance(target, sa.Engine)
         self.engine = target if isinstance(target, sa.Engine) else _open(target)
         self._reading = self._writing = self.engine
-        if self.engine.dialect.name != "sqlite" and not self._owned:
-            committed = self.engine.execution_options(isolation_level="READ COMMITTED")
-            self._reading = self._writing = committed
+        if not self._owned:  # whatever it is set to, such as AUTOCOMMIT, which has no transactions
+            level = "SERIALIZABLE" if self.engine.dialect.name == "sqlite" else "READ COMMITTED"
+            self._reading = self._writing = self.engine.execution_options(isolation_level=level)
         if self.engine.dialect.name == "postgresql":  # one way to the server and back, not three
             self._reading = self.engine.execution_options(isolation_level="AUTOCOMMIT")
         self._component = component
@@ -107,6 +127,9 @@ class Database:
         )
         self._lock = threading.Lock()
         self._ready = threading.Event()
+        sqlite = self.engine.dialect.name == "sqlite"
+        self._undisturbed = undisturbed if sqlite else nullcontext()
+        tell_before_forks(self)
         tell_of_forks(self)
 
     @property
@@ -140,14 +163,15 @@ class Database:
             self.engine.dispose()
 
     def _run(self, attempt: Callable[[], T]) -> T:
-        left = _ATTEMPTS
+        left, ends = _ATTEMPTS, time.monotonic() + _PATIENCE
         while True:
             try:
-                self._prepare()
-                return attempt()
+                with self._undisturbed:
+                    self._prepare()
+                    return attempt()
             except (AgainError, SQLAlchemyError) as error:
                 left -= 1
-                if not left or not _passes(error):
+                if not left or not _passes(error) or time.monotonic() > ends:
                     raise self._failure(error) from getattr(error, "orig", error)
             time.sleep(random.uniform(0.001, 0.02))  # noqa: S311 - parts those who collided
 
@@ -218,7 +242,7 @@ class Database:
         if dialect == "postgresql":  # until the end of the transaction
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
         elif dialect in ("mysql", "mariadb") and not connection.scalar(
-            sa.select(sa.func.get_lock(lock, 60))
+            sa.select(sa.func.get_lock(lock, _LOCK_SECONDS))
         ):  # each statement that creates something commits there, so the lock is the session's
             raise AgainError
         try:
@@ -254,6 +278,11 @@ class Database:
             )
             raise UsageError(msg)
 
+    def before_fork(self) -> None:
+        """Close SQLite's files: it counts on locks that a child does not inherit."""
+        if self.engine.dialect.name == "sqlite" and not _in_memory(self.engine.url):
+            self.engine.dispose()
+
     def after_fork(self) -> None:
         """Leave the parent's connections alone: a child that used them would mix up both."""
         self._lock = threading.Lock()
@@ -281,18 +310,22 @@ def _engine(url: sa.URL) -> sa.Engine:
     options: dict[str, Any] = {"hide_parameters": True}
     if url.get_backend_name() != "sqlite":
         options["isolation_level"] = "READ COMMITTED"
+        timeouts = _TIMEOUTS.get(url.get_driver_name(), {})
+        options["connect_args"] = {k: v for k, v in timeouts.items() if k not in url.query}
     elif _in_memory(url):
         # One connection for all threads, one after another: each new one would be a database.
         options |= {"poolclass": QueuePool, "pool_size": 1, "max_overflow": 0, "pool_timeout": 60}
         options["connect_args"] = {"check_same_thread": False}
     else:
-        options["connect_args"] = {"timeout": _BUSY_SECONDS}
+        options["connect_args"] = {"timeout": BUSY_SECONDS}
     engine = sa.create_engine(url, **options)
     if engine.dialect.is_async:
         msg = f"{url.drivername} is an asynchronous driver; name a plain one, or none"
         raise UsageError(msg)
     if url.get_backend_name() == "sqlite":
         event.listen(engine, "connect", _set_up_sqlite)
+    elif url.get_backend_name() in _LOCK_WAITS and url.query.keys().isdisjoint(_OWN_SETTINGS):
+        event.listen(engine, "connect", partial(_limit_locks, _LOCK_WAITS[url.get_backend_name()]))
     return engine
 
 
@@ -302,19 +335,14 @@ def _in_memory(url: sa.URL) -> bool:
     return url.database in (None, "", ":memory:") or url.query.get("mode") == "memory"
 
 
+def _limit_locks(statement: str, connection: Any, _record: Any) -> None:
+    with closing(connection.cursor()) as cursor:
+        cursor.execute(statement)
+    connection.commit()
+
+
 def _set_up_sqlite(connection: Any, _record: Any) -> None:
-    # Readers and a writer do not wait for each other with a write-ahead log. Changing to it takes
-    # the file for a moment, and does not wait for others who do the same.
-    ends = time.monotonic() + _BUSY_SECONDS
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-        except sqlite3.OperationalError:
-            if time.monotonic() > ends:
-                raise
-            time.sleep(0.01)
-        else:
-            return
+    write_ahead(connection)
 
 
 def _passes(error: Exception) -> bool:

@@ -14,6 +14,7 @@ from chatclient.messages import AssistantMessage, Message, SystemMessage, UserMe
 from chatclient.model import ChatModel
 from chatclient.options import NO_OPTIONS, ChatOptions
 from chatclient.prompt import Prompt, with_default_options
+from chatclient.response import ChatResponse
 from chatclient.runtime import Runtime
 
 log = get_logger(__name__)
@@ -46,8 +47,8 @@ class SummarizingChatMemory(ChatMemory):
     with `SUMMARY` in their metadata. Turns that are added meanwhile are kept; of two who fold at
     once, one does.
 
-    When the model fails or says nothing, that is logged, the conversation stays as it is, and the
-    next turn tries again.
+    When the model fails or says nothing, or what it says is cut off or withheld, that is logged,
+    the conversation stays as it is, and the next turn tries again.
 
     Args:
         model: Writes the summaries.
@@ -115,7 +116,7 @@ class SummarizingChatMemory(ChatMemory):
             return
         summary = await self._summary(without_system(folded), runtime)
         if not summary:
-            log.warning("summary is empty", conversation_id=conversation_id)
+            log.warning("summary is empty or not whole", conversation_id=conversation_id)
             return
         pair = (
             UserMessage(_QUESTION, metadata={SUMMARY: True}),
@@ -142,4 +143,9 @@ class SummarizingChatMemory(ChatMemory):
         )
         prompt = Prompt([SystemMessage(self.instructions), UserMessage(text)], self.options)
         prompt = with_default_options(prompt, self.model.options)
-        return (await self.model.generate(prompt, runtime.silent())).text.strip()
+        return whole_text(await self.model.generate(prompt, runtime.silent()))
+
+
+def whole_text(response: ChatResponse) -> str:
+    """Return what *response* says; nothing if it was cut off or withheld."""
+    return response.text.strip() if response.finish_reason in ("stop", None) else ""

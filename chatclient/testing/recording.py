@@ -8,6 +8,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from chatclient.aggregator import MessageAggregator
 from chatclient.chain import LOWEST_PRECEDENCE, ChatClientRequest, ChatClientResponse, Next
@@ -60,10 +61,13 @@ class Recording:
 
     Attributes:
         exchanges: What was recorded.
+        output_modes: How the model is best held to a schema, `"with tools"` and `"without"`, as
+            far as it was asked.
     """
 
     redact: Redact = _as_it_is
     exchanges: list[Exchange] = field(default_factory=list)
+    output_modes: dict[str, OutputMode] = field(default_factory=dict)
 
     @classmethod
     def load(cls, path: str | Path, *, redact: Redact = _as_it_is) -> "Recording":
@@ -74,14 +78,16 @@ class Recording:
             UsageError: It is no recording.
         """
         try:
+            data = loads(Path(path).read_bytes())
             exchanges = [
                 Exchange(entry["request"], entry["response"], tuple(entry.get("pieces", ())))
-                for entry in loads(Path(path).read_bytes())["exchanges"]
+                for entry in data["exchanges"]
             ]
+            output_modes = dict(data.get("output_modes", {}))
         except (LookupError, TypeError, ValueError) as error:
             msg = f"{path} is no recording: {error!r}"
             raise UsageError(msg) from error
-        return cls(redact, exchanges)
+        return cls(redact, exchanges, output_modes)
 
     def save(self, path: str | Path) -> None:
         """Write everything to a JSON file that people can read and compare.
@@ -99,20 +105,32 @@ class Recording:
         ]
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps({"exchanges": entries}, indent=1, ensure_ascii=False)
-        path.write_text(text + "\n", encoding="utf-8")
+        data: dict[str, Any] = {"exchanges": entries}
+        if self.output_modes:
+            data = {"output_modes": self.output_modes, **data}
+        text = json.dumps(data, indent=1, ensure_ascii=False) + "\n"
+        beside = path.with_name(
+            f"{path.name}.{uuid4().hex}"
+        )  # what was there stays until it is whole
+        # Half a surrogate pair, which some models say, becomes the escape that JSON has for it.
+        beside.write_bytes(text.encode("utf-8", "backslashreplace"))
+        beside.replace(path)
 
     def add(self, prompt: Prompt, response: ChatResponse, pieces: Iterable[str] = ()) -> None:
         """Keep one exchange."""
         kept = _redacted(_values(response_to_dict(response)), self.redact)
-        said = tuple(self.redact(piece) for piece in pieces)
+        said = tuple(pieces)
+        whole = "".join(said)
+        redacted = self.redact(whole)  # a stream may cut a secret in two
+        if redacted != whole:
+            said = _cut_like(said, redacted)
         self.exchanges.append(Exchange(self.request_of(prompt), kept, said))
 
     def request_of(self, prompt: Prompt) -> dict[str, Any]:
         """Return what of *prompt* is recorded and compared."""
         options = prompt.options
         request = {
-            "messages": [message_to_dict(message) for message in prompt.messages],
+            "messages": [_without_notes(message_to_dict(m)) for m in prompt.messages],
             "tools": [_tool(callback) for callback in options.tool_callbacks or ()],
             "options": _set_options(options),
         }
@@ -166,7 +184,9 @@ class RecordingModel(ChatModel):
 
     def output_mode(self, options: ChatOptions) -> OutputMode:
         """Return how the real model is best held to a schema."""
-        return self._model.output_mode(options)
+        mode = self._model.output_mode(options)
+        self.recording.output_modes[_occasion(options)] = mode
+        return mode
 
     async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
         """Return the real model's response."""
@@ -219,6 +239,10 @@ class ReplayingModel(ChatModel):
         """The exchanges that nobody asked for so far."""
         return tuple(self._unused)
 
+    def output_mode(self, options: ChatOptions) -> OutputMode:
+        """Return how the recorded model was best held to a schema."""
+        return self.recording.output_modes.get(_occasion(options), "schema")
+
     async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:  # noqa: ARG002
         """Return what was answered.
 
@@ -238,10 +262,19 @@ class ReplayingModel(ChatModel):
         if not exchange.pieces:
             yield response
             return
-        for piece in exchange.pieces:
-            yield piece
-        silent = tuple(_without_text(generation) for generation in response.generations)
-        yield ChatResponse(silent, response.metadata)
+        start = 0
+        first = response.generations[0]
+        for part in first.output.parts:
+            if not isinstance(part, str):
+                yield ChatResponse((Generation(AssistantMessage([part])),))
+                continue
+            pieces = _between(exchange.pieces, start, start + len(part))
+            start += len(part)
+            for piece in pieces if "".join(pieces) == part else [part]:
+                yield piece
+        silent = AssistantMessage([], metadata=first.output.metadata)
+        last = Generation(**{**_shallow(first), "output": silent})
+        yield ChatResponse((last, *response.generations[1:]), response.metadata)
 
     def _take(self, prompt: Prompt) -> Exchange:
         asked = self.recording.request_of(prompt)
@@ -250,6 +283,15 @@ class ReplayingModel(ChatModel):
                 if _comparable(exchange, asked) == asked:
                     return self._unused.pop(at)
             raise ReplayError(_difference(self._unused, asked))
+
+
+def _cut_like(pieces: tuple[str, ...], text: str) -> tuple[str, ...]:
+    """Return *text* in as many pieces, of the same lengths as far as it reaches."""
+    cut: list[str] = []
+    for piece in pieces[:-1]:
+        cut.append(text[: len(piece)])
+        text = text[len(piece) :]
+    return tuple(piece for piece in (*cut, text) if piece)
 
 
 def _difference(unused: list[Exchange], asked: dict[str, Any]) -> str:
@@ -268,20 +310,33 @@ def _difference(unused: list[Exchange], asked: dict[str, Any]) -> str:
 def _comparable(exchange: Exchange, asked: dict[str, Any]) -> dict[str, Any]:
     recorded = exchange.request
     set_now = {k: v for k, v in recorded["options"].items() if k in asked["options"]}
-    return {**recorded, "options": set_now}
+    messages = [_without_notes(message) for message in recorded["messages"]]
+    return {**recorded, "messages": messages, "options": set_now}
+
+
+def _without_notes(message: dict[str, Any]) -> dict[str, Any]:
+    """Return *message* without what an application notes on a user's, such as when it came."""
+    if message["role"] != "user":
+        return message
+    return {key: value for key, value in message.items() if key != "metadata"}
+
+
+def _occasion(options: ChatOptions) -> str:
+    return "with tools" if options.tool_callbacks or options.tool_names else "without"
 
 
 def _text(request: dict[str, Any]) -> str:
     return json.dumps(request, indent=1, ensure_ascii=False)
 
 
-def _without_text(generation: Generation) -> Generation:
-    message = generation.output
-    if generation.index:
-        return generation  # only the first answer is streamed as text
-    parts = [part for part in message.parts if not isinstance(part, str)]
-    output = AssistantMessage(parts, metadata=message.metadata)
-    return Generation(**{**_shallow(generation), "output": output})
+def _between(pieces: tuple[str, ...], start: int, end: int) -> list[str]:
+    """Return the pieces of what stands between two places of the text that *pieces* make up."""
+    cut: list[str] = []
+    at = 0
+    for piece in pieces:
+        cut.append(piece[max(0, start - at) : max(0, end - at)])
+        at += len(piece)
+    return [piece for piece in cut if piece]
 
 
 def _shallow(value: Any) -> dict[str, Any]:

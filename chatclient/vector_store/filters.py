@@ -11,6 +11,8 @@ All keys must hold. `$and` and `$or` take lists of filters, `$not` one. Metadata
 of another type than a comparison's value, holds for `ne`, `not_in` and `exists: False` only.
 """
 
+import json
+import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -23,6 +25,8 @@ Filter = Mapping[str, Any]
 Predicate = Callable[[Mapping[str, Any]], bool]
 
 _MISSING = object()
+_DEPTH = 20  # of filters in filters
+_BIGGEST = 2**63
 _ORDERINGS: Mapping[str, Callable[[Any, Any], bool]] = {
     "gt": operator.gt,
     "gte": operator.ge,
@@ -32,26 +36,34 @@ _ORDERINGS: Mapping[str, Callable[[Any, Any], bool]] = {
 _SQL_ORDERINGS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 
 
-def predicate(where: Filter | None) -> Predicate:
+def key_of(where: Filter) -> str:
+    """Return what tells filters apart; equal ones may have different keys."""
+    return json.dumps(where, default=list)
+
+
+def predicate(where: Filter | None, depth: int = 0) -> Predicate:
     """Return a function that says whether metadata fits *where*; None fits all.
 
     Raises:
         UsageError: It is no filter.
     """
-    tests = [_test(key, value) for key, value in (where or {}).items()]
+    if depth > _DEPTH:
+        msg = f"there are filters in filters, more than {_DEPTH} deep; say it with fewer"
+        raise UsageError(msg)
+    tests = [_test(key, value, depth + 1) for key, value in (where or {}).items()]
     return lambda metadata: all(test(metadata) for test in tests)
 
 
-def _test(key: str, value: Any) -> Predicate:
+def _test(key: str, value: Any, depth: int) -> Predicate:
     match key:
         case "$and":
-            all_of = [predicate(each) for each in _filters(key, value)]
+            all_of = [predicate(each, depth) for each in _filters(key, value)]
             return lambda metadata: all(fits(metadata) for fits in all_of)
         case "$or":
-            any_of = [predicate(each) for each in _filters(key, value)]
+            any_of = [predicate(each, depth) for each in _filters(key, value)]
             return lambda metadata: any(fits(metadata) for fits in any_of)
         case "$not":
-            no = predicate(_filters(key, [value])[0])
+            no = predicate(_filters(key, [value])[0], depth)
             return lambda metadata: not no(metadata)
     checks = [_check(name, wanted) for name, wanted in comparisons(key, value)]
     return lambda metadata: all(check(metadata.get(key, _MISSING)) for check in checks)
@@ -64,13 +76,16 @@ def _filters(key: str, value: Any) -> Sequence[Filter]:
     return value
 
 
-def comparisons(key: str, value: Any) -> list[tuple[str, Any]]:
+def comparisons(key: Any, value: Any) -> list[tuple[str, Any]]:
     """Return what a filter asks of one piece of metadata, as names and values of comparisons."""
+    if not isinstance(key, str):
+        msg = f"a filter names metadata with texts, not {key!r}"
+        raise UsageError(msg)
     if key.startswith("$"):
         msg = f"{key!r} is no part of a filter; there are '$and', '$or' and '$not'"
         raise UsageError(msg)
-    if '"' in key or "\\" in key:
-        msg = f"a filter cannot name {key!r}: there are quotes or backslashes in it"
+    if '"' in key or "\\" in key or min(key, default=" ") < " " or not _plain(key):
+        msg = f"a filter cannot name {key!r}: quotes, backslashes or control characters are in it"
         raise UsageError(msg)
     asked = list(value.items()) if isinstance(value, Mapping) else [("eq", value)]
     for name, wanted in asked:
@@ -84,7 +99,30 @@ def comparisons(key: str, value: Any) -> list[tuple[str, Any]]:
             if not isinstance(each, str | int | float | None):
                 msg = f"a filter compares texts, numbers, truth values and None, not {each!r}"
                 raise UsageError(msg)
+            _check_value(each)
     return asked
+
+
+def _check_value(value: Any) -> None:
+    """See that *value* is one that every store can compare.
+
+    Raises:
+        UsageError: It is not.
+    """
+    if isinstance(value, int) and not -_BIGGEST <= value < _BIGGEST:
+        msg = f"a filter compares whole numbers of 64 bits at most, not {value!r}"
+        raise UsageError(msg)
+    if isinstance(value, str) and not _plain(value):
+        msg = f"a filter compares texts without NUL and halves of surrogate pairs, not {value!r}"
+        raise UsageError(msg)
+
+
+def _plain(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return "\0" not in text
 
 
 _COMPARISONS = {"eq", "ne", "in", "not_in", "contains", "exists", *_ORDERINGS}
@@ -138,13 +176,21 @@ def sql(where: Filter | None, column: str) -> tuple[str, list[Any]]:
         condition, more = _condition(key, value, column)
         conditions.append(condition)
         parameters += more
-    return " AND ".join(conditions) or "1", parameters
+    return _joined(conditions, "AND") or "1", parameters
+
+
+def _joined(conditions: Sequence[str], by: str) -> str:
+    """Return *conditions* in one, as a tree as low as can be: SQLite takes a thousand levels."""
+    if len(conditions) < 2:  # noqa: PLR2004 - nothing to join
+        return "".join(conditions)
+    middle = len(conditions) // 2
+    return f"({_joined(conditions[:middle], by)} {by} {_joined(conditions[middle:], by)})"
 
 
 def _condition(key: str, value: Any, column: str) -> tuple[str, list[Any]]:
     if key in ("$and", "$or"):
         found = [sql(each, column) for each in _filters(key, value)]
-        joined = f" {key[1:].upper()} ".join(f"({text})" for text, _ in found)
+        joined = _joined([f"({text})" for text, _ in found], key[1:].upper())
         empty = "1" if key == "$and" else "0"
         return f"({joined or empty})", [p for _, parameters in found for p in parameters]
     if key == "$not":
@@ -156,7 +202,7 @@ def _condition(key: str, value: Any, column: str) -> tuple[str, list[Any]]:
         condition, more = _comparison(name, wanted, column, _path(key))
         conditions.append(f"({condition})")
         all_parameters += more
-    return " AND ".join(conditions) or "1", all_parameters
+    return _joined(conditions, "AND") or "1", all_parameters
 
 
 def _path(key: str) -> str:
@@ -173,9 +219,7 @@ def _comparison(name: str, wanted: Any, column: str, path: str) -> tuple[str, li
             text, parameters = _equal(wanted, column, path)
             return f"NOT ({text})", parameters
         case "in" | "not_in":
-            found = [_equal(each, column, path) for each in wanted]
-            text = " OR ".join(f"({text})" for text, _ in found) or "0"
-            parameters = [p for _, more in found for p in more]
+            text, parameters = _one_of(list(wanted), column, path)
             return (text if name == "in" else f"NOT ({text})"), parameters
         case "contains":
             text, parameters = _equal_to("each.value", "each.type", wanted)
@@ -191,6 +235,26 @@ def _comparison(name: str, wanted: Any, column: str, path: str) -> tuple[str, li
         return "0", []
     ordered = f"{value} {_SQL_ORDERINGS[name]} ?"
     return f"coalesce(json_type({column}, ?) IN {kinds} AND {ordered}, 0)", [path, path, wanted]
+
+
+def _one_of(wanted: list[Any], column: str, path: str) -> tuple[str, list[Any]]:
+    """Return that a value is among *wanted*; texts and numbers are one parameter, however many."""
+    words = [each for each in (None, True, False) if any(_same(w, each) for w in wanted)]
+    found = [_equal(each, column, path) for each in words]
+    listed = "(SELECT value FROM json_each(?))"
+    value = f"json_extract({column}, ?)"
+    for kind, types in (("str", "('text')"), ("number", "('integer', 'real')")):
+        values = [each for each in wanted if _kind(each) == kind and _finite(each)]
+        if values:
+            condition = f"json_type({column}, ?) IN {types} AND {value} IN {listed}"
+            found.append((f"coalesce({condition}, 0)", [path, path, json.dumps(values)]))
+    text = _joined([f"({text})" for text, _ in found], "OR") or "0"
+    return text, [p for _, parameters in found for p in parameters]
+
+
+def _finite(value: str | float) -> bool:
+    """Return whether JSON has a word for *value*; metadata in a file holds no other numbers."""
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def _equal(wanted: Any, column: str, path: str) -> tuple[str, list[Any]]:

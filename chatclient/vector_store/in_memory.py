@@ -3,13 +3,14 @@
 import threading
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
+from copy import deepcopy
 from typing import TYPE_CHECKING
 
 from chatclient.embedding import EmbeddingModel, Vector
-from chatclient.json import dumps
+from chatclient.forks import tell_of_forks, undisturbed
 from chatclient.runtime import Runtime
 from chatclient.vector_store.arrays import GrowingRows, best, numpy, unit_rows
-from chatclient.vector_store.filters import Filter, predicate
+from chatclient.vector_store.filters import Filter, key_of, predicate
 from chatclient.vector_store.store import Document, SimilaritySearch, VectorStore
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class InMemoryVectorStore(VectorStore):
         UsageError: numpy is not installed.
     """
 
-    _fitting: "OrderedDict[bytes, _Fitting]"
+    _fitting: "OrderedDict[str, _Fitting]"
 
     def __init__(self, embedding_model: EmbeddingModel) -> None:
         super().__init__(embedding_model)
@@ -41,6 +42,11 @@ class InMemoryVectorStore(VectorStore):
         # Those who search have both in hand while others add to them: nothing is changed in place,
         # what is new comes behind.
         self._replace([], GrowingRows())
+        tell_of_forks(self)
+
+    def after_fork(self) -> None:
+        """Take a lock of one's own: some thread of the parent may have had the other."""
+        self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._documents)
@@ -52,7 +58,7 @@ class InMemoryVectorStore(VectorStore):
         runtime: Runtime,  # noqa: ARG002 - there is nothing to wait for
     ) -> None:
         """Keep *documents* with their vectors."""
-        with self._lock:
+        with undisturbed, self._lock:
             rows = unit_rows(vectors, self._grown.rows.shape[1] or None)
             fresh = [at for at, each in enumerate(documents) if each.id not in self._places]
             if len(fresh) < len(documents):
@@ -83,7 +89,7 @@ class InMemoryVectorStore(VectorStore):
     ) -> int:
         """Forget documents."""
         fits = predicate(where)
-        with self._lock:
+        with undisturbed, self._lock:
             before = self._documents
             kept = [
                 place
@@ -105,7 +111,7 @@ class InMemoryVectorStore(VectorStore):
         return self._nearest(vector, search)
 
     def _nearest(self, vector: Vector, search: SimilaritySearch) -> list[Document]:
-        with self._lock:
+        with undisturbed, self._lock:
             documents, rows = self._documents, self._grown.rows
             places = self._fitting_places(search.where) if search.where else None
             if places is not None and len(places) == len(documents):
@@ -126,10 +132,11 @@ class InMemoryVectorStore(VectorStore):
         self._fitting = OrderedDict()
 
     def _fitting_places(self, where: Filter) -> "NDArray[np.intp]":
-        key = dumps(where)
+        key = key_of(where)
         fitting = self._fitting.get(key)
         if fitting is None:
-            self._fitting[key] = fitting = _Fitting(where)
+            # Of its own copy: the caller may change a list in theirs.
+            self._fitting[key] = fitting = _Fitting(deepcopy(where))
             if len(self._fitting) > _FILTERS:
                 self._fitting.popitem(last=False)
         return fitting.places_among(self._documents)

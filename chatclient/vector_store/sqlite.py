@@ -11,9 +11,11 @@ from typing import Any
 from chatclient import json
 from chatclient.embedding import EmbeddingModel, Vector
 from chatclient.errors import UsageError
+from chatclient.forks import keep, tell_before_forks, tell_of_forks, undisturbed
 from chatclient.runtime import Runtime
+from chatclient.sqlite_files import BUSY_SECONDS, write_ahead
 from chatclient.vector_store.arrays import GrowingRows, best, numpy, unit_rows
-from chatclient.vector_store.filters import Filter, sql
+from chatclient.vector_store.filters import Filter, key_of, sql
 from chatclient.vector_store.store import Document, SimilaritySearch, VectorStore
 
 _SCHEMA = """
@@ -40,7 +42,7 @@ class _Read:
     def __init__(self) -> None:
         self.numbers: list[int] = []
         self.grown = GrowingRows()
-        self.fitting: dict[bytes, tuple[int, list[int]]] = {}
+        self.fitting: dict[str, tuple[int, list[int]]] = {}
 
     @property
     def last(self) -> int:
@@ -66,13 +68,14 @@ class SqliteVectorStore(VectorStore):
     def __init__(self, path: str | Path, embedding_model: EmbeddingModel) -> None:
         super().__init__(embedding_model)
         numpy()
-        self._lock = threading.RLock()
-        self._connection = sqlite3.connect(str(path), check_same_thread=False)
-        self._connection.execute("PRAGMA journal_mode = WAL")
-        with self._connection:
-            self._connection.execute(_SCHEMA)
-        self._read = _Read()
-        self._version = -1
+        self._path = str(path)
+        self._in_memory = self._path in ("", ":memory:")
+        self._lock = threading.Lock()
+        self._closed = False
+        self._open: sqlite3.Connection | None = None
+        self._begin()
+        tell_before_forks(self)
+        tell_of_forks(self)
 
     async def store(
         self, documents: Sequence[Document], vectors: Sequence[Vector], runtime: Runtime
@@ -96,11 +99,47 @@ class SqliteVectorStore(VectorStore):
 
     def close(self) -> None:
         """Close the file."""
-        with self._lock:
+        with undisturbed, self._lock:
+            self._closed = True
             self._connection.close()
 
+    def before_fork(self) -> None:
+        """Close the file: SQLite counts on locks that a child does not inherit."""
+        if self._in_memory or self._closed or not self._lock.acquire(blocking=False):
+            return
+        if self._open is not None:
+            self._open.close()
+            self._open = None
+        self._lock.release()
+
+    def after_fork(self) -> None:
+        """Leave the parent's connection alone; one in memory is the child's own copy."""
+        self._lock = threading.Lock()
+        if not self._in_memory and not self._closed:
+            keep(self._open)
+            self._open = None
+
+    @property
+    def _connection(self) -> sqlite3.Connection:
+        return self._begin() if self._open is None else self._open
+
+    def _begin(self) -> sqlite3.Connection:
+        """Return a connection, which knows nothing of what others have read."""
+        connection = sqlite3.connect(self._path, BUSY_SECONDS, check_same_thread=False)
+        try:
+            write_ahead(connection)
+            with connection:
+                connection.execute(_SCHEMA)
+        except sqlite3.Error:
+            connection.close()
+            raise
+        self._open = connection
+        self._read = _Read()
+        self._version = -1
+        return connection
+
     def _store(self, documents: Sequence[Document], vectors: Sequence[Vector]) -> None:
-        with self._lock, self._connection:
+        with undisturbed, self._lock, self._connection:
             rows = unit_rows(vectors, self._length())
             names = json.dumps([document.id for document in documents]).decode()
             present = "SELECT 1 FROM documents WHERE id IN (SELECT value FROM json_each(?)) LIMIT 1"
@@ -121,13 +160,13 @@ class SqliteVectorStore(VectorStore):
         if ids is not None:
             condition = f"({condition}) AND id IN (SELECT value FROM json_each(?))"  # noqa: S608
             parameters.append(json.dumps(list(ids)).decode())
-        with self._lock, self._connection:
+        with undisturbed, self._lock, self._connection:
             statement = f"DELETE FROM documents WHERE {condition}"  # noqa: S608 - see `sql`
             self._read = _Read()
             return self._connection.execute(statement, parameters).rowcount
 
     def _nearest(self, vector: Vector, search: SimilaritySearch) -> list[Document]:
-        with self._lock, self._snapshot():
+        with undisturbed, self._lock, self._snapshot():
             read = self._up_to_date()
             if not read.numbers:
                 return []
@@ -166,7 +205,7 @@ class SqliteVectorStore(VectorStore):
 
     def _fitting(self, read: "_Read", where: Filter) -> list[int]:
         """Return the places in *read* of what fits a filter; each document is asked once."""
-        key = json.dumps(where)
+        key = key_of(where)
         last, places = read.fitting.get(key, (0, []))
         if last != read.last:
             condition, parameters = sql(where, "metadata")

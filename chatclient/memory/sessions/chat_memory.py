@@ -72,12 +72,13 @@ class SessionChatMemory(ChatMemory):
         Raises:
             UsageError: The session belongs to another user.
         """
-        if await self._find(conversation_id, runtime) is None:
+        session = await self._find(conversation_id, runtime)
+        if session is None:
             return ()
         shown = self.event_filter.merge(
             EventFilter(exclude_archived=True, branch=self.branch or "")
         )
-        events = await self.service.sessions.events(conversation_id, runtime, shown)
+        events = await self.service.sessions.events(session, runtime, shown)
         if self.event_filter != EVERYTHING:
             events = _whole_turns(events)
         return tuple(event.message for event in events)
@@ -98,10 +99,11 @@ class SessionChatMemory(ChatMemory):
         if not messages:
             return
         sessions = self.service.sessions
-        if await self._find(conversation_id, runtime) is None:
+        session = await self._find(conversation_id, runtime)
+        if session is None:
             owner = self.user_id or self.default_user_id
-            await sessions.create(owner, runtime, session_id=conversation_id)
-        await sessions.append(conversation_id, messages, runtime, key=key, branch=self.branch)
+            session = await sessions.create(owner, runtime, session_id=conversation_id)
+        await sessions.append(session, messages, runtime, key=key, branch=self.branch)
         if self.trigger is None or self.strategy is None:
             return
         try:

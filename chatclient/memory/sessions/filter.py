@@ -153,6 +153,10 @@ class EventFilter:
             return list(events[-self.last :])
         return list(events if self.bounds is None else events[slice(*self.bounds)])
 
+    def uncut(self) -> Self:
+        """Return this filter without `last` and pages, for a `cut` that comes later."""
+        return replace(self, last=None, page=None, page_size=None)
+
     def apply(self, log: Iterable[SessionEvent]) -> list[SessionEvent]:
         """Return the events of *log* that are meant, synthetic ones first."""
         return self.cut(in_order(event for event in log if self(event)))

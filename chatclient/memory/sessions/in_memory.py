@@ -7,6 +7,7 @@ from datetime import datetime
 from heapq import merge
 
 from chatclient.errors import ChatMemoryError
+from chatclient.forks import tell_of_forks
 from chatclient.memory.sessions.event import Session, SessionEvent, in_order
 from chatclient.memory.sessions.filter import EVERYTHING, EventFilter
 from chatclient.memory.sessions.repository import (
@@ -46,6 +47,11 @@ class InMemorySessionRepository(SessionRepository):
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._kept: dict[str, _Kept] = {}
+        tell_of_forks(self)
+
+    def after_fork(self) -> None:
+        """Take a lock of one's own: some thread of the parent may have had the other."""
+        self._lock = threading.Lock()
 
     async def create(self, session: Session, runtime: Runtime) -> bool:  # noqa: ARG002
         """Keep a new session."""

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypedDict, Unpack
 from uuid import uuid4
 
-from chatclient.errors import UsageError
+from chatclient.errors import ChatMemoryError, UsageError
 from chatclient.memory.repository import checked_id
 from chatclient.memory.sessions.compaction import (
     Compaction,
@@ -14,7 +14,7 @@ from chatclient.memory.sessions.compaction import (
 )
 from chatclient.memory.sessions.event import Session, SessionEvent, now
 from chatclient.memory.sessions.filter import EVERYTHING, EventFilter
-from chatclient.memory.sessions.repository import SessionRepository
+from chatclient.memory.sessions.repository import SessionRepository, no_session
 from chatclient.messages import Message, as_messages
 from chatclient.runtime import BLOCKING, ON_LOOP, Runtime, drive
 from chatclient.values import EMPTY
@@ -84,7 +84,7 @@ class Sessions:
 
     async def append(
         self,
-        session_id: str,
+        session: Session | str,
         messages: Iterable[Message],
         runtime: Runtime,
         *,
@@ -94,13 +94,24 @@ class Sessions:
     ) -> tuple[SessionEvent, ...]:
         """Return the events that *messages* became in the log, as a unit; none if they were there.
 
+        Args:
+            session: Which session: its id, or itself where it has just been found.
+            messages: What was said.
+            runtime: How the request runs.
+            key: Names the unit, so that it is appended once.
+            branch: Which agent it was said by or to; None is the one that talks with the user.
+            metadata: What the application knows about it.
+
         Raises:
             ChatMemoryError: There is no such session.
         """
         moment = self.clock()
+        known = await self._known(session, runtime)
+        if known is None:
+            raise ChatMemoryError(no_session(str(session)), conversation_id=str(session))
         events = tuple(
             SessionEvent.of(
-                session_id,
+                known,
                 message,
                 id=None if key is None else f"{key}:{at}",
                 timestamp=moment,
@@ -109,21 +120,34 @@ class Sessions:
             )
             for at, message in enumerate(as_messages(messages))
         )
-        if not events or not await self.repository.append(session_id, events, runtime):
+        if not events or not await self.repository.append(known, events, runtime):
             return ()
         return events
 
     async def events(
-        self, session_id: str, runtime: Runtime, filter: EventFilter = EVERYTHING
+        self, session: Session | str, runtime: Runtime, filter: EventFilter = EVERYTHING
     ) -> tuple[SessionEvent, ...]:
-        """Return the events of a session that *filter* means."""
-        return (await self.repository.read(session_id, runtime, filter)).events
+        """Return the events of a session, named or just found, that *filter* means."""
+        known = await self._known(session, runtime)
+        return () if known is None else (await self.repository.read(known, runtime, filter)).events
 
     async def search(
         self, user_id: str, runtime: Runtime, filter: EventFilter
     ) -> list[SessionEvent]:
         """Return what *filter* means of all of a user's sessions, the oldest first."""
-        return await self.repository.search(user_id, runtime, filter)
+        moment = self.clock()
+        sessions = await self.repository.find_by_user(user_id, runtime)
+        gone = {session.id for session in sessions if session.expired(moment)}
+        if not gone:
+            return await self.repository.search(user_id, runtime, filter)
+        found = await self.repository.search(user_id, runtime, filter.uncut())
+        return filter.cut([event for event in found if event.session_id not in gone])
+
+    async def _known(self, session: Session | str, runtime: Runtime) -> str | None:
+        """Return the id of a session that exists, or None."""
+        if isinstance(session, Session):
+            return session.id
+        return None if await self.find(session, runtime) is None else session
 
     async def compact(
         self,

@@ -8,7 +8,7 @@ from chatclient.errors import UsageError
 from chatclient.logs import get_logger
 from chatclient.memory.sessions.compaction import Compaction, said, window_start
 from chatclient.memory.sessions.event import COMPACTION_SOURCE, SessionEvent
-from chatclient.memory.summary import INSTRUCTIONS
+from chatclient.memory.summary import INSTRUCTIONS, whole_text
 from chatclient.memory.transcript import transcript
 from chatclient.messages import AssistantMessage, Message, SystemMessage, UserMessage
 from chatclient.model import ChatModel
@@ -29,7 +29,8 @@ class RecursiveSummary:
     said in branches is archived with its turn, but not summarised: a summary is shown to all
     agents, and branches are not.
 
-    When the model says nothing, that is logged and everything stays as it is.
+    When the model says nothing, or what it says is cut off or withheld, that is logged and
+    everything stays as it is.
 
     Attributes:
         model: Writes the summaries.
@@ -72,7 +73,7 @@ class RecursiveSummary:
         before = [event.message for event in events if event.synthetic]
         text = await self._summary(before, _of_root(archived), _of_root(kept), runtime)
         if not text:
-            log.warning("summary is empty", session_id=archived[0].session_id)
+            log.warning("summary is empty or not whole", session_id=archived[0].session_id)
             return None
         pair: tuple[Message, ...] = (UserMessage(_QUESTION), AssistantMessage(text))
         newest = archived[-1]
@@ -109,7 +110,7 @@ class RecursiveSummary:
             )
         prompt = Prompt([SystemMessage(self.instructions), UserMessage(text)], self.options)
         prompt = with_default_options(prompt, self.model.options)
-        return (await self.model.generate(prompt, runtime.silent())).text.strip()
+        return whole_text(await self.model.generate(prompt, runtime.silent()))
 
 
 def _of_root(events: Sequence[SessionEvent]) -> list[Message]:

@@ -1,0 +1,165 @@
+"""Forks: what a child writes is kept, and no child waits for a thread that it does not have."""
+
+import os
+import sqlite3
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bag_of_words import BagOfWords
+
+from chatclient.forks import Undisturbed
+from chatclient.memory import InMemoryChatMemoryRepository, SqlChatMemoryRepository
+from chatclient.memory.sessions import InMemorySessionRepository, SessionService
+from chatclient.messages import UserMessage
+from chatclient.vector_store import Document, InMemoryVectorStore, SqliteVectorStore
+
+pytest.importorskip("numpy")
+pytest.importorskip("sqlalchemy")
+if not hasattr(os, "fork"):  # pragma: no cover
+    pytest.skip("this platform has no fork", allow_module_level=True)
+
+Use = Callable[[str], object]
+
+
+def a_memory(path: Path) -> tuple[Any, Use]:
+    repository = SqlChatMemoryRepository(f"sqlite:///{path}")
+    return repository, lambda name: repository.save_all(name, [UserMessage("Hello")])
+
+
+def a_vector_store(path: Path) -> tuple[Any, Use]:
+    store = SqliteVectorStore(path, BagOfWords())
+    return store, lambda name: store.add([Document("cat", id=name)])
+
+
+def fork(child: Callable[[], object]) -> int:
+    pid = os.fork()
+    if pid == 0:  # pragma: no cover - coverage is not told of it
+        status = 1
+        try:
+            child()
+            status = 0
+        finally:
+            os._exit(status)
+    return pid
+
+
+def status_of(pid: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+@pytest.mark.parametrize(
+    ("make", "query"),
+    [
+        (a_memory, "SELECT conversation_id FROM chatclient_conversation"),
+        (a_vector_store, "SELECT id FROM documents"),
+    ],
+)
+def test_what_a_child_writes_is_kept_when_the_parent_closes_first(
+    tmp_path: Path, make: Callable[[Path], tuple[Any, Use]], query: str
+) -> None:
+    """A file of SQLite that was in use before the fork loses nothing that was acknowledged."""
+    path = tmp_path / "file.db"
+    store, use = make(path)
+    use("before")
+    ready, told = os.pipe()
+    closed, go_on = os.pipe()
+
+    def child() -> None:  # pragma: no cover
+        use("child 1")
+        os.write(told, b"x")
+        os.read(closed, 1)
+        use("child 2")
+
+    pid = fork(child)
+    use("parent")
+    os.read(ready, 1)
+    store.close()
+    os.write(go_on, b"x")
+    status = status_of(pid)
+
+    assert status == 0
+    with sqlite3.connect(path) as file:
+        kept = {name for (name,) in file.execute(query)}
+    file.close()
+    assert kept == {"before", "parent", "child 1", "child 2"}
+
+
+def test_a_store_in_memory_is_copied_to_the_child() -> None:
+    """A child has what was there, and its own from then on."""
+    store = SqliteVectorStore(":memory:", BagOfWords())
+    store.add([Document("cat", id="before")])
+
+    def child() -> None:  # pragma: no cover
+        store.add([Document("cat", id="child")])
+        assert len(store.similarity_search("cat")) == 2
+
+    assert status_of(fork(child)) == 0
+    assert len(store.similarity_search("cat")) == 1
+    store.close()
+    assert status_of(fork(lambda: None)) == 0  # what is closed is in nobody's way
+
+
+def test_a_child_does_not_wait_for_a_thread_of_the_parents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even when something takes longer than a fork waits for it."""
+    monkeypatch.setattr("chatclient.forks._PATIENCE", 0.01)
+    stores = [InMemoryVectorStore(BagOfWords()), SqliteVectorStore(tmp_path / "s.db", BagOfWords())]
+    conversations = InMemoryChatMemoryRepository()
+    sessions = InMemorySessionRepository()
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        locks: list[Any] = [each._lock for each in (*stores, conversations, sessions)]  # type: ignore[attr-defined]
+        for lock in locks:
+            lock.acquire()
+        held.set()
+        done.wait()
+        for lock in locks:
+            lock.release()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+
+    def child() -> None:  # pragma: no cover
+        for store in stores:
+            store.add([Document("cat")])
+        conversations.save_all("c", [UserMessage("Hello")])
+        SessionService(sessions).create("ada")
+
+    pid = fork(child)
+    done.set()
+    thread.join()
+    assert status_of(pid) == 0
+    for store in stores:
+        store.close()
+
+
+def test_a_fork_and_what_must_not_be_disturbed_wait_for_each_other() -> None:
+    """Nothing is under way in a fork, and nothing begins."""
+    undisturbed, order = Undisturbed(), []
+    inside, leave = threading.Event(), threading.Event()
+
+    def work(name: str) -> None:
+        with undisturbed:
+            inside.set()
+            leave.wait()
+            order.append(name)
+
+    first = threading.Thread(target=work, args=("first",))
+    first.start()
+    inside.wait()
+    threading.Timer(0.01, leave.set).start()
+    undisturbed.begin_fork()
+    order.append("fork")
+    second = threading.Thread(target=work, args=("second",))
+    second.start()
+    undisturbed.end_fork()
+    first.join()
+    second.join()
+
+    assert order == ["first", "fork", "second"]
