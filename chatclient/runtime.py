@@ -234,8 +234,9 @@ class Runtime:
         """
         if self.deadline is None or self.blocking:
             return await awaitable
+        scope = asyncio.timeout(self.remaining() + _GRACE)
         try:
-            async with asyncio.timeout(self.remaining() + _GRACE) as scope:
+            async with scope:
                 return await awaitable
         except TimeoutError as error:
             if not scope.expired():

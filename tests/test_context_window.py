@@ -8,6 +8,7 @@ from conftest import Ask
 from chatclient import (
     AssistantMessage,
     ChatClient,
+    ChatOptions,
     Message,
     SystemMessage,
     ToolCall,
@@ -103,9 +104,10 @@ def test_answer_tools_and_schema_need_room_too(ask: Ask) -> None:
     """Of a window, the prompt's messages are only a part."""
     client = client_of(ScriptedModel("ok", "ok"), 80)
     ask(client.prompt(HISTORY).options(max_tokens=100))
-    for more in ({"max_tokens": 180}, {"max_tokens": 159, "output_schema": {"type": "object"}}):
+    with_schema = ChatOptions(max_tokens=159, output_schema={"type": "object"})
+    for options in (ChatOptions(max_tokens=180), with_schema):
         with pytest.raises(ContextWindowError):
-            ask(client.prompt(HISTORY).options(**more))
+            ask(client.prompt(HISTORY).options(options))
     with pytest.raises(ContextWindowError):
         ask(client.prompt(HISTORY).options(max_tokens=150).tools(look_up))
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from databases import SQL_KINDS, sql_place
+from sqlalchemy import event as sqlalchemy_event
 
 from chatclient.errors import ChatMemoryError, ChatMemoryUnavailableError, UsageError
 from chatclient.memory import ChatMemoryRepository, MessageWindowChatMemory, sql_database
@@ -148,7 +149,7 @@ def test_the_url_says_how_long_is_waited() -> None:
 
     for query in ("?connect_timeout=3", "?init_command=SELECT%201"):
         engine = sql_database._open(f"mysql://root@127.0.0.1/test{query}")
-        sa.event.listen(engine, "do_connect", connect)
+        sqlalchemy_event.listen(engine, "do_connect", connect)
         with pytest.raises(OSError):  # noqa: PT011
             engine.connect()
 
