@@ -18,12 +18,21 @@ from chatclient.values import EMPTY, merged
 
 @dataclass(frozen=True, slots=True)
 class TextSpec:
-    """The text of the system or user message, with what belongs to it."""
+    """The text of the system or user message, with what belongs to it.
+
+    Attributes:
+        text: The text.
+        params: Values for its placeholders, those of texts that it replaces among them.
+        media: What goes with it.
+        metadata: What the message knows about itself.
+        is_template: Whether params were given for this very text.
+    """
 
     text: str = ""
     params: Mapping[str, Any] = EMPTY
     media: tuple[Media, ...] = ()
     metadata: Mapping[str, Any] = EMPTY
+    is_template: bool = False
 
     def updated(
         self,
@@ -46,11 +55,12 @@ class TextSpec:
             merged(self.params, params or EMPTY),
             (*self.media, *media),
             merged(self.metadata, metadata or EMPTY),
+            bool(params) or (self.is_template and text is None),
         )
 
     def render(self, renderer: TemplateRenderer) -> str:
-        """Return the text; without params it is no template and stays as it is."""
-        return renderer(self.text, self.params) if self.params else self.text
+        """Return the text; one that no params were given for is no template and stays as it is."""
+        return renderer(self.text, self.params) if self.is_template else self.text
 
 
 def refuse_no_text(given: object, *kinds: type) -> None:

@@ -340,6 +340,25 @@ def test_a_text_without_params_is_sent_as_it_is(ask: Ask) -> None:
     assert asked(model).contents == 'Explain {"json": {}} and {name}'
 
 
+def test_a_text_in_place_of_a_template_is_none(ask: Ask) -> None:
+    """What users type has braces of its own, whatever the default text has params for."""
+    model = ScriptedModel("a", "b")
+    client = (
+        ChatClient.builder(model)
+        .default_system("You work for {company}.", params={"company": "Acme"})
+        .default_user("Greet {name}.", params={"name": "Bob"})
+        .build()
+    )
+    ask(client.prompt("What is {name}?").system("Answer as {json}."))
+    ask(client.prompt().user("Greet {name} and {other}.", params={"other": "Eve"}))
+
+    assert [m.text for m in model.prompts[0].messages] == ["Answer as {json}.", "What is {name}?"]
+    assert [m.text for m in model.prompts[1].messages] == [
+        "You work for Acme.",
+        "Greet Bob and Eve.",
+    ]
+
+
 def test_missing_template_values_are_listed(ask: Ask) -> None:
     """A template that lacks values is refused with all missing names, before anything is sent."""
     model = ScriptedModel("never")
