@@ -276,25 +276,40 @@ class _Inbox(Protocol):
 # a stream ends in looks there: emitters of advisors further in see an event first.
 _inbox: ContextVar[_Inbox | None] = ContextVar("chatclient_inbox", default=None)
 
-_deadline: ContextVar[float | None] = ContextVar("chatclient_deadline", default=None)
+
+class _Caller:
+    """Somebody who makes requests, and has a deadline for it."""
+
+    __slots__ = ("deadline", "gone")
+
+    def __init__(self, deadline: float) -> None:
+        self.deadline = deadline
+        self.gone = False  # what it has begun for later goes on without the deadline
+
+
+_caller: ContextVar[_Caller | None] = ContextVar("chatclient_caller", default=None)
 
 
 @contextmanager
 def caller_deadline(deadline: float) -> Generator[None, None, None]:
     """Let requests made inside (by a tool, as a rule) end by *deadline* as well."""
-    token = _deadline.set(deadline)
+    caller = _Caller(deadline)
+    token = _caller.set(caller)
     try:
         yield
     finally:
-        _deadline.reset(token)
+        caller.gone = True
+        _caller.reset(token)
 
 
 def within_callers_deadline(runtime: Runtime) -> Runtime:
     """Return *runtime*, ending by the deadline of the request that it is made in, if any."""
-    deadline = _deadline.get()
-    if deadline is None or (runtime.deadline is not None and runtime.deadline <= deadline):
+    caller = _caller.get()
+    if caller is None or caller.gone:
         return runtime
-    return replace(runtime, deadline=deadline)
+    if runtime.deadline is not None and runtime.deadline <= caller.deadline:
+        return runtime
+    return replace(runtime, deadline=caller.deadline)
 
 
 BLOCKING = Runtime(blocking=True)

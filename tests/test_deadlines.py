@@ -17,7 +17,8 @@ from chatclient import (
 )
 from chatclient.errors import DeadlineExceededError
 from chatclient.runtime import BLOCKING, Runtime
-from chatclient.testing import ScriptedModel
+from chatclient.testing import ScriptedModel, call
+from chatclient.tools import tool
 
 Wait = Callable[[Runtime], Awaitable[None]]
 
@@ -93,3 +94,34 @@ def test_a_timeout_of_somebody_elses_is_no_deadline() -> None:
 def test_a_pause_within_the_deadline_is_made() -> None:
     """And without a deadline any."""
     asyncio.run(BLOCKING.with_deadline(30).sleep(0.001))
+
+
+def test_what_a_tool_begins_for_later_has_no_deadline() -> None:
+    """Requests of a tool end by its turn's deadline; not those of a task that outlives the turn.
+
+    There is nobody left then whom they would keep waiting.
+    """
+    answers: list[str] = []
+    helper = ChatClient.create(ScriptedModel("summary"))
+    turn_is_over = asyncio.Event()
+    tasks: list[asyncio.Task[None]] = []
+
+    async def later() -> None:
+        await turn_is_over.wait()
+        answers.append(await helper.prompt("Summarise.").acall().content())
+
+    @tool
+    async def note() -> str:
+        """Note it."""
+        tasks.append(asyncio.create_task(later()))
+        return "noted"
+
+    async def main() -> None:
+        client = ChatClient.builder(ScriptedModel(call("note"), "ok")).default_tools(note).build()
+        await client.prompt("x").deadline(0.2).acall().content()
+        await asyncio.sleep(0.25)
+        turn_is_over.set()
+        await tasks[0]
+
+    asyncio.run(main())
+    assert answers == ["summary"]

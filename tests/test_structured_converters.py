@@ -4,6 +4,7 @@ import dataclasses
 import datetime as dt
 import enum
 import json
+import pickle
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
@@ -553,3 +554,17 @@ def test_a_function_is_no_type() -> None:
     """It is refused before anything is sent."""
     with pytest.raises(UsageError, match="<lambda> is a function"):
         converter_of(lambda: 3)
+
+
+@pytest.mark.parametrize("kind", [Film, list[Film], dict[str, int], Literal["a", "b"]])
+def test_converters_pickle(kind: Any) -> None:
+    """So that a response that was asked for as a value does; cleaners and schema stay."""
+    converter: TypeOutputConverter[Any] = TypeOutputConverter(kind, cleaners=[without_fence])
+    again = pickle.loads(pickle.dumps(converter))
+
+    assert (again.kind, again.format) == (kind, converter.format)
+    assert again.json_schema == converter.json_schema
+    value = {"title": "Alien", "year": 1979}
+    given = {Film: value, list[Film]: [value], dict[str, int]: {"a": 1}}.get(kind, "a")
+    text = f"```json\n{json.dumps(given)}\n```"
+    assert again.convert(text) == converter.convert(text)

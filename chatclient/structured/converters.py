@@ -110,6 +110,13 @@ class TypeOutputConverter(Generic[T]):
         self.format = _FORMAT + json.dumps(self._schema)
         self.json_schema: Mapping[str, Any] = _sendable(self._schema, name_of_kind(kind))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # pydantic's readers cannot be pickled; they are made anew.
+        make = functools.partial(
+            type(self), self.kind, cleaners=self._cleaners, schema=self._schema
+        )
+        return make, ()
+
     def convert(self, text: str) -> T:
         """Return what *text* says."""
         try:
