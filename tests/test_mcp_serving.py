@@ -22,6 +22,7 @@ from chatclient.events import ToolProgress
 from chatclient.messages import Media
 from chatclient.testing import call
 from chatclient.tools import (
+    FunctionToolCallback,
     ToolApproval,
     ToolCallback,
     ToolCallingManager,
@@ -272,7 +273,7 @@ async def test_what_stands_around_tools_stands_around_served_ones() -> None:
 def test_mistakes_show_when_the_server_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two tools of one name, a name without a resolver, no SDK."""
     with pytest.raises(DuplicateToolError):
-        McpToolServer(add, add)
+        McpToolServer(add, FunctionToolCallback(print, name="add", input_schema={}))
     with pytest.raises(ToolDefinitionError, match="is a name"):
         McpToolServer("add")
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
