@@ -6,7 +6,8 @@ ChatClientError                          anything this library raises on purpose
 │   ├── ToolDefinitionError              a tool cannot be built
 │   ├── DuplicateToolError               .tool_names
 │   └── ToolUsageError                   a running tool was used wrongly; no model is told
-│       └── ToolResultError              (also a TypeError) no ToolResult was returned
+│       ├── ToolResultError              (also a TypeError) no ToolResult was returned
+│       └── MissingContextError          (also a KeyError) not in the tool context
 ├── ProviderError                        .provider .status .request_id .body .retry_after
 │   ├── ConnectionFailedError            no answer: network, refused, reset       → retry
 │   │   └── RequestTimeoutError          no answer in time                        → retry
