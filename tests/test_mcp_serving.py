@@ -293,6 +293,8 @@ def test_what_a_tool_prints_is_no_part_of_the_protocol() -> None:
     ]
     pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     with subprocess.Popen(shop, text=True, **pipes) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
         for each in calls:
             process.stdin.write(json.dumps({"jsonrpc": "2.0", **each}) + "\n")
             process.stdin.flush()
