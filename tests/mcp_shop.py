@@ -23,6 +23,7 @@ def picture() -> Media:
 @tool
 def fail() -> str:
     """Fail."""
+    print("I am about to fail.")  # noqa: T201 - over stdio, this must not reach the client
     raise ValueError("out of stock")
 
 

@@ -17,7 +17,7 @@ from test_tool_faults import problem_with
 pytest.importorskip("mcp")
 
 from chatclient import ChatClient
-from chatclient.errors import DeadlineExceededError, McpServerError
+from chatclient.errors import DeadlineExceededError, McpServerError, ToolDefinitionError
 from chatclient.runtime import drive
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import ToolContext, tool_callbacks
@@ -130,7 +130,7 @@ def test_a_server_that_cannot_be_started_again(ask: Ask, tmp_path: Path) -> None
     # Whether the death is noticed before the call or by it is up to the operating system.
     assert execution.response.data.startswith(
         (
-            "the MCP server 'peer' cannot be reached (",
+            "the MCP server 'peer' cannot be reached by starting ",
             "the MCP server 'peer' went away during the call",
         )
     )
@@ -282,7 +282,7 @@ BROKEN = {
     "dead": (lambda **settings: peer(fault="dead", **settings), "cannot be reached"),
     "missing": (
         lambda **settings: McpServer.stdio("peer", "/no/such/program", **settings),
-        r"cannot be reached \(FileNotFoundError\)",
+        r"cannot be reached by starting .* \(FileNotFoundError: ",
     ),
     "mute": (
         lambda **settings: peer(fault="mute", connect_timeout=0.4, **settings),
@@ -378,3 +378,23 @@ def test_connecting_can_be_cancelled() -> None:
                     await provider.tool_callbacks()
 
     asyncio.run(give_up())
+
+
+def test_a_server_that_cannot_be_started_says_why(ask: Ask) -> None:
+    """The error names the program and what the operating system says of it."""
+    server = McpServer.stdio("bad", "no-such-program-here", "--token", "s3cret")
+    builder = ChatClient.builder(ScriptedModel())
+
+    with McpToolCallbackProvider(server) as provider, pytest.raises(McpServerError) as caught:
+        ask(builder.default_tools(provider).build().prompt("x"))
+    told = str(caught.value)
+    assert "by starting 'no-such-program-here' (FileNotFoundError: No such file" in told
+    assert "s3cret" not in told
+
+
+def test_a_server_is_no_source_of_tools_by_itself() -> None:
+    """Who forgets the provider is told of it."""
+    server: Any = McpServer.stdio("bad", "no-such-program-here")
+
+    with pytest.raises(ToolDefinitionError, match=r"put it into McpToolCallbackProvider\(...\)"):
+        ChatClient.builder(ScriptedModel()).default_tools(server)

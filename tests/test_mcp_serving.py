@@ -1,6 +1,7 @@
 """Our tools for the clients of others, and for our own."""
 
 import contextlib
+import json
 import socket
 import subprocess
 import sys
@@ -279,3 +280,27 @@ def test_mistakes_show_when_the_server_is_made(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
     with pytest.raises(UsageError, match=r"chatclient\[mcp\]"):
         McpToolServer(add)
+
+
+def test_what_a_tool_prints_is_no_part_of_the_protocol() -> None:
+    """Over stdio every line is the server's; prints go to the standard error stream."""
+    shop = [sys.executable, str(Path(__file__).parent / "mcp_shop.py"), "stdio"]
+    hello: dict[str, Any] = {"protocolVersion": "2025-03-26", "capabilities": {}}
+    hello["clientInfo"] = {"name": "test", "version": "1"}
+    calls: list[dict[str, Any]] = [
+        {"id": 1, "method": "initialize", "params": hello},
+        {"method": "notifications/initialized"},
+        {"id": 2, "method": "tools/call", "params": {"name": "fail", "arguments": {}}},
+    ]
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(shop, text=True, **pipes) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for each in calls:
+            process.stdin.write(json.dumps({"jsonrpc": "2.0", **each}) + "\n")
+            process.stdin.flush()
+        answers = [json.loads(process.stdout.readline()) for _ in range(2)]
+        _, errors = process.communicate(timeout=20)
+
+    assert [each["id"] for each in answers] == [1, 2]
+    assert "I am about to fail." in errors

@@ -161,9 +161,11 @@ def _resolve(source: Any) -> Sequence[Resolved]:
         return (FunctionToolCallback(source),)
     if isinstance(source, Iterable):
         return resolve_sources(source)
+    kind = type(source).__name__
+    hint = "; put it into McpToolCallbackProvider(...)" if kind == "McpServer" else ""
     msg = (
         f"{source!r} is no source of tools: it is neither a function nor a ToolCallback, and "
-        f"{type(source).__name__} has no method with @tool"
+        f"{kind} has no method with @tool{hint}"
     )
     raise ToolDefinitionError(msg)
 

@@ -81,6 +81,7 @@ class McpServer:
             The time that the user takes counts towards `timeout`.
         sampling: A model that the server may put prompts of its own to, within the model's limit
             of tokens and at the application's cost; None if it may not.
+        command: The program that is started, for errors; None where none is.
 
     Raises:
         UsageError: The name is blank, a time is not positive, or the MCP SDK is not installed.
@@ -95,6 +96,7 @@ class McpServer:
     trust_annotations: bool = False
     on_elicitation: ElicitationHandler | None = None
     sampling: ChatModel | None = None
+    command: str | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         require_sdk()
@@ -139,7 +141,7 @@ class McpServer:
                 errors,
             )
 
-        return cls(name, connect, **settings)
+        return cls(name, connect, command=command, **settings)
 
     @classmethod
     def http(

@@ -2,7 +2,9 @@
 
 import asyncio
 import inspect
+import sys
 from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Any
 
 from chatclient.runtime import ON_LOOP
@@ -95,12 +97,17 @@ class McpToolServer:
         asyncio.run(self.aserve_stdio())
 
     async def aserve_stdio(self) -> None:
-        """Serve the client at this process' standard streams until it hangs up."""
+        """Serve the client at this process' standard streams until it hangs up.
+
+        What tools print meanwhile goes to the standard error stream.
+        """
         from mcp.server.stdio import stdio_server  # noqa: PLC0415 - loads the SDK
 
         server = self.server
         async with stdio_server() as (read, write):
-            await server.run(read, write, server.create_initialization_options())
+            # The stream belongs to the protocol now: what a tool prints is no part of it.
+            with redirect_stdout(sys.stderr):
+                await server.run(read, write, server.create_initialization_options())
 
     def http_app(self, path: str = "/mcp", *, host: str = "127.0.0.1") -> Any:
         """Return an ASGI application that serves streamable HTTP.

@@ -66,7 +66,13 @@ class Session:
             raise
         except Exception as error:  # noqa: BLE001 - whatever the transport raises
             cause = _leaf(error)
-            msg = f"the MCP server {server.name!r} cannot be reached ({type(cause).__name__})"
+            # Of what a transport says, only the operating system's words are known to be harmless.
+            told = f": {cause.strerror}" if isinstance(cause, OSError) and cause.strerror else ""
+            program = f" by starting {server.command!r}" if server.command else ""
+            msg = (
+                f"the MCP server {server.name!r} cannot be reached{program}"
+                f" ({type(cause).__name__}{told})"
+            )
             raise McpServerError(msg, server=server.name) from cause
 
     @property
