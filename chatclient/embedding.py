@@ -1,7 +1,7 @@
 """The contract of an embedding model."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,12 +22,15 @@ class EmbeddingOptions:
         model: Which model, or None for the provider's default.
         dimensions: The length of the vectors, with models that can shorten them.
         batch_size: How many texts go into one request at most.
+        batch_characters: How many characters these texts have at most; a longer text goes alone.
+            The default keeps to OpenAI's 300,000 tokens, even where each character is one.
         extra: Fields for the provider's request that this library does not model.
     """
 
     model: str | None = None
     dimensions: int | None = None
     batch_size: int = 100
+    batch_characters: int = 300_000
     extra: Mapping[str, Any] = EMPTY
 
     def __post_init__(self) -> None:
@@ -78,11 +81,8 @@ class EmbeddingModel(Closeable, ABC):
         if isinstance(texts, str):
             msg = "embedding takes a collection of texts; put a single one into a list"
             raise TypeError(msg)
-        texts = list(texts)
-        size = self.options.batch_size
         vectors: list[Vector] = []
-        for start in range(0, len(texts), size):
-            batch = texts[start : start + size]
+        for batch in _batches(texts, self.options):
             found = await self.embed_batch(batch, runtime)
             if len(found) != len(batch):
                 msg = f"{self.name} gave {len(found)} vectors for {len(batch)} texts"
@@ -102,3 +102,18 @@ class EmbeddingModel(Closeable, ABC):
     async def aembed(self, texts: Iterable[str]) -> list[Vector]:
         """Return the vectors of *texts*, in their order; see `embed`."""
         return await self.embed_all(texts, ON_LOOP)
+
+
+def _batches(texts: Iterable[str], options: EmbeddingOptions) -> Iterator[list[str]]:
+    """Yield *texts*, as many at once as may go into one request."""
+    batch: list[str] = []
+    characters = 0
+    for text in texts:
+        characters += len(text)
+        full = len(batch) >= options.batch_size or characters > options.batch_characters
+        if batch and full:
+            yield batch
+            batch, characters = [], len(text)
+        batch.append(text)
+    if batch:
+        yield batch

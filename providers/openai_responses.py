@@ -25,7 +25,7 @@ from chatclient.providers.http import (
 from chatclient.providers.keys import Key, headers_with
 from chatclient.providers.openai import BASE_URL, is_openai, openai_key
 from chatclient.providers.openai_dialect import COMPATIBLE, OPENAI
-from chatclient.providers.openai_encoding import enforceable, json_schema_format, with_extra
+from chatclient.providers.openai_encoding import with_extra
 from chatclient.providers.openai_responses_codec import (
     CONVERSATION,
     Form,
@@ -34,6 +34,7 @@ from chatclient.providers.openai_responses_codec import (
     wire_of,
 )
 from chatclient.providers.openai_responses_stream import StreamDecoder, decode_response
+from chatclient.providers.openai_schemas import enforceable, json_schema_format
 from chatclient.providers.sse import ServerSentEventDecoder
 from chatclient.providers.transcript import Transcript
 from chatclient.response import ChatResponse

@@ -141,6 +141,25 @@ def test_each_service_is_asked_in_its_own_way(service: Start) -> None:
     assert server.headers[2]["x-goog-api-key"] == "secret"
 
 
+def test_a_request_has_only_so_many_characters(service: Start) -> None:
+    """Providers bound the tokens of a request; a text that is longer by itself goes alone."""
+    server = service()
+    texts = ["aaa", "bb", "c", "d" * 9, "ee", "ff"]
+    model = server.model(OpenAIEmbeddingModel, options=EmbeddingOptions(batch_characters=5))
+
+    assert model.embed(texts) == [vector_of(text) for text in texts]
+    batches = [" ".join(request["input"]) for request in server.requests]
+    assert batches == ["aaa bb", "c", "d" * 9, "ee ff"]
+
+
+def test_no_request_has_more_tokens_than_openai_takes(service: Start) -> None:
+    """By default, and even where each character is a token."""
+    server = service()
+    server.model(OpenAIEmbeddingModel).embed(["字" * 8_000] * 50)
+
+    assert [len(request["input"]) for request in server.requests] == [37, 13]
+
+
 def test_nothing_is_sent_for_no_texts(service: Start) -> None:
     """No texts have no vectors, and cost nothing."""
     server = service()
