@@ -72,10 +72,8 @@ _NEVER, _BEFORE_TOOLS, _SPOKEN = range(3)
 
 
 def _spoken_after(event: Any, spoken: int) -> int:
-    kind = type(event)
-    if kind is TextDelta:
-        return _SPOKEN
-    return _BEFORE_TOOLS if kind is ToolCallFinished and spoken else spoken
+    """Return what was said after *event*, which is no text."""
+    return _BEFORE_TOOLS if type(event) is ToolCallFinished and spoken else spoken
 
 
 class _Stream(PendingRequest):
@@ -226,12 +224,18 @@ class StreamResponse(_Stream):
     def _iterate(
         self, convert: Convert[T], output: StructuredOutput[Any] | None
     ) -> Generator[T, None, None]:
-        spoken = _NEVER
+        spoken, only_text = _NEVER, convert is _text_of
         events = drive_stream(functools.partial(self._run, output=output), self._runtime)
         try:
             while True:
                 event = next(events)
-                spoken = _spoken_after(event, spoken)
+                if type(event) is TextDelta:  # as nearly all events are
+                    spoken = _SPOKEN
+                    if only_text:
+                        yield event.text  # type: ignore[misc] - `T` is a text then
+                        continue
+                else:
+                    spoken = _spoken_after(event, spoken)
                 if (piece := convert(event)) is not NOTHING:
                     yield piece
         except StopIteration as stop:
@@ -346,7 +350,10 @@ class AsyncPieces(AsyncIterator[T]):
                     raise
                 self._last = self._last_events(self._events.result(), self._spoken)
             else:
-                self._spoken = _spoken_after(event, self._spoken)
+                if type(event) is TextDelta:
+                    self._spoken = _SPOKEN
+                else:
+                    self._spoken = _spoken_after(event, self._spoken)
                 return event
         if not self._last:
             raise StopAsyncIteration
