@@ -232,7 +232,7 @@ class StreamResponse(_Stream):
                 if type(event) is TextDelta:  # as nearly all events are
                     spoken = _SPOKEN
                     if only_text:
-                        yield event.text  # type: ignore[misc] - `T` is a text then
+                        yield event.text  # type: ignore[misc]  # T is str
                         continue
                 else:
                     spoken = _spoken_after(event, spoken)
