@@ -13,6 +13,7 @@ from chatclient.chain import MEMORY_ORDER, ChatClientRequest, ChatClientResponse
 from chatclient.errors import EntityError, GuardrailError, UsageError
 from chatclient.events import TextDelta
 from chatclient.messages import UserMessage
+from chatclient.moderation import ModerationModel
 from chatclient.response import NO_USAGE, ChatResponse
 from chatclient.runtime import Runtime
 from chatclient.structured.converters import converter_of
@@ -318,3 +319,33 @@ def json_guardrail(kind: Any = dict[str, Any]) -> OutputGuardrail:
         return GuardrailResult.success()
 
     return json_answer
+
+
+def moderated_input(model: ModerationModel) -> InputGuardrail:
+    """Return an input guardrail that refuses what a moderation model flags of what the user says.
+
+    The error names the categories.
+    """
+
+    def moderated(request: ChatClientRequest) -> GuardrailResult:
+        message = request.prompt.user_message
+        return _moderated(model, "" if message is None else message.text)
+
+    return moderated
+
+
+def moderated_output(model: ModerationModel) -> OutputGuardrail:
+    """Return an output guardrail that refuses what a moderation model flags of an answer."""
+
+    def moderated(answer: ChatResponse) -> GuardrailResult:
+        return _moderated(model, answer.text)
+
+    return moderated
+
+
+def _moderated(model: ModerationModel, text: str) -> GuardrailResult:
+    if text.strip():
+        verdict = model.moderate(text)
+        if verdict.flagged:
+            return GuardrailResult.fatal(f"flagged for {', '.join(verdict.categories)}")
+    return GuardrailResult.success()
