@@ -15,6 +15,7 @@ from databases import redis_place
 from chatclient.errors import ChatMemoryError, ChatMemoryUnavailableError, UsageError
 from chatclient.memory import ChatMemoryRepository
 from chatclient.memory.redis import RedisChatMemoryRepository
+from chatclient.messages import UserMessage
 from chatclient.runtime import BLOCKING, drive
 from chatclient.testing.memory import ChatMemoryRepositoryContract, turn
 
@@ -204,6 +205,19 @@ def test_urls_that_cannot_be_used(server: str) -> None:
         RedisChatMemoryRepository(server)
 
     assert "hush" not in str(caught.value)
+
+
+def test_what_has_no_json_form_is_named(place: tuple[str, str]) -> None:
+    """An error of the memory says where it stands and what it is, and nothing is kept."""
+    url, prefix = place
+    message = UserMessage("hi", metadata={"user": object()})
+    told = r"metadata\['user'\] is of the kind object"
+    with RedisChatMemoryRepository(url, key_prefix=prefix) as repository:
+        with pytest.raises(ChatMemoryError, match=told):
+            repository.save_all("c", [message])
+        with pytest.raises(ChatMemoryError, match=told):
+            drive(repository.append("c", [message], BLOCKING))
+        assert repository.find_conversation_ids() == []
 
 
 def test_other_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from chatclient.memory import ChatMemoryRepository, MessageWindowChatMemory, sql
 from chatclient.memory.redis import RedisChatMemoryRepository
 from chatclient.memory.sql import SqlChatMemoryRepository
 from chatclient.memory.sql_database import Database
+from chatclient.messages import UserMessage
 from chatclient.runtime import BLOCKING, drive
 from chatclient.testing.memory import ChatMemoryRepositoryContract, turn
 
@@ -385,6 +386,39 @@ def test_what_cannot_be_read_says_so(tmp_path: Path) -> None:
             repository.find_by_conversation_id("c")
 
     assert caught.value.conversation_id == "c"
+
+
+@pytest.mark.parametrize(
+    ("metadata", "told"),
+    [
+        ({"ok": 1, "user": object()}, "metadata['user'] is of the kind object"),
+        ({"a": [{"b": b"\xff"}]}, "metadata['a'][0]['b'] is of the kind bytes"),
+    ],
+)
+def test_what_has_no_json_form_is_named(
+    place: tuple[str, str], metadata: dict[str, Any], told: str
+) -> None:
+    """An error of the memory says where it stands and what it is, and nothing is kept."""
+    url, prefix = place
+    message = UserMessage("hi", metadata=metadata)
+    with SqlChatMemoryRepository(url, table_prefix=prefix) as repository:
+        for keep in (MessageWindowChatMemory(repository).add, repository.save_all):
+            with pytest.raises(ChatMemoryError) as caught:
+                keep("c", [message])
+            assert f"the user's message cannot be kept: {told}," in str(caught.value)
+            assert caught.value.conversation_id == "c"
+        assert repository.find_conversation_ids() == []
+
+
+def test_what_contains_itself_has_no_json_form() -> None:
+    """Nobody looks for what is wrong with it for ever."""
+    round_about: dict[str, Any] = {}
+    round_about["again"] = round_about
+    with (
+        SqlChatMemoryRepository("sqlite://") as repository,
+        pytest.raises(ChatMemoryError, match="of the kind dict"),
+    ):
+        repository.save_all("c", [UserMessage("hi", metadata=round_about)])
 
 
 # --- SQLite in memory -----------------------------------------------------------------------

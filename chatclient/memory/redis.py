@@ -9,11 +9,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from chatclient.errors import ChatMemoryError, ChatMemoryUnavailableError, UsageError
-from chatclient.json import dumps, loads
+from chatclient.json import loads
 from chatclient.memory.repository import NO_CONVERSATION, ChatMemoryRepository, Conversation
+from chatclient.memory.stored import message_json
 from chatclient.messages import Message, SystemMessage
 from chatclient.runtime import Runtime
-from chatclient.serialization import message_from_dict, message_to_dict
+from chatclient.serialization import message_from_dict
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -239,14 +240,16 @@ class RedisChatMemoryRepository(ChatMemoryRepository):
     ) -> bool:
         call = secrets.token_hex(8)
         addition = secrets.token_hex(16) if key is None else _digest(key)
-        arguments: list[Any] = [*self._common(), addition, call, _KEYS, *_stored(messages)]
+        stored = _stored(messages, conversation_id)
+        arguments: list[Any] = [*self._common(), addition, call, _KEYS, *stored]
         return bool(self._append([self._key(conversation_id)], arguments))
 
     def _replaced(
         self, conversation_id: str, messages: tuple[Message, ...], expected: int | None
     ) -> bool:
         wanted = "" if expected is None else expected
-        arguments: list[Any] = [*self._common(), wanted, secrets.token_hex(8), *_stored(messages)]
+        stored = _stored(messages, conversation_id)
+        arguments: list[Any] = [*self._common(), wanted, secrets.token_hex(8), *stored]
         return bool(self._replace([self._key(conversation_id)], arguments))
 
     def _common(self) -> tuple[int, str]:
@@ -297,10 +300,10 @@ def _client(server: "str | Redis") -> "Redis":
         raise UsageError(msg) from None
 
 
-def _stored(messages: Sequence[Message]) -> list[bytes]:
+def _stored(messages: Sequence[Message], conversation_id: str) -> list[bytes]:
     """Return *messages* as JSON, each with a letter before it that tells system messages apart."""
     return [
-        (b"s" if isinstance(m, SystemMessage) else b"m") + dumps(message_to_dict(m))
+        (b"s" if isinstance(m, SystemMessage) else b"m") + message_json(m, conversation_id)
         for m in messages
     ]
 
