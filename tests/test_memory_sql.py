@@ -14,6 +14,7 @@ import pytest
 import sqlalchemy as sa
 from databases import SQL_KINDS, sql_place
 from sqlalchemy import event as sqlalchemy_event
+from sqlalchemy.exc import OperationalError
 
 from chatclient.errors import ChatMemoryError, ChatMemoryUnavailableError, UsageError
 from chatclient.memory import ChatMemoryRepository, MessageWindowChatMemory, sql_database
@@ -223,6 +224,62 @@ def test_a_connection_that_was_cut_is_replaced(place: tuple[str, str]) -> None:
 
         assert repository.find_by_conversation_id("c") == [*turn(0), *turn(1)]
     admin.dispose()
+
+
+@pytest.fixture
+def huge(tmp_path: Path) -> Iterator[tuple[Database, UserMessage, ChatMemoryRepository]]:
+    """Give a database, a message that is more than its server takes, and the repository."""
+    with (
+        sql_place("mariadb", tmp_path) as (url, prefix),
+        SqlChatMemoryRepository(url, table_prefix=prefix) as repository,
+    ):
+        add(repository, 1)
+        database = repository._conversations._database
+        with database.engine.connect() as connection:
+            most: int = connection.exec_driver_sql("SELECT @@max_allowed_packet").scalar_one()
+        # Each quote takes two bytes in JSON, and one or two more in the statement.
+        yield database, UserMessage('"' * (most // 3)), repository
+
+
+def test_a_message_that_is_too_large_says_so_at_once(
+    huge: tuple[Database, UserMessage, ChatMemoryRepository], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server cuts the connection, which looks like an outage; trying again does not help."""
+    database, message, repository = huge
+    tried: list[object] = []
+    transaction: Any = database._transaction
+
+    def count(work: object) -> Any:
+        tried.append(work)
+        return transaction(work)
+
+    monkeypatch.setattr(database, "_transaction", count)
+    with pytest.raises(ChatMemoryError, match="max_allowed_packet is") as caught:
+        repository.save_all("c", [message])
+
+    assert not isinstance(caught.value, ChatMemoryUnavailableError)
+    assert len(tried) == 1
+    assert repository.find_by_conversation_id("c") == list(turn(1))
+
+
+@pytest.mark.parametrize("answer", [None, 2**40])
+def test_a_large_message_may_meet_an_outage(
+    huge: tuple[Database, UserMessage, ChatMemoryRepository],
+    monkeypatch: pytest.MonkeyPatch,
+    answer: int | None,
+) -> None:
+    """It is not to blame when the server does not answer at all, or would have taken it."""
+    database, message, repository = huge
+
+    def ask(_statement: object, _values: object) -> list[list[int]]:
+        if answer is None:
+            raise OperationalError("SELECT", {}, OSError("down"))
+        return [[answer]]
+
+    monkeypatch.setattr(sql_database, "_ATTEMPTS", 1)
+    monkeypatch.setattr(database, "_select", ask)
+    with pytest.raises(ChatMemoryUnavailableError):
+        repository.save_all("c", [message])
 
 
 # --- the schema -----------------------------------------------------------------------------

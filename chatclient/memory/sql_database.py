@@ -41,6 +41,9 @@ _DRIVERS = {
 _EXTRAS = {"psycopg": "postgres", "pymysql": "mysql"}
 _ATTEMPTS = 8
 _DEADLOCKS = ("40001", "40P01", 1213, 1020)  # SQLSTATEs of PostgreSQL, numbers of MySQL
+_CUT_OFF = (2006, 2013, 1153)  # what MySQL's drivers say when a server takes no more of a packet
+_LARGE = 250_000  # bytes; what is smaller fits into a packet of any server
+_ESCAPED = "\\'\"\0\n\r\x1a"  # what these drivers write with another character before it
 _PATIENCE = 10.0  # seconds after which nothing is tried again
 _LOCK_SECONDS = 15  # how long one transaction waits for another one
 _LIBPQ = {
@@ -170,6 +173,7 @@ class Database:
                     self._prepare()
                     return attempt()
             except (AgainError, SQLAlchemyError) as error:
+                self._check_size(error)
                 left -= 1
                 if not left or not _passes(error) or time.monotonic() > ends:
                     raise self._failure(error) from getattr(error, "orig", error)
@@ -188,6 +192,28 @@ class Database:
                 msg = f"{self.name} did not confirm a commit; the change may have happened or not"
                 raise ChatMemoryUnavailableError(msg) from error.orig
             return result
+
+    def _check_size(self, error: Exception) -> None:
+        """See that a connection was not cut because of what was sent: it would be each time.
+
+        Raises:
+            ChatMemoryError: A value is larger than a packet may be.
+        """
+        if not isinstance(error, DBAPIError) or _code(error) not in _CUT_OFF:
+            return
+        size = len(error.statement or "") + _size(error.params)
+        if size < _LARGE or self.engine.dialect.name not in ("mysql", "mariadb"):
+            return
+        try:
+            [[most]] = self._select(sa.text("SELECT @@max_allowed_packet"), {})
+        except SQLAlchemyError:  # it is gone for another reason
+            return
+        if size > most:
+            msg = (
+                f"{self.name} takes no message of about {size} bytes, for its max_allowed_packet "
+                f"is {most}; set that higher, or send media by their URLs"
+            )
+            raise ChatMemoryError(msg) from error.orig
 
     def _failure(self, error: Exception) -> ChatMemoryError:
         if isinstance(error, OperationalError | InterfaceError | AgainError | PoolTimeoutError):
@@ -351,6 +377,23 @@ def _passes(error: Exception) -> bool:
         return isinstance(error, AgainError)
     if error.connection_invalidated:
         return True
+    return _code(error) in _DEADLOCKS
+
+
+def _code(error: DBAPIError) -> Any:
+    """Return what the database calls an error: an SQLSTATE, or a number."""
     cause = error.orig
-    code = getattr(cause, "sqlstate", None) or next(iter(getattr(cause, "args", ())), None)
-    return code in _DEADLOCKS
+    return getattr(cause, "sqlstate", None) or next(iter(getattr(cause, "args", ())), None)
+
+
+def _size(parameters: Any) -> int:
+    """Return how many bytes the largest of a statement's rows comes to, with what is escaped."""
+    rows = parameters if isinstance(parameters, list) else [parameters or ()]
+    values = [row.values() if isinstance(row, dict) else row for row in rows]
+    return max((sum(_escaped(each) for each in row) for row in values), default=0)
+
+
+def _escaped(value: Any) -> int:
+    if not isinstance(value, str):
+        return 0
+    return len(value.encode()) + sum(value.count(character) for character in _ESCAPED)
