@@ -127,7 +127,8 @@ class RedisChatMemoryRepository(ChatMemoryRepository):
     Args:
         server: A URL such as `redis://:password@host:6379/0`, or a `redis.Redis` client. What is
             opened for a URL is closed by `close`; a client stays its owner's.
-        key_prefix: What the keys begin with, before the conversation's id.
+        key_prefix: What the keys begin with, before the conversation's id. Repositories with
+            different prefixes share nothing, even where one begins with the other.
         time_to_live: How long a conversation is kept after its last change, or None for ever.
 
     Raises:
@@ -148,6 +149,8 @@ class RedisChatMemoryRepository(ChatMemoryRepository):
         self._owned = isinstance(server, str)
         self._client = _client(server)
         self._prefix = key_prefix.encode("utf-8", "surrogatepass")
+        # Says where the id begins: another prefix may begin with this one, as ids may.
+        self._suffix = b":%d" % len(self._prefix)
         self._milliseconds = (
             "" if time_to_live is None else str(time_to_live // timedelta(milliseconds=1))
         )
@@ -257,13 +260,13 @@ class RedisChatMemoryRepository(ChatMemoryRepository):
         return random.randrange(1, _FIRST_VERSIONS), self._milliseconds  # noqa: S311
 
     def _ids(self) -> list[str]:
-        pattern = _literally(self._prefix) + b"*"
+        pattern = _literally(self._prefix) + b"*" + self._suffix
         keys = set(self._client.scan_iter(match=pattern, count=1000))
-        size = len(self._prefix)
-        return [_bytes(key)[size:].decode("utf-8", "surrogatepass") for key in keys]
+        id = slice(len(self._prefix), -len(self._suffix))
+        return [_bytes(key)[id].decode("utf-8", "surrogatepass") for key in keys]
 
     def _key(self, conversation_id: str) -> bytes:
-        return self._prefix + conversation_id.encode("utf-8", "surrogatepass")
+        return self._prefix + conversation_id.encode("utf-8", "surrogatepass") + self._suffix
 
     def _do(self, command: Callable[[], T]) -> T:
         """Return what *command* returns, its errors put in terms of memory."""
