@@ -491,6 +491,46 @@ def test_a_database_in_memory_is_one_for_all_threads(url: str) -> None:
         assert len(asyncio.run(repository.afind_by_conversation_id("c"))) == 16
 
 
+@pytest.mark.parametrize("pool", [None, sa.NullPool])
+def test_an_engine_with_a_database_for_each_thread_is_refused(pool: Any) -> None:
+    """Other threads would not find the conversations; the error says what to do instead."""
+    engine = sa.create_engine("sqlite://", poolclass=pool)
+    with (
+        SqlChatMemoryRepository(engine) as repository,
+        pytest.raises(UsageError, match="StaticPool"),
+    ):
+        add(repository, 1)
+    engine.dispose()
+
+
+def test_an_engine_may_open_its_file_by_itself(tmp_path: Path) -> None:
+    """Its URL does not name the file, then, and says nothing."""
+    engine = sa.create_engine("sqlite://", creator=lambda: sqlite3.connect(tmp_path / "c.db"))
+    with SqlChatMemoryRepository(engine) as repository:
+        add(repository, 1)
+        assert asyncio.run(repository.afind_by_conversation_id("c")) == list(turn(1))
+    engine.dispose()
+
+
+@pytest.mark.parametrize(
+    ("url", "options"),
+    [
+        ("sqlite://", {"poolclass": sa.StaticPool, "connect_args": {"check_same_thread": False}}),
+        (
+            "sqlite:///file:shared?mode=memory&cache=shared&uri=true",
+            {"poolclass": sa.SingletonThreadPool},
+        ),
+    ],
+)
+def test_an_engine_in_memory_may_be_one_for_all_threads(url: str, options: dict[str, Any]) -> None:
+    """What the error says works, and so does a cache that the connections share."""
+    engine = sa.create_engine(url, **options)
+    with SqlChatMemoryRepository(engine) as repository:
+        add(repository, 1)
+        assert asyncio.run(repository.afind_by_conversation_id("c")) == list(turn(1))
+    engine.dispose()
+
+
 def test_a_window_costs_the_same_however_long_the_conversation(tmp_path: Path) -> None:
     """The database looks at the rows of the window, not at those before it."""
     with SqlChatMemoryRepository(f"sqlite:///{tmp_path / 'memory.db'}") as repository:

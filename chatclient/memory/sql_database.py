@@ -17,7 +17,7 @@ from sqlalchemy import event
 from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
-from sqlalchemy.pool import QueuePool
+from sqlalchemy.pool import NullPool, QueuePool, SingletonThreadPool
 from sqlalchemy.schema import CreateTable
 
 from chatclient.errors import ChatMemoryError, ChatMemoryUnavailableError, UsageError
@@ -229,6 +229,7 @@ class Database:
         with self._lock:
             if self._ready.is_set():
                 return
+            _check_shared(self.engine)
             if self._version() != len(self._steps):
                 self._build()
             self._ready.set()
@@ -359,6 +360,26 @@ def _in_memory(url: sa.URL) -> bool:
     if url.get_backend_name() != "sqlite":
         return False
     return url.database in (None, "", ":memory:") or url.query.get("mode") == "memory"
+
+
+def _check_shared(engine: sa.Engine) -> None:
+    """See that all threads have the same database: a request on an event loop works in another.
+
+    Raises:
+        UsageError: Each has its own, in memory, as engines for `sqlite://` do by default.
+    """
+    alone = isinstance(engine.pool, SingletonThreadPool | NullPool)
+    if not alone or not _in_memory(engine.url) or engine.url.query.get("cache") == "shared":
+        return
+    with engine.connect() as connection:  # a function of the owner's may have opened a file
+        file = connection.exec_driver_sql("PRAGMA database_list").all()[0][2]
+    if not file:
+        msg = (
+            "this engine makes a SQLite database in memory for each thread, and other threads "
+            'would not find the conversations; give the URL itself ("sqlite://"), or '
+            "create_engine(..., poolclass=StaticPool, connect_args={'check_same_thread': False})"
+        )
+        raise UsageError(msg)
 
 
 def _limit_locks(statement: str, connection: Any, _record: Any) -> None:
