@@ -201,7 +201,7 @@ class Database:
         """
         if not isinstance(error, DBAPIError) or _code(error) not in _CUT_OFF:
             return
-        size = len(error.statement or "") + _size(error.params)
+        size = _size(error)
         if size < _LARGE or self.engine.dialect.name not in ("mysql", "mariadb"):
             return
         try:
@@ -407,11 +407,17 @@ def _code(error: DBAPIError) -> Any:
     return getattr(cause, "sqlstate", None) or next(iter(getattr(cause, "args", ())), None)
 
 
-def _size(parameters: Any) -> int:
-    """Return how many bytes the largest of a statement's rows comes to, with what is escaped."""
-    rows = parameters if isinstance(parameters, list) else [parameters or ()]
-    values = [row.values() if isinstance(row, dict) else row for row in rows]
-    return max((sum(_escaped(each) for each in row) for row in values), default=0)
+def _size(error: BaseException | None) -> int:
+    """Return how many bytes the largest row of the statement that failed first comes to."""
+    size = 0
+    while error is not None:  # rolling back fails, too, when the connection is gone
+        if isinstance(error, DBAPIError) and error.params:
+            rows = error.params if isinstance(error.params, list) else [error.params]
+            values = [row.values() if isinstance(row, dict) else row for row in rows]
+            largest: int = max(sum(_escaped(each) for each in row) for row in values)
+            size = len(error.statement or "") + largest
+        error = error.__context__
+    return size
 
 
 def _escaped(value: Any) -> int:
