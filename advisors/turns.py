@@ -116,8 +116,7 @@ class Turns:
             ChatMemoryError: The conversation cannot be read.
         """
         conversation_id = conversation_id_of(request)
-        name = request.context.get(TURN_KEY)
-        key = None if name is None else str(name)  # ids of jobs are numbers or UUIDs, too
+        key = turn_key_of(request)
         if RESUME in request.context:
             return await self._resumed(request, conversation_id, key)
         said = spoken(request)
@@ -168,7 +167,7 @@ class Turns:
         answer = answer_of(response.chat_response)
         if answer is not None and turn.own:
             messages = (*turn.own, *(said if self.tool_messages else ()), answer)
-            _in_time(request.runtime)
+            in_time(request.runtime)
             with request.runtime.observe(MemoryAccess("store", turn.conversation_id)) as observed:
                 await self.memory.append(
                     turn.conversation_id, messages, request.runtime, key=turn.key
@@ -177,7 +176,7 @@ class Turns:
         return response
 
     async def _loaded(self, conversation_id: str, runtime: Runtime) -> tuple[Message, ...]:
-        _in_time(runtime)
+        in_time(runtime)
         with runtime.observe(MemoryAccess("load", conversation_id)) as observed:
             messages = observed.result = await self.memory.load(conversation_id, runtime)
         return messages
@@ -242,6 +241,23 @@ def conversation_id_of(request: ChatClientRequest) -> str:
         )
         raise UsageError(msg)
     return checked_id(str(conversation_id))
+
+
+def turn_key_of(request: ChatClientRequest) -> str | None:
+    """Return the key that *request* gives its turn, or None."""
+    key = request.context.get(TURN_KEY)
+    return None if key is None else str(key)  # ids of jobs are numbers or UUIDs, too
+
+
+def in_time(runtime: Runtime) -> None:
+    """See that there is time to begin with a store, which may take as long as its own limits say.
+
+    Raises:
+        DeadlineExceededError: There is none.
+    """
+    if not runtime.remaining():
+        msg = "the deadline passed before the conversation could be read or written"
+        raise DeadlineExceededError(msg)
 
 
 def spoken(request: ChatClientRequest) -> tuple[Message, ...]:
@@ -317,17 +333,6 @@ def _is_said(message: Message) -> bool:
 def _words(message: Message) -> tuple[object, ...]:
     media = [part for part in getattr(message, "parts", ()) if isinstance(part, Media)]
     return message.role, message.text, media
-
-
-def _in_time(runtime: Runtime) -> None:
-    """See that there is time to begin with a store, which may take as long as its own limits say.
-
-    Raises:
-        DeadlineExceededError: There is none.
-    """
-    if not runtime.remaining():
-        msg = "the deadline passed before the conversation could be read or written"
-        raise DeadlineExceededError(msg)
 
 
 def _news(key: str, request: ChatClientRequest, response: ChatClientResponse) -> Any:

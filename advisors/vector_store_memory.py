@@ -5,7 +5,14 @@ from collections.abc import Sequence
 from html import escape
 from uuid import NAMESPACE_OID, uuid4, uuid5
 
-from chatclient.advisors.turns import TURN_KEY, answer_of, conversation_id_of, note_of, noted
+from chatclient.advisors.turns import (
+    answer_of,
+    conversation_id_of,
+    in_time,
+    note_of,
+    noted,
+    turn_key_of,
+)
 from chatclient.chain import MEMORY_ORDER, ChatClientRequest, ChatClientResponse, Next
 from chatclient.errors import ChatMemoryError, UsageError
 from chatclient.messages import UserMessage
@@ -79,12 +86,13 @@ class VectorStoreChatMemoryAdvisor:
         Raises:
             UsageError: The request has no conversation id, or no number of entries.
             ChatMemoryError: The store failed; the model may have answered.
+            DeadlineExceededError: The request's time is over before the store could be asked.
         """
         asked = request.prompt.user_message
         if asked is None or not asked.text.strip():
             return await call_next(request)
         conversation_id = conversation_id_of(request)
-        turn = request.context.get(TURN_KEY) or uuid4().hex
+        turn = turn_key_of(request) or uuid4().hex
         note = note_of(_NOTE, request)
         if note:  # the messages are told already, and may be what other advisors made of them
             asked, turn = UserMessage(note["asked"]), note["turn"]
@@ -123,6 +131,7 @@ class VectorStoreChatMemoryAdvisor:
         self, request: ChatClientRequest, asked: UserMessage, conversation_id: str
     ) -> tuple[Document, ...]:
         """Return the entries that matter, the oldest first."""
+        in_time(request.runtime)
         search = SimilaritySearch(
             asked.text,
             _number(request.context.get(TOP_K, self._top_k)),
@@ -140,6 +149,7 @@ class VectorStoreChatMemoryAdvisor:
         self, turn: str, said: tuple[str, str], conversation_id: str, runtime: Runtime
     ) -> None:
         """Keep question and answer; a turn with a key of its own is kept once."""
+        in_time(runtime)
         now = time.time()
         question, answer = said
         entries = [

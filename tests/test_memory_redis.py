@@ -15,6 +15,7 @@ from databases import redis_place
 from chatclient.errors import ChatMemoryError, ChatMemoryUnavailableError, UsageError
 from chatclient.memory import ChatMemoryRepository
 from chatclient.memory.redis import RedisChatMemoryRepository
+from chatclient.messages import UserMessage
 from chatclient.runtime import BLOCKING, drive
 from chatclient.testing.memory import ChatMemoryRepositoryContract, turn
 
@@ -40,6 +41,11 @@ def place() -> Iterator[tuple[str, str]]:
 def add(repository: ChatMemoryRepository, *numbers: int, name: str = "c") -> None:
     for number in numbers:
         drive(repository.append(name, turn(number), BLOCKING))
+
+
+def key_of(prefix: str) -> str:
+    """Return the key of the conversation that `add` adds to."""
+    return f"{prefix}c:{len(prefix)}"
 
 
 @pytest.mark.parametrize("decode", [False, True])
@@ -79,6 +85,24 @@ def test_conversations_of_other_prefixes_are_not_found(place: tuple[str, str]) -
         assert other.find_conversation_ids() == ["y"]
 
 
+def test_a_prefix_may_begin_with_another(place: tuple[str, str]) -> None:
+    """Neither finds, nor deletes, what is the other's, whatever its conversations are called."""
+    url, prefix = place
+    with (
+        RedisChatMemoryRepository(url, key_prefix=prefix) as short,
+        RedisChatMemoryRepository(url, key_prefix=f"{prefix}tenant:") as long,
+    ):
+        add(long, 1, name="ada")
+        assert short.find_conversation_ids() == []
+        for name in ("tenant:ada", f"tenant:ada:{len(prefix) + 7}"):
+            short.delete_by_conversation_id(name)
+            add(short, 2, name=name)
+
+        assert long.find_conversation_ids() == ["ada"]
+        assert long.find_by_conversation_id("ada") == list(turn(1))
+        assert len(short.find_conversation_ids()) == 2
+
+
 def test_conversations_may_expire(place: tuple[str, str]) -> None:
     """So long after their last change, as a whole."""
     url, prefix = place
@@ -90,12 +114,12 @@ def test_conversations_may_expire(place: tuple[str, str]) -> None:
         RedisChatMemoryRepository(url, key_prefix=prefix) as lasting,
     ):
         add(repository, 1)
-        assert 0 < client.pttl(f"{prefix}c") <= 60_000
-        client.persist(f"{prefix}c")
+        assert 0 < client.pttl(key_of(prefix)) <= 60_000
+        client.persist(key_of(prefix))
         drive(repository.replace("c", turn(2), BLOCKING))
-        assert 0 < client.pttl(f"{prefix}c") <= 60_000
+        assert 0 < client.pttl(key_of(prefix)) <= 60_000
         add(lasting, 3)
-        assert client.pttl(f"{prefix}c") == -1
+        assert client.pttl(key_of(prefix)) == -1
         add(fleeting, 4, name="gone")
         time.sleep(0.05)
 
@@ -177,7 +201,7 @@ def test_a_server_that_refuses(place: tuple[str, str]) -> None:
         redis.Redis.from_url(url) as client,
         RedisChatMemoryRepository(url, key_prefix=prefix) as repository,
     ):
-        client.set(f"{prefix}c", "something")
+        client.set(key_of(prefix), "something")
         with pytest.raises(ChatMemoryError, match="refused"):
             add(repository, 1)
 
@@ -190,7 +214,7 @@ def test_what_cannot_be_read_says_so(place: tuple[str, str]) -> None:
         RedisChatMemoryRepository(url, key_prefix=prefix) as repository,
     ):
         add(repository, 1)
-        client.hset(f"{prefix}c", "0", "{")
+        client.hset(key_of(prefix), "0", "{")
         with pytest.raises(ChatMemoryError, match="cannot be read") as caught:
             repository.find_by_conversation_id("c")
 
@@ -204,6 +228,19 @@ def test_urls_that_cannot_be_used(server: str) -> None:
         RedisChatMemoryRepository(server)
 
     assert "hush" not in str(caught.value)
+
+
+def test_what_has_no_json_form_is_named(place: tuple[str, str]) -> None:
+    """An error of the memory says where it stands and what it is, and nothing is kept."""
+    url, prefix = place
+    message = UserMessage("hi", metadata={"user": object()})
+    told = r"metadata\['user'\] is of the kind object"
+    with RedisChatMemoryRepository(url, key_prefix=prefix) as repository:
+        with pytest.raises(ChatMemoryError, match=told):
+            repository.save_all("c", [message])
+        with pytest.raises(ChatMemoryError, match=told):
+            drive(repository.append("c", [message], BLOCKING))
+        assert repository.find_conversation_ids() == []
 
 
 def test_other_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,12 +14,14 @@ import pytest
 import sqlalchemy as sa
 from databases import SQL_KINDS, sql_place
 from sqlalchemy import event as sqlalchemy_event
+from sqlalchemy.exc import OperationalError
 
 from chatclient.errors import ChatMemoryError, ChatMemoryUnavailableError, UsageError
 from chatclient.memory import ChatMemoryRepository, MessageWindowChatMemory, sql_database
 from chatclient.memory.redis import RedisChatMemoryRepository
 from chatclient.memory.sql import SqlChatMemoryRepository
 from chatclient.memory.sql_database import Database
+from chatclient.messages import UserMessage
 from chatclient.runtime import BLOCKING, drive
 from chatclient.testing.memory import ChatMemoryRepositoryContract, turn
 
@@ -224,6 +226,68 @@ def test_a_connection_that_was_cut_is_replaced(place: tuple[str, str]) -> None:
     admin.dispose()
 
 
+@pytest.fixture
+def huge(tmp_path: Path) -> Iterator[tuple[Database, UserMessage, ChatMemoryRepository]]:
+    """Give a database, a message that is more than its server takes, and the repository."""
+    with (
+        sql_place("mariadb", tmp_path) as (url, prefix),
+        SqlChatMemoryRepository(url, table_prefix=prefix) as repository,
+    ):
+        add(repository, 1)
+        database = repository._conversations._database
+        with database.engine.connect() as connection:
+            most: int = connection.exec_driver_sql("SELECT @@max_allowed_packet").scalar_one()
+        # Each quote takes two bytes in JSON, and one or two more in the statement.
+        yield database, UserMessage('"' * (most // 3)), repository
+
+
+def test_a_message_that_is_too_large_says_so_at_once(
+    huge: tuple[Database, UserMessage, ChatMemoryRepository], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server cuts the connection, which looks like an outage; trying again does not help."""
+    database, message, repository = huge
+    tried: list[object] = []
+    transaction: Any = database._transaction
+
+    def count(work: object) -> Any:
+        tried.append(work)
+        return transaction(work)
+
+    monkeypatch.setattr(database, "_transaction", count)
+    # Whether the driver notices while it writes or later depends on how much is left to write.
+    for large in (
+        message,
+        UserMessage(3 * message.text),
+        UserMessage("x" * (3 * len(message.text) + 9)),
+    ):
+        with pytest.raises(ChatMemoryError, match="max_allowed_packet is") as caught:
+            repository.save_all("c", [UserMessage("hi"), large])
+        assert not isinstance(caught.value, ChatMemoryUnavailableError)
+
+    assert len(tried) == 3
+    assert repository.find_by_conversation_id("c") == list(turn(1))
+
+
+@pytest.mark.parametrize("answer", [None, 2**40])
+def test_a_large_message_may_meet_an_outage(
+    huge: tuple[Database, UserMessage, ChatMemoryRepository],
+    monkeypatch: pytest.MonkeyPatch,
+    answer: int | None,
+) -> None:
+    """It is not to blame when the server does not answer at all, or would have taken it."""
+    database, message, repository = huge
+
+    def ask(_statement: object, _values: object) -> list[list[int]]:
+        if answer is None:
+            raise OperationalError("SELECT", {}, OSError("down"))
+        return [[answer]]
+
+    monkeypatch.setattr(sql_database, "_ATTEMPTS", 1)
+    monkeypatch.setattr(database, "_select", ask)
+    with pytest.raises(ChatMemoryUnavailableError):
+        repository.save_all("c", [message])
+
+
 # --- the schema -----------------------------------------------------------------------------
 
 
@@ -387,6 +451,39 @@ def test_what_cannot_be_read_says_so(tmp_path: Path) -> None:
     assert caught.value.conversation_id == "c"
 
 
+@pytest.mark.parametrize(
+    ("metadata", "told"),
+    [
+        ({"ok": 1, "user": object()}, "metadata['user'] is of the kind object"),
+        ({"a": [{"b": b"\xff"}]}, "metadata['a'][0]['b'] is of the kind bytes"),
+    ],
+)
+def test_what_has_no_json_form_is_named(
+    place: tuple[str, str], metadata: dict[str, Any], told: str
+) -> None:
+    """An error of the memory says where it stands and what it is, and nothing is kept."""
+    url, prefix = place
+    message = UserMessage("hi", metadata=metadata)
+    with SqlChatMemoryRepository(url, table_prefix=prefix) as repository:
+        for keep in (MessageWindowChatMemory(repository).add, repository.save_all):
+            with pytest.raises(ChatMemoryError) as caught:
+                keep("c", [message])
+            assert f"the user's message cannot be kept: {told}," in str(caught.value)
+            assert caught.value.conversation_id == "c"
+        assert repository.find_conversation_ids() == []
+
+
+def test_what_contains_itself_has_no_json_form() -> None:
+    """Nobody looks for what is wrong with it for ever."""
+    round_about: dict[str, Any] = {}
+    round_about["again"] = round_about
+    with (
+        SqlChatMemoryRepository("sqlite://") as repository,
+        pytest.raises(ChatMemoryError, match="of the kind dict"),
+    ):
+        repository.save_all("c", [UserMessage("hi", metadata=round_about)])
+
+
 # --- SQLite in memory -----------------------------------------------------------------------
 
 
@@ -398,6 +495,46 @@ def test_a_database_in_memory_is_one_for_all_threads(url: str) -> None:
             list(pool.map(lambda number: add(repository, number), range(8)))
 
         assert len(asyncio.run(repository.afind_by_conversation_id("c"))) == 16
+
+
+@pytest.mark.parametrize("pool", [None, sa.NullPool])
+def test_an_engine_with_a_database_for_each_thread_is_refused(pool: Any) -> None:
+    """Other threads would not find the conversations; the error says what to do instead."""
+    engine = sa.create_engine("sqlite://", poolclass=pool)
+    with (
+        SqlChatMemoryRepository(engine) as repository,
+        pytest.raises(UsageError, match="StaticPool"),
+    ):
+        add(repository, 1)
+    engine.dispose()
+
+
+def test_an_engine_may_open_its_file_by_itself(tmp_path: Path) -> None:
+    """Its URL does not name the file, then, and says nothing."""
+    engine = sa.create_engine("sqlite://", creator=lambda: sqlite3.connect(tmp_path / "c.db"))
+    with SqlChatMemoryRepository(engine) as repository:
+        add(repository, 1)
+        assert asyncio.run(repository.afind_by_conversation_id("c")) == list(turn(1))
+    engine.dispose()
+
+
+@pytest.mark.parametrize(
+    ("url", "options"),
+    [
+        ("sqlite://", {"poolclass": sa.StaticPool, "connect_args": {"check_same_thread": False}}),
+        (
+            "sqlite:///file:shared?mode=memory&cache=shared&uri=true",
+            {"poolclass": sa.SingletonThreadPool},
+        ),
+    ],
+)
+def test_an_engine_in_memory_may_be_one_for_all_threads(url: str, options: dict[str, Any]) -> None:
+    """What the error says works, and so does a cache that the connections share."""
+    engine = sa.create_engine(url, **options)
+    with SqlChatMemoryRepository(engine) as repository:
+        add(repository, 1)
+        assert asyncio.run(repository.afind_by_conversation_id("c")) == list(turn(1))
+    engine.dispose()
 
 
 def test_a_window_costs_the_same_however_long_the_conversation(tmp_path: Path) -> None:

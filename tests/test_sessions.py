@@ -25,7 +25,7 @@ from chatclient.memory.sessions import (
     TurnCountTrigger,
     TurnWindow,
 )
-from chatclient.messages import AssistantMessage, UserMessage
+from chatclient.messages import AssistantMessage, SystemMessage, UserMessage
 from chatclient.response import ChatResponse, FinishReason
 from chatclient.runtime import BLOCKING, drive
 from chatclient.testing import ScriptedModel
@@ -407,9 +407,9 @@ def test_a_unit_with_a_key_is_appended_once(service: SessionService) -> None:
     events = service.append("s", *turn(1), key="k", branch="x", metadata={"a": 1})
 
     assert [(e.id, e.branch, e.metadata, e.timestamp) for e in events] == [
-        (f"k:{at}", "x", {"a": 1}, START) for at in range(2)
+        (f'["k","x",{at}]', "x", {"a": 1}, START) for at in range(2)
     ]
-    assert service.append("s", *turn(2), key="k") == ()
+    assert service.append("s", *turn(2), key="k", branch="x") == ()
     assert service.append("s") == ()
     assert service.events("s") == events
     with pytest.raises(ChatMemoryError, match="create it first"):
@@ -570,6 +570,44 @@ def test_a_filter_leaves_no_half_turns(service: SessionService) -> None:
     assert memory.get("s") == list(turn(2, 2))
     answers = memory.narrowed(None, EventFilter(roles=frozenset({"user"})))
     assert answers.get("s") == []
+
+
+def test_a_filter_leaves_whole_turns_as_they_are(service: SessionService, clock: Clock) -> None:
+    """A question of several messages is one, and what the system says later tears nothing apart."""
+    memory = SessionChatMemory(service, event_filter=EventFilter(last=20))
+    question = [UserMessage("Here is the text:"), UserMessage("Sum it up.")]
+    said = [
+        [SystemMessage("Be brief."), *question, AssistantMessage("It is long.")],
+        [SystemMessage("Be kind."), UserMessage("Thanks."), AssistantMessage("Welcome.")],
+    ]
+    for messages in said:
+        memory.add("s", messages)
+        clock.moment += timedelta(seconds=1)
+
+    assert memory.get("s") == [*said[0], *said[1]]
+
+
+def test_a_question_without_its_answer_does_not_join_the_next(
+    service: SessionService, clock: Clock
+) -> None:
+    """It is half a turn, where the filter leaves out what was answered."""
+    memory = SessionChatMemory(service, event_filter=EventFilter(keyword="cat"))
+    memory.add("s", [UserMessage("A cat?"), AssistantMessage("No.")])
+    clock.moment += timedelta(seconds=1)
+    memory.add("s", [UserMessage("Which cat?"), AssistantMessage("That cat.")])
+
+    assert memory.get("s") == [UserMessage("Which cat?"), AssistantMessage("That cat.")]
+
+
+def test_a_key_may_be_used_in_several_branches(service: SessionService) -> None:
+    """The agents that work on a job name their turns after it, and so does the one above them."""
+    memories = [SessionChatMemory(service, branch=branch) for branch in ("a.b", "a", "b", None)]
+    for _ in range(2):
+        for number, memory in enumerate(memories):
+            memory.add("s", turn(number), key="job")
+
+    said = [event.message for event in service.events("s")]
+    assert said == [message for number in range(4) for message in turn(number)]
 
 
 @pytest.mark.parametrize(

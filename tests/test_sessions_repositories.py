@@ -438,3 +438,19 @@ def test_of_several_compactions_at_once_one_is_applied(
     assert done.count(True) == 1
     ids = [event.id for event in drive(repository.read(name, BLOCKING)).events]
     assert ids == [f"s{done.index(True)}", *"abc"]
+
+
+def test_what_has_no_json_form_is_named() -> None:
+    """Of a session, an event or its message: what it is, and where."""
+    odd = {"user": object()}
+    with SqlSessionRepository("sqlite://") as repository:
+        with pytest.raises(ChatMemoryError, match="a session cannot be kept: user is of the kind"):
+            drive(repository.create(a_session("s", metadata=odd), BLOCKING))
+        drive(repository.create(a_session("s"), BLOCKING))
+        for event, told in (
+            (an_event("s", "1", metadata=odd), "of an event cannot be kept: user is"),
+            (an_event("s", "1", UserMessage("hi", metadata=odd)), r"kept: metadata\['user'\] is"),
+        ):
+            with pytest.raises(ChatMemoryError, match=told) as caught:
+                drive(repository.append("s", [event], BLOCKING))
+            assert caught.value.conversation_id == "s"

@@ -268,6 +268,34 @@ def test_deleting_takes_ids_and_filter_together(make: Make) -> None:
     assert sorted(ids(store.similarity_search("a"))) == ["rose", "wolf"]
 
 
+@pytest.mark.parametrize("odd", ["half \ud83d", "nul\0nul", '"quoted', "\U0001f98a"])
+def test_texts_and_ids_may_hold_any_character(make: Make, odd: str) -> None:
+    """Models cut an emoji in two at times; what was added comes back, is replaced and deleted."""
+    store = make(BagOfWords())
+    store.add(ANIMALS)
+    for text in ("a cat", f"a cat {odd}"):
+        store.add([Document(text, {"k": odd}, odd)])
+
+    found = store.similarity_search("cat", top_k=9)
+    assert len(found) == 5
+    assert Document(f"a cat {odd}", {"k": odd}, odd) in found
+    assert store.delete([odd, odd, "nobody"], where={"k": {"exists": True}}) == 1
+    assert store.delete([]) == 0
+    assert len(store.similarity_search("cat", top_k=9)) == 4
+
+
+def test_an_emptied_store_takes_vectors_of_another_model(make: Make) -> None:
+    """There is nothing left that they would have to compare with."""
+    model = BagOfWords()
+    store = make(model)
+    store.add(ANIMALS)
+    store.delete(where={})
+    model.length = 8
+    store.add([Document("short")])
+
+    assert [each.text for each in store.similarity_search("short")] == ["short"]
+
+
 def test_vectors_of_another_model_are_refused(make: Make) -> None:
     """Vectors of different lengths do not compare, and nothing is lost by trying."""
     model = BagOfWords()

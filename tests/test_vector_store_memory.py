@@ -1,23 +1,26 @@
 """Memory by meaning: what comes back, what is kept, and what is not."""
 
+import time
 from collections.abc import Sequence
 from typing import Any
+from uuid import UUID
 
 import pytest
 from conftest import Ask
 from test_retrieval import WordEmbedding
 
 from chatclient import ChatClient, Prompt, SystemMessage, UserMessage
+from chatclient.advisors import ToolCallingAdvisor
 from chatclient.advisors.memory import MessageChatMemoryAdvisor
 from chatclient.advisors.safe_guard import SafeGuardAdvisor
 from chatclient.advisors.turns import TURN_KEY
 from chatclient.advisors.vector_store_memory import TOP_K, VectorStoreChatMemoryAdvisor
 from chatclient.embedding import Vector
-from chatclient.errors import ChatMemoryError, TemplateError, UsageError
+from chatclient.errors import ChatMemoryError, DeadlineExceededError, TemplateError, UsageError
 from chatclient.memory import MessageWindowChatMemory
 from chatclient.runtime import Runtime
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import tool
+from chatclient.tools import PendingTurn, ToolApproval, ToolCallingManager, tool
 from chatclient.vector_store import Document, InMemoryVectorStore
 
 
@@ -181,6 +184,43 @@ def test_a_turn_with_a_key_is_kept_once(ask: Ask) -> None:
         ask(client.prompt("zoo").conversation("a").advisor_params({TURN_KEY: key}))
 
     assert [text for _, text in kept(store)] == ["zoo", "Once more.", "zoo", "Another."]
+
+
+def test_a_turns_key_may_be_a_number_or_a_uuid(ask: Ask) -> None:
+    """Jobs are called by such names, and a turn of theirs that waits is kept as JSON."""
+    store = store_of()
+    model = ScriptedModel("None.", "One.", [call("clock")], "Noon.")
+    client = client_of(
+        model,
+        VectorStoreChatMemoryAdvisor(store),
+        ToolCallingAdvisor(ToolCallingManager(interceptors=[ToolApproval()])),
+    )
+    for key in (0, "0"):
+        ask(client.prompt("zoo").conversation("a").advisor_params({TURN_KEY: key}))
+    assert [text for _, text in kept(store)] == ["zoo", "One."]
+
+    job = client.prompt("time").conversation("a").advisor_params({TURN_KEY: UUID(int=7)})
+    pending: PendingTurn = ask(job).response.context["pending_turn"]
+    ask(client.resume(pending.to_json(), "approve"))
+    assert [text for _, text in kept(store)] == ["zoo", "One.", "time", "Noon."]
+
+
+def test_nothing_is_begun_with_memory_after_the_deadline() -> None:
+    """Neither is read what nobody has time for, nor written what nobody gets."""
+
+    def late(prompt: Prompt) -> str:
+        time.sleep(0.25)
+        return "too late"
+
+    store = store_of()
+    model = ScriptedModel(late)
+    client = client_of(model, VectorStoreChatMemoryAdvisor(store))
+    for seconds in (1e-9, 0.2):
+        with pytest.raises(DeadlineExceededError):
+            client.prompt("zoo").conversation("a").deadline(seconds).call().content()
+
+    assert len(model.prompts) == 1
+    assert kept(store) == []
 
 
 @pytest.mark.parametrize(("fails", "told"), [("embed", "be read"), ("store", "be written")])

@@ -9,11 +9,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from chatclient.errors import ChatMemoryError, ChatMemoryUnavailableError, UsageError
-from chatclient.json import dumps, loads
+from chatclient.json import loads
 from chatclient.memory.repository import NO_CONVERSATION, ChatMemoryRepository, Conversation
+from chatclient.memory.stored import message_json
 from chatclient.messages import Message, SystemMessage
 from chatclient.runtime import Runtime
-from chatclient.serialization import message_from_dict, message_to_dict
+from chatclient.serialization import message_from_dict
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -126,7 +127,8 @@ class RedisChatMemoryRepository(ChatMemoryRepository):
     Args:
         server: A URL such as `redis://:password@host:6379/0`, or a `redis.Redis` client. What is
             opened for a URL is closed by `close`; a client stays its owner's.
-        key_prefix: What the keys begin with, before the conversation's id.
+        key_prefix: What the keys begin with, before the conversation's id. Repositories with
+            different prefixes share nothing, even where one begins with the other.
         time_to_live: How long a conversation is kept after its last change, or None for ever.
 
     Raises:
@@ -147,6 +149,8 @@ class RedisChatMemoryRepository(ChatMemoryRepository):
         self._owned = isinstance(server, str)
         self._client = _client(server)
         self._prefix = key_prefix.encode("utf-8", "surrogatepass")
+        # Says where the id begins: another prefix may begin with this one, as ids may.
+        self._suffix = b":%d" % len(self._prefix)
         self._milliseconds = (
             "" if time_to_live is None else str(time_to_live // timedelta(milliseconds=1))
         )
@@ -239,14 +243,16 @@ class RedisChatMemoryRepository(ChatMemoryRepository):
     ) -> bool:
         call = secrets.token_hex(8)
         addition = secrets.token_hex(16) if key is None else _digest(key)
-        arguments: list[Any] = [*self._common(), addition, call, _KEYS, *_stored(messages)]
+        stored = _stored(messages, conversation_id)
+        arguments: list[Any] = [*self._common(), addition, call, _KEYS, *stored]
         return bool(self._append([self._key(conversation_id)], arguments))
 
     def _replaced(
         self, conversation_id: str, messages: tuple[Message, ...], expected: int | None
     ) -> bool:
         wanted = "" if expected is None else expected
-        arguments: list[Any] = [*self._common(), wanted, secrets.token_hex(8), *_stored(messages)]
+        stored = _stored(messages, conversation_id)
+        arguments: list[Any] = [*self._common(), wanted, secrets.token_hex(8), *stored]
         return bool(self._replace([self._key(conversation_id)], arguments))
 
     def _common(self) -> tuple[int, str]:
@@ -254,13 +260,13 @@ class RedisChatMemoryRepository(ChatMemoryRepository):
         return random.randrange(1, _FIRST_VERSIONS), self._milliseconds  # noqa: S311
 
     def _ids(self) -> list[str]:
-        pattern = _literally(self._prefix) + b"*"
+        pattern = _literally(self._prefix) + b"*" + self._suffix
         keys = set(self._client.scan_iter(match=pattern, count=1000))
-        size = len(self._prefix)
-        return [_bytes(key)[size:].decode("utf-8", "surrogatepass") for key in keys]
+        id = slice(len(self._prefix), -len(self._suffix))
+        return [_bytes(key)[id].decode("utf-8", "surrogatepass") for key in keys]
 
     def _key(self, conversation_id: str) -> bytes:
-        return self._prefix + conversation_id.encode("utf-8", "surrogatepass")
+        return self._prefix + conversation_id.encode("utf-8", "surrogatepass") + self._suffix
 
     def _do(self, command: Callable[[], T]) -> T:
         """Return what *command* returns, its errors put in terms of memory."""
@@ -297,10 +303,10 @@ def _client(server: "str | Redis") -> "Redis":
         raise UsageError(msg) from None
 
 
-def _stored(messages: Sequence[Message]) -> list[bytes]:
+def _stored(messages: Sequence[Message], conversation_id: str) -> list[bytes]:
     """Return *messages* as JSON, each with a letter before it that tells system messages apart."""
     return [
-        (b"s" if isinstance(m, SystemMessage) else b"m") + dumps(message_to_dict(m))
+        (b"s" if isinstance(m, SystemMessage) else b"m") + message_json(m, conversation_id)
         for m in messages
     ]
 

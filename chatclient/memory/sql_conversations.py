@@ -21,8 +21,9 @@ from chatclient.memory.sql_database import (
     AgainError,
     Database,
 )
+from chatclient.memory.stored import message_json
 from chatclient.messages import Message, SystemMessage
-from chatclient.serialization import message_from_dict, message_to_dict
+from chatclient.serialization import message_from_dict
 
 _FIRST_VERSIONS = 2**62
 
@@ -52,9 +53,13 @@ def restored(text: str) -> str:
     return str(loads(text)) if text.startswith('"') else text
 
 
-def message_text(message: Message) -> str:
-    """Return *message* as JSON."""
-    return dumps(message_to_dict(message)).decode()
+def message_text(message: Message, conversation_id: str) -> str:
+    """Return *message*, which belongs to a conversation, as JSON.
+
+    Raises:
+        ChatMemoryError: Something in it has no JSON form.
+    """
+    return message_json(message, conversation_id).decode()
 
 
 def message_of(text: str) -> Message:
@@ -170,7 +175,7 @@ class SqlConversations:
 
     def append(self, conversation_id: str, messages: Sequence[Message], key: str | None) -> bool:
         """Add *messages* at the end of a conversation."""
-        rows = _rows(messages)
+        rows = _rows(messages, conversation_id)
         if not rows:
             return True
         return self._database.write(partial(self._append, conversation_id, rows, key))
@@ -179,7 +184,7 @@ class SqlConversations:
         self, conversation_id: str, messages: Sequence[Message], expected: int | None
     ) -> bool:
         """Put *messages* in the place of all messages of a conversation."""
-        rows = _rows(messages)
+        rows = _rows(messages, conversation_id)
         return self._database.write(partial(self._replace, conversation_id, rows, expected))
 
     def delete(self, conversation_id: str) -> None:
@@ -297,9 +302,12 @@ class SqlConversations:
         connection.execute(sa.delete(tables.conversations).where(row))
 
 
-def _rows(messages: Sequence[Message]) -> list[dict[str, Any]]:
+def _rows(messages: Sequence[Message], conversation_id: str) -> list[dict[str, Any]]:
     return [
-        {"is_system": int(isinstance(m, SystemMessage)), "message": message_text(m)}
+        {
+            "is_system": int(isinstance(m, SystemMessage)),
+            "message": message_text(m, conversation_id),
+        }
         for m in messages
     ]
 

@@ -17,7 +17,7 @@ from sqlalchemy import event
 from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
-from sqlalchemy.pool import QueuePool
+from sqlalchemy.pool import NullPool, QueuePool, SingletonThreadPool
 from sqlalchemy.schema import CreateTable
 
 from chatclient.errors import ChatMemoryError, ChatMemoryUnavailableError, UsageError
@@ -41,6 +41,9 @@ _DRIVERS = {
 _EXTRAS = {"psycopg": "postgres", "pymysql": "mysql"}
 _ATTEMPTS = 8
 _DEADLOCKS = ("40001", "40P01", 1213, 1020)  # SQLSTATEs of PostgreSQL, numbers of MySQL
+_CUT_OFF = (2006, 2013, 1153)  # what MySQL's drivers say when a server takes no more of a packet
+_LARGE = 250_000  # bytes; what is smaller fits into a packet of any server
+_ESCAPED = "\\'\"\0\n\r\x1a"  # what these drivers write with another character before it
 _PATIENCE = 10.0  # seconds after which nothing is tried again
 _LOCK_SECONDS = 15  # how long one transaction waits for another one
 _LIBPQ = {
@@ -170,6 +173,7 @@ class Database:
                     self._prepare()
                     return attempt()
             except (AgainError, SQLAlchemyError) as error:
+                self._check_size(error)
                 left -= 1
                 if not left or not _passes(error) or time.monotonic() > ends:
                     raise self._failure(error) from getattr(error, "orig", error)
@@ -189,6 +193,28 @@ class Database:
                 raise ChatMemoryUnavailableError(msg) from error.orig
             return result
 
+    def _check_size(self, error: Exception) -> None:
+        """See that a connection was not cut because of what was sent: it would be each time.
+
+        Raises:
+            ChatMemoryError: A value is larger than a packet may be.
+        """
+        if not isinstance(error, DBAPIError) or _code(error) not in _CUT_OFF:
+            return
+        size = _size(error)
+        if size < _LARGE or self.engine.dialect.name not in ("mysql", "mariadb"):
+            return
+        try:
+            [[most]] = self._select(sa.text("SELECT @@max_allowed_packet"), {})
+        except SQLAlchemyError:  # it is gone for another reason
+            return
+        if size > most:
+            msg = (
+                f"{self.name} takes no message of about {size} bytes, for its max_allowed_packet "
+                f"is {most}; set that higher, or send media by their URLs"
+            )
+            raise ChatMemoryError(msg) from error.orig
+
     def _failure(self, error: Exception) -> ChatMemoryError:
         if isinstance(error, OperationalError | InterfaceError | AgainError | PoolTimeoutError):
             return ChatMemoryUnavailableError(
@@ -203,6 +229,7 @@ class Database:
         with self._lock:
             if self._ready.is_set():
                 return
+            _check_shared(self.engine)
             if self._version() != len(self._steps):
                 self._build()
             self._ready.set()
@@ -335,6 +362,26 @@ def _in_memory(url: sa.URL) -> bool:
     return url.database in (None, "", ":memory:") or url.query.get("mode") == "memory"
 
 
+def _check_shared(engine: sa.Engine) -> None:
+    """See that all threads have the same database: a request on an event loop works in another.
+
+    Raises:
+        UsageError: Each has its own, in memory, as engines for `sqlite://` do by default.
+    """
+    alone = isinstance(engine.pool, SingletonThreadPool | NullPool)
+    if not alone or not _in_memory(engine.url) or engine.url.query.get("cache") == "shared":
+        return
+    with engine.connect() as connection:  # a function of the owner's may have opened a file
+        file = connection.exec_driver_sql("PRAGMA database_list").all()[0][2]
+    if not file:
+        msg = (
+            "this engine makes a SQLite database in memory for each thread, and other threads "
+            'would not find the conversations; give the URL itself ("sqlite://"), or '
+            "create_engine(..., poolclass=StaticPool, connect_args={'check_same_thread': False})"
+        )
+        raise UsageError(msg)
+
+
 def _limit_locks(statement: str, connection: Any, _record: Any) -> None:
     with closing(connection.cursor()) as cursor:
         cursor.execute(statement)
@@ -351,6 +398,29 @@ def _passes(error: Exception) -> bool:
         return isinstance(error, AgainError)
     if error.connection_invalidated:
         return True
+    return _code(error) in _DEADLOCKS
+
+
+def _code(error: DBAPIError) -> Any:
+    """Return what the database calls an error: an SQLSTATE, or a number."""
     cause = error.orig
-    code = getattr(cause, "sqlstate", None) or next(iter(getattr(cause, "args", ())), None)
-    return code in _DEADLOCKS
+    return getattr(cause, "sqlstate", None) or next(iter(getattr(cause, "args", ())), None)
+
+
+def _size(error: BaseException | None) -> int:
+    """Return how many bytes the largest row of the statement that failed first comes to."""
+    size = 0
+    while error is not None:  # rolling back fails, too, when the connection is gone
+        if isinstance(error, DBAPIError) and error.params:
+            rows = error.params if isinstance(error.params, list) else [error.params]
+            values = [row.values() if isinstance(row, dict) else row for row in rows]
+            largest: int = max(sum(_escaped(each) for each in row) for row in values)
+            size = len(error.statement or "") + largest
+        error = error.__context__
+    return size
+
+
+def _escaped(value: Any) -> int:
+    if not isinstance(value, str):
+        return 0
+    return len(value.encode()) + sum(value.count(character) for character in _ESCAPED)

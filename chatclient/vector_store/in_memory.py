@@ -98,7 +98,8 @@ class InMemoryVectorStore(VectorStore):
             ]
             documents = [before[place] for place in kept]
             self._places = {document.id: place for place, document in enumerate(documents)}
-            self._replace(documents, GrowingRows(self._grown.rows[kept]))
+            # With nothing left, the vectors that come may be another model's.
+            self._replace(documents, GrowingRows(self._grown.rows[kept] if kept else None))
             return len(before) - len(documents)
 
     async def nearest(

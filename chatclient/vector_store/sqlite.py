@@ -141,29 +141,28 @@ class SqliteVectorStore(VectorStore):
     def _store(self, documents: Sequence[Document], vectors: Sequence[Vector]) -> None:
         with undisturbed, self._lock, self._connection:
             rows = unit_rows(vectors, self._length())
-            names = json.dumps([document.id for document in documents]).decode()
-            present = "SELECT 1 FROM documents WHERE id IN (SELECT value FROM json_each(?)) LIMIT 1"
-            if self._one(present, names) is not None:
+            present = "SELECT 1 FROM documents WHERE id = ?"
+            if any(self._one(present, _sqlite_text(each.id)) for each in documents):
                 self._read = _Read()  # some of what was read is to change
             self._connection.executemany(
                 "INSERT INTO documents (id, text, metadata, vector) VALUES (?, ?, ?, ?)"
                 " ON CONFLICT (id) DO UPDATE SET"
                 " text = excluded.text, metadata = excluded.metadata, vector = excluded.vector",
                 [
-                    (document.id, document.text, _json(document), row.tobytes())
-                    for document, row in zip(documents, rows, strict=True)
+                    (_sqlite_text(each.id), _sqlite_text(each.text), _json(each), row.tobytes())
+                    for each, row in zip(documents, rows, strict=True)
                 ],
             )
 
     def _erase(self, ids: Collection[str] | None, where: Filter | None) -> int:
         condition, parameters = sql(where, "metadata")
-        if ids is not None:
-            condition = f"({condition}) AND id IN (SELECT value FROM json_each(?))"  # noqa: S608
-            parameters.append(json.dumps(list(ids)).decode())
+        statement = f"DELETE FROM documents WHERE ({condition})"  # noqa: S608 - see `sql`
         with undisturbed, self._lock, self._connection:
-            statement = f"DELETE FROM documents WHERE {condition}"  # noqa: S608 - see `sql`
             self._read = _Read()
-            return self._connection.execute(statement, parameters).rowcount
+            if ids is None:
+                return self._connection.execute(statement, parameters).rowcount
+            each = [(*parameters, _sqlite_text(id)) for id in ids]
+            return self._connection.executemany(f"{statement} AND id = ?", each).rowcount
 
     def _nearest(self, vector: Vector, search: SimilaritySearch) -> list[Document]:
         with undisturbed, self._lock, self._snapshot():
@@ -221,7 +220,7 @@ class SqliteVectorStore(VectorStore):
         id, text, metadata = self._one(
             "SELECT id, text, metadata FROM documents WHERE number = ?", number
         )
-        return Document(text, json.loads(metadata), id, score)
+        return Document(_python_text(text), json.loads(metadata), _python_text(id), score)
 
     def _length(self) -> int | None:
         """Return the length of the vectors in the file, None if there is none."""
@@ -235,6 +234,20 @@ class SqliteVectorStore(VectorStore):
     def _one(self, statement: str, *parameters: Any) -> Any:
         with closing(self._connection.execute(statement, parameters)) as rows:
             return rows.fetchone()
+
+
+def _sqlite_text(text: str) -> str | bytes:
+    """Return *text* as SQLite takes it: as bytes where it has half a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass")
+    return text
+
+
+def _python_text(text: str | bytes) -> str:
+    """Return what `_sqlite_text` was given."""
+    return text if isinstance(text, str) else text.decode("utf-8", "surrogatepass")
 
 
 def _json(document: Document) -> str:

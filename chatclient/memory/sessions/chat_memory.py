@@ -12,7 +12,7 @@ from chatclient.memory.sessions.compaction import CompactionStrategy, Compaction
 from chatclient.memory.sessions.event import Session, SessionEvent, checked_branch
 from chatclient.memory.sessions.filter import EVERYTHING, EventFilter
 from chatclient.memory.sessions.service import SessionService
-from chatclient.messages import Message, UserMessage
+from chatclient.messages import Message, SystemMessage, UserMessage
 from chatclient.runtime import Runtime
 
 log = get_logger(__name__)
@@ -124,15 +124,35 @@ class SessionChatMemory(ChatMemory):
 
 
 def _whole_turns(events: Sequence[SessionEvent]) -> tuple[SessionEvent, ...]:
-    """Return *events* without the turns that a provider would refuse as they are."""
+    """Return *events* without the turns that a provider would refuse as they are.
+
+    System messages belong to no turn, and stay where they are.
+    """
     turns: list[list[SessionEvent]] = [[]]
     for event in events:
-        if isinstance(event.message, UserMessage):
+        if isinstance(event.message, SystemMessage):
+            continue
+        if isinstance(event.message, UserMessage) and not _same_question(turns[-1], event):
             turns.append([])
         turns[-1].append(event)
-    return tuple(
-        event
-        for turn in turns
-        if not conversation_problems([event.message for event in turn], ending="answer")
-        for event in turn
-    )
+    whole = {id(event) for turn in turns if _is_whole(turn) for event in turn}
+    return tuple(e for e in events if isinstance(e.message, SystemMessage) or id(e) in whole)
+
+
+def _same_question(turn: Sequence[SessionEvent], event: SessionEvent) -> bool:
+    """Return whether the user goes on with *event* where *turn* has been a question only.
+
+    Both were appended together, then: a filter may have torn the answer off another question.
+    """
+    if not turn or not isinstance(turn[-1].message, UserMessage):
+        return False
+    before = turn[-1]
+    return (before.timestamp, before.branch) == (event.timestamp, event.branch)
+
+
+def _is_whole(turn: Sequence[SessionEvent]) -> bool:
+    """Return whether *turn* is one that providers accept; its question may be several messages."""
+    messages = [event.message for event in turn]
+    while len(messages) > 1 and all(isinstance(m, UserMessage) for m in messages[:2]):
+        del messages[0]
+    return not conversation_problems(messages, ending="answer")

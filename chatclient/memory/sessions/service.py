@@ -6,6 +6,7 @@ from typing import Any, TypedDict, Unpack
 from uuid import uuid4
 
 from chatclient.errors import ChatMemoryError, UsageError
+from chatclient.json import dumps
 from chatclient.memory.repository import checked_id
 from chatclient.memory.sessions.compaction import (
     Compaction,
@@ -113,7 +114,7 @@ class Sessions:
             SessionEvent.of(
                 known,
                 message,
-                id=None if key is None else f"{key}:{at}",
+                id=None if key is None else _event_id(key, at, branch),
                 timestamp=moment,
                 branch=branch,
                 metadata=metadata,
@@ -179,6 +180,11 @@ class Sessions:
         expired = await self.repository.find_expired(moment, runtime)
         deleted = [await self.repository.delete(id, runtime, expired=moment) for id in expired]
         return sum(deleted)
+
+
+def _event_id(key: str, at: int, branch: str | None) -> str:
+    """Return the id of an event of a unit; no two of other keys or branches have the same."""
+    return f"{key}:{at}" if branch is None else dumps([key, branch, at]).decode()
 
 
 class NewSession(TypedDict, total=False):

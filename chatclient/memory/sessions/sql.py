@@ -25,6 +25,7 @@ class SqlSessionRepository(SessionRepository):
         database: A URL such as `sqlite:///sessions.db`, `postgresql://user:password@host/name` or
             `mysql://user:password@host/name`, or an SQLAlchemy engine. What is opened for a URL
             is closed by `close`; an engine stays its owner's.
+            One for SQLite in memory has to have one database for all threads.
         table_prefix: What the names of the tables begin with.
         create_schema: Whether missing tables are created, and older ones brought up to date, with
             the first operation. Several processes may do so at once.

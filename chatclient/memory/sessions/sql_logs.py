@@ -11,7 +11,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from chatclient.errors import ChatMemoryError
-from chatclient.json import dumps, loads
+from chatclient.json import loads
 from chatclient.memory.sessions.event import Session, SessionEvent, visible_branches
 from chatclient.memory.sessions.filter import EventFilter
 from chatclient.memory.sessions.repository import SessionLog, checked_events, no_session
@@ -29,6 +29,7 @@ from chatclient.memory.sql_database import (
     AgainError,
     Database,
 )
+from chatclient.memory.stored import as_json
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -304,7 +305,7 @@ def _row_of_session(session: Session) -> dict[str, Any]:
         "user_id": storable(session.user_id),
         "created_at": _number(session.created_at),
         "expires_at": None if session.expires_at is None else _number(session.expires_at),
-        "metadata": dumps(dict(session.metadata)).decode(),
+        "metadata": as_json(session.metadata, "the metadata of a session", session.id).decode(),
     }
 
 
@@ -332,8 +333,8 @@ def _row_of_event(event: SessionEvent) -> dict[str, Any]:
         "synthetic": int(event.synthetic),
         "archived": int(event.archived),
         "words": _words(event.message.text.casefold()),
-        "message": message_text(event.message),
-        "metadata": dumps(dict(event.metadata)).decode(),
+        "message": message_text(event.message, event.session_id),
+        "metadata": as_json(event.metadata, "the metadata of an event", event.session_id).decode(),
     }
 
 

@@ -1,0 +1,69 @@
+"""What stores keep: JSON, or an error that says what has none."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from chatclient.errors import ChatMemoryError
+from chatclient.json import dumps
+from chatclient.messages import Message
+from chatclient.serialization import message_to_dict
+
+
+def message_json(message: Message, conversation_id: str) -> bytes:
+    """Return *message*, which belongs to a conversation, as JSON.
+
+    Raises:
+        ChatMemoryError: Something in it has no JSON form.
+    """
+    return as_json(message_to_dict(message), f"the {message.role}'s message", conversation_id)
+
+
+def as_json(value: Mapping[str, Any], what: str, conversation_id: str) -> bytes:
+    """Return *value* as JSON.
+
+    Args:
+        value: What is to be kept.
+        what: What to call it in the error.
+        conversation_id: Which conversation, or session, it belongs to.
+
+    Raises:
+        ChatMemoryError: Something in it has no JSON form.
+    """
+    try:
+        return dumps(value)
+    except TypeError as error:
+        keys, culprit = _without_json(value)
+        msg = (
+            f"{what} cannot be kept: {''.join(keys)} is of the kind {type(culprit).__name__}, "
+            "which has no JSON form; put texts, numbers, truth values, lists and mappings of "
+            "these in its place"
+        )
+        raise ChatMemoryError(msg, conversation_id=conversation_id) from error
+
+
+def _without_json(value: Any) -> tuple[list[str], Any]:
+    """Return the keys that lead to what has no JSON form in *value*, and that itself."""
+    keys: list[str] = []
+    seen: set[int] = set()
+    while id(value) not in seen:  # what contains itself would never end
+        seen.add(id(value))
+        for key, item in _items(value):
+            if not _has_json(item):
+                keys.append(f"[{key!r}]" if keys else str(key))
+                value = item
+                break
+    return keys, value
+
+
+def _items(value: Any) -> Iterable[tuple[Any, Any]]:
+    if isinstance(value, Mapping):
+        return value.items()
+    return enumerate(value) if isinstance(value, list | tuple) else ()
+
+
+def _has_json(value: Any) -> bool:
+    try:
+        dumps(value)
+    except TypeError:
+        return False
+    return True
