@@ -37,6 +37,7 @@ from chatclient.memory import MessageWindowChatMemory
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import PendingTurn, ToolContext, ToolExecution, tool
 from chatclient.trail import Trail
+from chatclient.vector_store import Document
 
 
 class Advice(BaseModel):
@@ -113,6 +114,7 @@ def test_a_blocking_answer() -> None:
         assert_type(execution, ToolExecution)
         assert_type(execution.response.data, str)
     assert_type(answer.trail(), Trail)
+    assert_type(answer.documents(), tuple[Document, ...])
     assert_type(answer.pending_turn(), PendingTurn | None)
 
 
@@ -120,6 +122,7 @@ async def test_an_asynchronous_answer() -> None:
     """The same, awaited."""
     answer = await client_of("hello").prompt("?").acall()
     assert_type(answer.content(), str)
+    assert_type(await client_of("hello").prompt("?").acall().documents(), tuple[Document, ...])
     assert assert_type(await client_of("hi").prompt("?").acall().content(), str) == "hi"
     assert_type(await client_of('{"x": 1}').prompt("?").acall().entity(Point), Point)
 
