@@ -9,9 +9,10 @@ import json
 import os
 import subprocess
 import sys
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, assert_type
+from typing import Any, Literal, NamedTuple, Protocol, assert_type, runtime_checkable
 
 import pytest
 from pydantic import BaseModel
@@ -175,6 +176,30 @@ def test_advisors_need_no_base_class() -> None:
 
     client = client_of("x").mutate().default_advisors(plain, Object()).build()
     assert client.prompt("?").call().content() == "x"
+
+
+class Repo(ABC):
+    @abstractmethod
+    def find(self) -> str: ...
+
+
+@runtime_checkable
+class Finds(Protocol):
+    def find(self) -> str: ...
+
+
+def test_what_tools_are_told_has_its_type() -> None:
+    """Interfaces too, which are what applications pass."""
+
+    class Table(Repo):
+        def find(self) -> str:
+            return "row"
+
+    context = ToolContext({"repo": Table(), "limit": 3})
+    assert assert_type(context.require("repo", Repo), Repo).find() == "row"
+    assert assert_type(context.require("repo", Finds), Finds).find() == "row"
+    assert assert_type(context.require("limit", int), int) == 3
+    assert assert_type(context.require("limit", int | str), int | str) == 3
 
 
 def test_values() -> None:
