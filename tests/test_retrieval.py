@@ -157,6 +157,9 @@ def test_documents_show_what_they_are_asked_to() -> None:
         '<document number="1" id="&lt;id&gt;" url="x&quot; y=&quot;&lt;&amp;" pages="[1,2]">'
         'a</document>\n<document number="2" id="2">b</document>'
     )
+    assert framed([Document("a", {"number": 7, "id": 7})], metadata_keys={"number": 0}) == (
+        '<document number="1">a</document>'
+    )
     assert framed([Document("a", {"url": "x"})], metadata_keys="url") == (
         '<document number="1" url="x">a</document>'
     )

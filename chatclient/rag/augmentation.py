@@ -4,7 +4,7 @@ Documents are values of a template and never templates themselves, so braces in 
 They stand in tags that their own text cannot close, and the model is told what they are.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from html import escape
 from typing import Any
 from uuid import uuid4
@@ -37,7 +37,7 @@ Question: {query}"""
 
 
 def framed(
-    documents: Iterable[Document], *, with_id: bool = False, metadata_keys: Iterable[str] = ()
+    documents: Iterable[Document], *, with_id: bool = False, metadata_keys: Collection[str] = ()
 ) -> str:
     """Return *documents* as XML, one element each, with everything in them escaped.
 
@@ -45,9 +45,9 @@ def framed(
         documents: What the model is shown, numbered from 1.
         with_id: Whether it is shown the id of each as well.
         metadata_keys: What of their metadata it is shown, as attributes of these names; documents
-            without one do without.
+            without one do without. The number is always the document's own, and so is the id.
     """
-    keys = (metadata_keys,) if isinstance(metadata_keys, str) else tuple(metadata_keys)
+    keys = (metadata_keys,) if isinstance(metadata_keys, str) else metadata_keys
     return "\n".join(
         f"<document{_attributes(number, document, keys, with_id=with_id)}>"
         f"{escape(document.text, quote=False)}</document>"
@@ -55,9 +55,10 @@ def framed(
     )
 
 
-def _attributes(number: int, document: Document, keys: Sequence[str], *, with_id: bool) -> str:
-    shown = {"number": number, **({"id": document.id} if with_id else {})}
-    shown |= {key: document.metadata[key] for key in keys if key in document.metadata}
+def _attributes(number: int, document: Document, keys: Collection[str], *, with_id: bool) -> str:
+    known = document.metadata
+    own = {"number": number, "id": document.id} if with_id else {"number": number}
+    shown = own | {key: known[key] for key in keys if key in known and key not in own}
     return "".join(f' {name}="{escape(_said(value))}"' for name, value in shown.items())
 
 
