@@ -1,6 +1,6 @@
 """Answers from one vector store, without further ado."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from chatclient.advisors.retrieval import RETRIEVAL_ORDER, Augmentation
 from chatclient.chain import ChatClientRequest, ChatClientResponse, Next
@@ -43,6 +43,7 @@ class QuestionAnswerAdvisor:
         threshold: The least score of a document; None takes all.
         where: Which documents count.
         template: What the model is asked, with `{query}` and `{question_answer_context}`.
+        formatter: Makes the documents a text; it has to see to it that their text stays data.
         order: Where the advisor stands in the chain.
 
     Raises:
@@ -58,10 +59,12 @@ class QuestionAnswerAdvisor:
         threshold: float | None = None,
         where: Filter | None = None,
         template: str = QUESTION_ANSWER_TEMPLATE,
+        formatter: Callable[[Iterable[Document]], str] = framed,
         order: int = RETRIEVAL_ORDER,
     ) -> None:
         self.order = order
         self._template = PromptTemplate(template)
+        self._format = formatter
         require_placeholders(self._template, "query", "question_answer_context")
         find = VectorStoreDocumentRetriever(
             vector_store,
@@ -77,5 +80,5 @@ class QuestionAnswerAdvisor:
         return await self._augmentation(request, call_next)
 
     def _augmented(self, query: Query, documents: Sequence[Document]) -> str:
-        context = framed(documents)
+        context = self._format(documents)
         return self._template.render(query=query.text, question_answer_context=context)

@@ -4,10 +4,10 @@ import asyncio
 import threading
 import warnings
 from collections.abc import Callable, Coroutine, Generator
-from typing import Any, Protocol, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, overload
 
 from chatclient.advisors.tool_calling import PENDING_TURN, TOOL_EXECUTIONS
-from chatclient.chain import ChatClientResponse
+from chatclient.chain import SOURCES, ChatClientResponse
 from chatclient.errors import UsageError
 from chatclient.exchange import messages_in, new_messages_in, round_responses_in
 from chatclient.messages import Message
@@ -18,6 +18,9 @@ from chatclient.structured.converters import converter_of, entity_error
 from chatclient.structured.output import Native, entity_in
 from chatclient.tools import PendingTurn, ToolExecution
 from chatclient.trail import Trail
+
+if TYPE_CHECKING:  # loaded by who retrieves
+    from chatclient.vector_store import Document
 
 T = TypeVar("T")
 
@@ -163,6 +166,13 @@ class CallResponse(PendingRequest):
         """Return every tool call that was run for this answer, in order."""
         return executions_in(self.chat_client_response())
 
+    def documents(self) -> "tuple[Document, ...]":
+        """Return the documents that retrieval found for this answer, in the order of their numbers.
+
+        Numbers count from 1, and anew with each advisor that retrieves.
+        """
+        return documents_in(self.chat_client_response())
+
     def messages(self) -> tuple[Message, ...]:
         """Return what the request carried, what was said on the way, and the answer.
 
@@ -277,6 +287,10 @@ class AsyncCallResponse(PendingRequest):
         """Return every tool call that was run for this answer, in order."""
         return executions_in(await self.chat_client_response())
 
+    async def documents(self) -> "tuple[Document, ...]":
+        """Return the documents that retrieval found; see `CallResponse.documents`."""
+        return documents_in(await self.chat_client_response())
+
     async def messages(self) -> tuple[Message, ...]:
         """Return the messages of the conversation; see `CallResponse.messages`."""
         return messages_in(await self.chat_client_response())
@@ -305,6 +319,16 @@ def executions_in(response: ChatClientResponse) -> tuple[ToolExecution, ...]:
     """Return the tool executions that the loop left in a response's context."""
     executions: tuple[ToolExecution, ...] = response.context.get(TOOL_EXECUTIONS, ())
     return executions
+
+
+def documents_in(response: ChatClientResponse) -> "tuple[Document, ...]":
+    """Return the documents among what a response rests on."""
+    sources = response.context.get(SOURCES)
+    if not sources:
+        return ()
+    from chatclient.vector_store import Document  # noqa: PLC0415 - not by all
+
+    return tuple(source for source in sources if isinstance(source, Document))
 
 
 def trail_of(response: ChatClientResponse) -> Trail:

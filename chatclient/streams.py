@@ -3,9 +3,16 @@
 import functools
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from dataclasses import replace
-from typing import Any, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
-from chatclient.answers import PendingRequest, executions_in, pending_in, refuse_waiting, trail_of
+from chatclient.answers import (
+    PendingRequest,
+    documents_in,
+    executions_in,
+    pending_in,
+    refuse_waiting,
+    trail_of,
+)
 from chatclient.chain import ChatClientResponse
 from chatclient.errors import UsageError
 from chatclient.events import Done, ReasoningDelta, ReasoningSigned, TextDelta, ToolCallFinished
@@ -25,6 +32,9 @@ from chatclient.structured.output import Native, PartialEntities
 from chatclient.tools import PendingTurn, ToolExecution
 from chatclient.trail import Trail
 from chatclient.values import EMPTY
+
+if TYPE_CHECKING:  # loaded by who retrieves
+    from chatclient.vector_store import Document
 
 T = TypeVar("T")
 
@@ -94,6 +104,13 @@ class _Stream(PendingRequest):
     def tool_executions(self) -> tuple[ToolExecution, ...]:
         """Return every tool call that was run, once the stream has ended."""
         return executions_in(self.response)
+
+    def documents(self) -> "tuple[Document, ...]":
+        """Return the documents that retrieval found, once the stream has ended.
+
+        See `CallResponse.documents`.
+        """
+        return documents_in(self.response)
 
     def messages(self) -> tuple[Message, ...]:
         """Return the messages of the conversation, once the stream has ended.

@@ -5,7 +5,16 @@ Everything that makes tools out of Python code lives in `chatclient.tools`.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, Self, TypeVar, overload, runtime_checkable
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    Protocol,
+    Self,
+    TypeVar,
+    overload,
+    runtime_checkable,
+)
 
 from chatclient.checks import check_word
 from chatclient.errors import MissingContextError, ToolDefinitionError, ToolUsageError
@@ -14,6 +23,10 @@ from chatclient.json import dumps, loads
 from chatclient.messages import Media, Message, UserMessage
 from chatclient.runtime import BLOCKING, Runtime
 from chatclient.values import EMPTY, deep_frozen, own
+
+if TYPE_CHECKING:
+    # `type[T]` takes no class that cannot be instantiated, which is what interfaces are.
+    from typing_extensions import TypeForm
 
 T = TypeVar("T")
 
@@ -278,16 +291,29 @@ class ToolContext(Mapping[str, Any]):
     @overload
     def require(self, key: str, kind: type[T]) -> T: ...
 
-    def require(self, key: str, kind: type[Any] = object) -> Any:
+    @overload
+    def require(self, key: str, kind: "TypeForm[T]") -> T: ...
+
+    def require(self, key: str, kind: Any = object) -> Any:
         """Return the value of *key*, known to be a *kind*.
+
+        Args:
+            key: What the application calls it.
+            kind: A class, abstract or not, a `runtime_checkable` Protocol, or a union of these.
 
         Raises:
             ToolUsageError: It is missing or of another type; the application forgot to pass it.
-                No model is told: the error ends the turn.
+                Or values cannot be told to be a *kind*. No model is told: the error ends the turn.
         """
         value = self[key]
-        if not isinstance(value, kind):
-            msg = f"tool context {key!r} is a {type(value).__name__}, not a {kind.__name__}"
+        name = getattr(kind, "__name__", kind)
+        try:
+            known = isinstance(value, kind)
+        except TypeError as error:
+            msg = f"tool context {key!r} cannot be known to be a {name}: {error}"
+            raise ToolUsageError(msg) from error
+        if not known:
+            msg = f"tool context {key!r} is a {type(value).__name__}, not a {name}"
             raise ToolUsageError(msg)
         return value
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from chatclient.checks import check_word
+from chatclient.errors import UsageError
 from chatclient.json import dumps
 from chatclient.messages import AssistantMessage, Message
 from chatclient.model import ChatModel, OutputMode
@@ -197,6 +198,8 @@ class AnthropicChatModel(OverHttp, ChatModel):
     def _body(self, prompt: Prompt, *, streaming: bool) -> bytes:
         options, was_streaming, head = self._head
         if options is not prompt.options or was_streaming != streaming:
+            if self._dialect is ANTHROPIC:
+                _refuse_unenforceable(prompt.options.output_schema)
             head = dumps(encode_options(_own(prompt.options), streaming=streaming))
             self._head = (prompt.options, streaming, head)
         conversation = self._conversation(prompt.messages)
@@ -337,6 +340,21 @@ def _marked(system: bytes, options: AnthropicChatOptions) -> bytes:
     if options.cache in (None, "tools") or is_marked:
         return system
     return b'%b,"cache_control":%b}' % (system[:-1], dumps(_cache_control(options)))
+
+
+def _refuse_unenforceable(schema: Mapping[str, Any] | None) -> None:
+    """Refuse an output schema that the API would refuse, or read as another one.
+
+    Raises:
+        UsageError: It is one.
+    """
+    if schema is not None and not is_enforceable(schema):
+        msg = (
+            "Anthropic holds no answer to a schema that contains itself or has objects with "
+            "arbitrary keys; name all properties and close the objects, or ask for the answer "
+            "with entity(..., native=True) in place of `output_schema`"
+        )
+        raise UsageError(msg)
 
 
 def _format(schema: Mapping[str, Any] | None) -> dict[str, Any] | None:

@@ -889,6 +889,23 @@ def test_schemas_that_the_api_refuses_are_those_of_a_tool(schema: Json, mode: st
     assert model.output_mode(AnthropicChatOptions(output_schema=schema)) == mode
 
 
+@pytest.mark.parametrize("schema", [OPEN, ENDLESS, {"type": "object"}])
+def test_an_output_schema_that_the_api_refuses_is_not_sent(ask: Ask, schema: Json) -> None:
+    """Who sets it in the options chooses the field; the error says what to ask for instead."""
+    client = ChatClient.create(AnthropicChatModel(api_key="k"))
+    with pytest.raises(UsageError, match="native=True"):
+        ask(client.prompt("Hi").options(output_schema=schema))
+
+
+def test_other_servers_judge_output_schemas_themselves(serve: Serve) -> None:
+    """They may enforce more than Anthropic does."""
+    server = serve("ok")
+    options = AnthropicChatOptions(model="stub", output_schema=OPEN)
+    server.model().call(Prompt("Hi", options))
+
+    assert server.requests[0]["output_config"]["format"]["schema"] == OPEN
+
+
 def test_a_model_that_thinks_is_told_in_words() -> None:
     """It cannot be made to call a tool; and where its schema can be enforced, it need not be."""
     old = AnthropicChatModel("claude-sonnet-4-20250514", api_key="k")

@@ -1,5 +1,6 @@
 """Answers from documents: finding them, and putting them in front of the model as data."""
 
+import functools
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -11,7 +12,10 @@ from conftest import Ask
 from chatclient import (
     AssistantMessage,
     ChatClient,
+    ChatClientRequest,
+    ChatClientResponse,
     ChatResponse,
+    Next,
     Prompt,
     SystemMessage,
     ToolResponseMessage,
@@ -143,6 +147,49 @@ def test_documents_are_numbered() -> None:
     assert framed([Document("a"), Document("b")]) == (
         '<document number="1">a</document>\n<document number="2">b</document>'
     )
+
+
+def test_documents_show_what_they_are_asked_to() -> None:
+    """Id and metadata are attributes, as much data as the text; what is not there is left out."""
+    evil = Document("a", {"url": 'x" y="<&', "pages": [1, 2], "secret": "no"}, "<id>")
+
+    assert framed([evil, Document("b", id="2")], with_id=True, metadata_keys=("url", "pages")) == (
+        '<document number="1" id="&lt;id&gt;" url="x&quot; y=&quot;&lt;&amp;" pages="[1,2]">'
+        'a</document>\n<document number="2" id="2">b</document>'
+    )
+    assert framed([Document("a", {"number": 7, "id": 7})], metadata_keys={"number": 0}) == (
+        '<document number="1">a</document>'
+    )
+    assert framed([Document("a", {"url": "x"})], metadata_keys="url") == (
+        '<document number="1" url="x">a</document>'
+    )
+
+
+def test_an_answer_tells_its_documents(ask: Ask) -> None:
+    """However it was asked for, in the order of the numbers that the model was shown."""
+    model = ScriptedModel("At nine.")
+    show = functools.partial(framed, metadata_keys=["city"])
+    advisor = QuestionAnswerAdvisor(store_of(ROME, PARIS, LION), top_k=2, formatter=show)
+    result = ask(client_of(model, advisor).prompt("When opens the zoo in Rome?"))
+
+    assert result.answer.documents() == (ROME, PARIS)
+    assert '<document number="2" city="Paris">The zoo of Paris' in question(model.prompts[0])
+
+
+async def test_an_answer_without_retrieval_has_no_documents() -> None:
+    """Neither has one that rests on something else; a stream tells when it has ended."""
+
+    async def cites(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        return (await call_next(request)).mutate(context={SOURCES: ["Britannica"]})
+
+    client = client_of(ScriptedModel(*"1234"))
+    assert client.prompt("?").call().documents() == ()
+    assert await client.prompt("?").acall().documents() == ()
+    assert client.prompt("?").advisors(cites).call().documents() == ()
+    stream = client.prompt("?").stream()
+    with pytest.raises(UsageError, match="not ended"):
+        stream.documents()
+    assert (list(stream), stream.documents()) == (["4"], ())
 
 
 def test_the_rest_of_the_message_stays(ask: Ask) -> None:

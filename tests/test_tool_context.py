@@ -1,6 +1,7 @@
 """What a tool is told behind the model's back, and how tools are described."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 import pytest
 
@@ -127,6 +128,8 @@ def test_a_missing_value_says_how_to_pass_it() -> None:
     [
         ("limit", str, "tool context 'limit' is a int, not a str"),
         ("nothing", str, "tool context 'nothing' is a NoneType, not a str"),
+        ("tenant", int | float, "tool context 'tenant' is a str, not a int | float"),
+        ("tenant", Mapping, "tool context 'tenant' is a str, not a Mapping"),
     ],
 )
 def test_a_value_of_another_type_is_refused(key: str, kind: type[Any], told: str) -> None:
@@ -135,6 +138,23 @@ def test_a_value_of_another_type_is_refused(key: str, kind: type[Any], told: str
         ToolContext(VALUES).require(key, kind)
 
     assert str(caught.value) == told
+
+
+class Unchecked(Protocol):
+    def find(self) -> str: ...
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        (Unchecked, "cannot be known to be a Unchecked: .*@runtime_checkable"),
+        (list[str], "cannot be known to be a list: .*generic"),
+    ],
+)
+def test_a_type_that_no_value_can_be_checked_for_is_refused(kind: Any, told: str) -> None:
+    """As a mistake of the application, with the mend."""
+    with pytest.raises(UsageError, match=told):
+        ToolContext({"repo": object()}).require("repo", kind)
 
 
 def test_a_tool_knows_how_much_time_is_left() -> None:

@@ -4,11 +4,13 @@ Documents are values of a template and never templates themselves, so braces in 
 They stand in tags that their own text cannot close, and the model is told what they are.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from html import escape
+from typing import Any
 from uuid import uuid4
 
 from chatclient.errors import TemplateError
+from chatclient.json import dumps
 from chatclient.rag.query import Query
 from chatclient.template import PromptTemplate
 from chatclient.vector_store import Document
@@ -34,12 +36,34 @@ Question: {query}"""
 """What the model is asked when nothing was found."""
 
 
-def framed(documents: Iterable[Document]) -> str:
-    """Return *documents* as XML, one element each, with everything in them escaped."""
+def framed(
+    documents: Iterable[Document], *, with_id: bool = False, metadata_keys: Collection[str] = ()
+) -> str:
+    """Return *documents* as XML, one element each, with everything in them escaped.
+
+    Args:
+        documents: What the model is shown, numbered from 1.
+        with_id: Whether it is shown the id of each as well.
+        metadata_keys: What of their metadata it is shown, as attributes of these names; documents
+            without one do without. The number is always the document's own, and so is the id.
+    """
+    keys = (metadata_keys,) if isinstance(metadata_keys, str) else metadata_keys
     return "\n".join(
-        f'<document number="{number}">{escape(document.text, quote=False)}</document>'
+        f"<document{_attributes(number, document, keys, with_id=with_id)}>"
+        f"{escape(document.text, quote=False)}</document>"
         for number, document in enumerate(documents, 1)
     )
+
+
+def _attributes(number: int, document: Document, keys: Collection[str], *, with_id: bool) -> str:
+    known = document.metadata
+    own = {"number": number, "id": document.id} if with_id else {"number": number}
+    shown = own | {key: known[key] for key in keys if key in known and key not in own}
+    return "".join(f' {name}="{escape(_said(value))}"' for name, value in shown.items())
+
+
+def _said(value: Any) -> str:
+    return value if isinstance(value, str) else dumps(value).decode()
 
 
 def require_placeholders(template: PromptTemplate, *names: str) -> None:
