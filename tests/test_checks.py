@@ -16,7 +16,6 @@ from chatclient.structured import StructuredOutput, TypeOutputConverter
 from chatclient.testing import ScriptedModel
 from chatclient.tools import PendingTurn, ToolFailurePolicy, ToolLimits, tool
 from chatclient.tools.approval import decisions_for
-from chatclient.tools.mcp import McpServer, McpToolCallbackProvider
 
 TURN = PendingTurn((), AssistantMessage(), (), (ToolCall("1", "pay", "{}"),))
 
@@ -52,11 +51,6 @@ SLIPS: dict[str, tuple[Callable[[Any], object], object, str]] = {
         "duplicate_tools is 'error', 'first' or 'last', not 'Error'",
     ),
     "decision": (lambda it: decisions_for(TURN, it), "yes", "'approve' or 'deny', not 'yes'"),
-    "prefix": (
-        lambda it: McpToolCallbackProvider(McpServer.stdio("a", "a"), prefix=it),
-        "allways",
-        "prefix is 'on_clash', 'always' or 'never'",
-    ),
     "context window": (lambda it: ContextWindowAdvisor(9, on_exceeded=it), "cut", "'trim' or"),
     "rate limit": (lambda it: RateLimitAdvisor(requests=1, on_limit=it), "fail", "'wait' or"),
     "level": (lambda it: SimpleLoggerAdvisor(level=it), "INFO", "'debug' or 'info', not 'INFO'"),

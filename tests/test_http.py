@@ -261,11 +261,11 @@ def test_a_deadline_that_has_passed_sends_nothing(chat_server: Start) -> None:
 
     def slow() -> None:
         """Take a while."""
-        time.sleep(0.1)
+        time.sleep(0.5)
 
     server = chat_server(completion(None, ("c", "slow", "{}")), "never")
     with client_of(server) as client, pytest.raises((DeadlineExceededError, TimeoutError)):
-        client.prompt("Hi").tools(slow).deadline(0.05).call().content()
+        client.prompt("Hi").tools(slow).deadline(0.45).call().content()
 
     assert len(server.requests) == 1
 

@@ -2,11 +2,14 @@
 
 import re
 from itertools import permutations
+from typing import Any
 
 import pytest
 
 pytest.importorskip("mcp")
 
+from chatclient.errors import UsageError
+from chatclient.tools.mcp import McpServer, McpToolCallbackProvider
 from chatclient.tools.mcp.names import names_for
 
 ACCEPTED = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -68,3 +71,11 @@ def test_long_and_foreign_names_are_accepted_by_providers() -> None:
 
     assert len(set(names)) == 5
     assert all(ACCEPTED.fullmatch(name) for name in names)
+
+
+def test_a_slip_in_when_to_prefix_is_told() -> None:
+    """It never means another of the ways."""
+    server = McpServer.stdio("a", "a")
+    slip: Any = "allways"
+    with pytest.raises(UsageError, match="'on_clash', 'always' or 'never', not 'allways'"):
+        McpToolCallbackProvider(server, prefix=slip)

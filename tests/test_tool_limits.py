@@ -534,10 +534,10 @@ def test_the_deadline_ends_a_tool(ask: Ask, kind: str) -> None:
     model = ScriptedModel(call(kind), "never")
     started = time.monotonic()
     with pytest.raises(DeadlineExceededError, match=kind):
-        ask(client_of(model, plain, waits).prompt("x").deadline(0.05))
+        ask(client_of(model, plain, waits).prompt("x").deadline(0.5))
     release.set()
 
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 4
     assert len(model.prompts) == 1
 
 
@@ -581,13 +581,13 @@ def test_no_round_begins_after_the_deadline(ask: Ask) -> None:
 
     async def linger(invocation: ToolInvocation, call_next: NextTool) -> ToolResult:
         result = await call_next(invocation)
-        await invocation.context.runtime.invoke(time.sleep, 0.06)
+        await invocation.context.runtime.invoke(time.sleep, 0.5)
         return result
 
     model = ScriptedModel(call("step"), "never")
     client = client_of(model, step, interceptors=[linger])
     with pytest.raises(DeadlineExceededError, match="model"):
-        ask(client.prompt("x").deadline(0.04))
+        ask(client.prompt("x").deadline(0.45))
 
     assert len(model.prompts) == 1
 
@@ -607,7 +607,7 @@ def test_the_deadline_leaves_nothing_half_written(ask: Ask) -> None:
     history = [UserMessage("x")]
     model = ScriptedModel([call("quick"), call("slow")], "never")
     with pytest.raises(DeadlineExceededError):
-        ask(client_of(model, quick, slow).prompt(history).deadline(0.05))
+        ask(client_of(model, quick, slow).prompt(history).deadline(0.5))
 
     assert done == ["quick"]
     assert [prompt.messages for prompt in model.prompts] == [(UserMessage("x"),)]
