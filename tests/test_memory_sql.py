@@ -511,7 +511,10 @@ def test_an_engine_with_a_database_for_each_thread_is_refused(pool: Any) -> None
 
 def test_an_engine_may_open_its_file_by_itself(tmp_path: Path) -> None:
     """Its URL does not name the file, then, and says nothing."""
-    engine = sa.create_engine("sqlite://", creator=lambda: sqlite3.connect(tmp_path / "c.db"))
+    path = tmp_path / "c.db"
+    engine = sa.create_engine(
+        "sqlite://", creator=lambda: sqlite3.connect(path, check_same_thread=False)
+    )
     with SqlChatMemoryRepository(engine) as repository:
         add(repository, 1)
         assert asyncio.run(repository.afind_by_conversation_id("c")) == list(turn(1))
@@ -524,7 +527,10 @@ def test_an_engine_may_open_its_file_by_itself(tmp_path: Path) -> None:
         ("sqlite://", {"poolclass": sa.StaticPool, "connect_args": {"check_same_thread": False}}),
         (
             "sqlite:///file:shared?mode=memory&cache=shared&uri=true",
-            {"poolclass": sa.SingletonThreadPool},
+            {
+                "poolclass": sa.SingletonThreadPool,
+                "connect_args": {"check_same_thread": False},  # another thread closes them
+            },
         ),
     ],
 )

@@ -125,7 +125,7 @@ class SqliteVectorStore(VectorStore):
 
     def _begin(self) -> sqlite3.Connection:
         """Return a connection, which knows nothing of what others have read."""
-        connection = sqlite3.connect(self._path, BUSY_SECONDS, check_same_thread=False)
+        connection = sqlite3.connect(self._path, timeout=BUSY_SECONDS, check_same_thread=False)
         try:
             write_ahead(connection)
             with connection:
