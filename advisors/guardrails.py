@@ -1,6 +1,5 @@
 """Checks what goes to the model and what comes back, and may ask for something better."""
 
-import inspect
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,7 +7,7 @@ from typing import Any, Literal
 
 from chatclient.advisors.caching import CACHE_RESPONSES, REFRESH
 from chatclient.advisors.holding import HeldBack
-from chatclient.advisors.tool_calling import TOOL_EXECUTIONS
+from chatclient.advisors.tool_calling import TOOL_EXECUTIONS, wants_both
 from chatclient.chain import MEMORY_ORDER, ChatClientRequest, ChatClientResponse, Next, name_of
 from chatclient.errors import EntityError, GuardrailError, UsageError
 from chatclient.events import TextDelta
@@ -148,7 +147,7 @@ class OutputGuardrailAdvisor:
             msg = f"max_retries counts further attempts, and cannot be {max_retries}"
             raise UsageError(msg)
         self.guardrails = guardrails
-        self._want_request = tuple(map(_wants_request, guardrails))
+        self._want_request = tuple(map(wants_both, guardrails))
         self.max_retries = max_retries
         self.order = order
 
@@ -226,11 +225,6 @@ class _Failures:
                 messages=[message for _, message in self._said],
                 response=response,
             )
-
-
-def _wants_request(guardrail: OutputGuardrail) -> bool:
-    parameters = inspect.signature(guardrail).parameters.values()
-    return len([each for each in parameters if each.default is each.empty]) > 1
 
 
 async def _asked(guardrail: Callable[..., Any], runtime: Runtime, *about: Any) -> GuardrailResult:

@@ -182,7 +182,7 @@ class Augmentation:
         asked = question.message.text
         if note_of(self._key, request):  # what has waited is the question asked with documents
             response = await call_next(request)
-            return noted(self._key, asked, request, response) or response
+            return noted(self._key, lambda: asked, request, response) or response
         sources: tuple[Any, ...] = request.context.get(SOURCES, ())
         done: tuple[str, str, tuple[Document, ...]] | None = request.context.get(self._slot)
         if done is None or done[0] != asked:
@@ -202,7 +202,7 @@ class Augmentation:
         values = merged(metadata.values, {self._key: documents})
         answer = replace(answer, metadata=replace(metadata, values=values))
         response = response.mutate(chat_response=answer, context=context)
-        return noted(self._key, asked, request, response) or response
+        return noted(self._key, lambda: asked, request, response) or response
 
 
 def _said(messages: Sequence[Message]) -> tuple[Message, ...]:

@@ -68,13 +68,18 @@ def has_tool_calls(response: ChatResponse) -> bool:
     return response.has_tool_calls()
 
 
+def wants_both(function: Callable[..., Any]) -> bool:
+    """Return whether *function*, which may take one argument or two, takes two."""
+    parameters = signature(function).parameters.values()
+    return len([each for each in parameters if each.default is each.empty]) > 1
+
+
 def _by_options_and_response(
     checker: EligibilityChecker,
 ) -> Callable[[ChatOptions, ChatResponse], Eligible]:
-    if checker is not has_tool_calls:  # for each request with advisors of its own, a loop is made
-        parameters = signature(checker).parameters.values()
-        if len([each for each in parameters if each.default is each.empty]) > 1:
-            return cast("Callable[[ChatOptions, ChatResponse], Eligible]", checker)
+    # For each request with advisors of its own a loop is made, as a rule with the default.
+    if checker is not has_tool_calls and wants_both(checker):
+        return cast("Callable[[ChatOptions, ChatResponse], Eligible]", checker)
     by_response = cast("Callable[[ChatResponse], Eligible]", checker)
     return lambda _, response: by_response(response)
 

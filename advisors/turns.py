@@ -156,11 +156,14 @@ class Turns:
             ChatMemoryError: The turn cannot be kept.
         """
         said = (*turn.said, *(_news(TOOL_MESSAGES, request, response) or ()))
-        note = {
-            "own": [message_to_dict(message) for message in turn.own],
-            "messages": len(turn.own) + len(said),
-            "key": turn.key or uuid4().hex,
-        }
+
+        def note() -> dict[str, Any]:
+            return {
+                "own": [message_to_dict(message) for message in turn.own],
+                "messages": len(turn.own) + len(said),
+                "key": turn.key or uuid4().hex,
+            }
+
         waiting = noted(_NOTE, note, request, response)
         if waiting is not None:
             return waiting
@@ -206,16 +209,19 @@ class WholeTurns:
 
 
 def noted(
-    key: str, note: Any, request: ChatClientRequest, response: ChatClientResponse
+    key: str,
+    note: Callable[[], Any],
+    request: ChatClientRequest,
+    response: ChatClientResponse,
 ) -> ChatClientResponse | None:
-    """Return *response* with *note* in the turn that waits for approval, or None if none does.
+    """Return *response* with a *note* in the turn that waits for approval, or None if none does.
 
     When the turn goes on, `note_of` returns it.
     """
     pending: PendingTurn | None = _news(PENDING_TURN, request, response)
     if pending is None:
         return None
-    pending = replace(pending, notes={**pending.notes, key: note})
+    pending = replace(pending, notes={**pending.notes, key: note()})
     return response.mutate(context={PENDING_TURN: pending})
 
 

@@ -102,13 +102,14 @@ class VectorStoreChatMemoryAdvisor:
             entries = await self._recalled(request, asked, conversation_id)
             request = request.mutate(context={self._slot: entries})
         response = await call_next(self._told(request, entries))
-        waiting = noted(_NOTE, {"asked": asked.text, "turn": turn}, request, response)
+        said = {"asked": asked.text, "turn": turn}
+        waiting = noted(_NOTE, lambda: said, request, response)
         if waiting is not None:
             return waiting.mutate(context={self._slot: entries})
         answer = answer_of(response.chat_response)
         if answer is not None:
-            said = asked.text, answer.text
-            await self._remember(turn, said, conversation_id, request.runtime)
+            exchange = asked.text, answer.text
+            await self._remember(turn, exchange, conversation_id, request.runtime)
         return response.mutate(context={self._slot: entries})
 
     def _told(self, request: ChatClientRequest, entries: Sequence[Document]) -> ChatClientRequest:

@@ -326,9 +326,9 @@ def documents_in(response: ChatClientResponse) -> "tuple[Document, ...]":
     sources = response.context.get(SOURCES)
     if not sources:
         return ()
-    from chatclient.vector_store import Document  # noqa: PLC0415 - not by all
+    from chatclient.vector_store.store import documents_among  # noqa: PLC0415 - not by all
 
-    return tuple(source for source in sources if isinstance(source, Document))
+    return documents_among(sources)
 
 
 def trail_of(response: ChatClientResponse) -> Trail:

@@ -14,16 +14,13 @@ from typing import Self
 
 from chatclient.chain import SOURCES, ChatClientResponse
 from chatclient.errors import InvalidResponseError, UsageError
-from chatclient.messages import UserMessage
 from chatclient.model import ChatModel
 from chatclient.options import ChatOptions
-from chatclient.prompt import Prompt
 from chatclient.rag import framed
-from chatclient.rag.asking import DATA
-from chatclient.rag.augmentation import require_placeholders
+from chatclient.rag.asking import DATA, TemplateQuestion
 from chatclient.runtime import BLOCKING, ON_LOOP, Runtime, drive
-from chatclient.template import PromptTemplate
 from chatclient.vector_store import Document
+from chatclient.vector_store.store import documents_among
 
 _VERDICT = "Say yes or no first, and then in one sentence why."
 
@@ -58,8 +55,8 @@ class EvaluationRequest:
     @classmethod
     def of(cls, question: str, response: ChatClientResponse) -> Self:
         """Return the request to judge *response*, with the documents that retrieval found."""
-        documents = response.context.get(SOURCES, ())
-        return cls(question, response.chat_response.text, tuple(documents))
+        documents = documents_among(response.context.get(SOURCES, ()))
+        return cls(question, response.chat_response.text, documents)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,29 +95,14 @@ class Evaluator(ABC):
         return await self.judge(request, ON_LOOP)
 
 
-class _Judge:
+class _Judge(TemplateQuestion):
     """Asks a model for a verdict."""
 
-    def __init__(
-        self,
-        model: ChatModel,
-        template: str,
-        options: ChatOptions | None,
-        *placeholders: str,
-    ) -> None:
-        self._model = model
-        self._template = PromptTemplate(template)
-        self._options = model.options if options is None else model.options.merge(options)
-        require_placeholders(self._template, *placeholders)
-
     async def __call__(self, runtime: Runtime, **values: str) -> EvaluationResponse:
-        text = self._template.render(**values)
-        prompt = Prompt.of((UserMessage(text),), self._options)
-        response = await self._model.generate(prompt, runtime.silent())
-        said = response.text.strip()
+        said = await self.answer(runtime, **values)
         verdict = _YES_OR_NO.match(said)
         if verdict is None:
-            msg = f"the judge {self._model.name} was to say yes or no, and said neither"
+            msg = f"the judge {self.model.name} was to say yes or no, and said neither"
             raise InvalidResponseError(msg, body=said)
         passed = verdict[1].lower() == "yes"
         return EvaluationResponse(passed, float(passed), said[verdict.end() :])
@@ -145,7 +127,7 @@ class RelevancyEvaluator(Evaluator):
         template: str = RELEVANCY_TEMPLATE,
         options: ChatOptions | None = None,
     ) -> None:
-        self._judge = _Judge(model, template, options, "query", "context", "response")
+        self._judge = _Judge(model, template, {}, ("query", "context", "response"), options)
 
     async def judge(self, request: EvaluationRequest, runtime: Runtime) -> EvaluationResponse:
         """Return whether the answer answers the question."""
@@ -176,7 +158,7 @@ class FactCheckingEvaluator(Evaluator):
         template: str = FACT_CHECKING_TEMPLATE,
         options: ChatOptions | None = None,
     ) -> None:
-        self._judge = _Judge(model, template, options, "document", "claim")
+        self._judge = _Judge(model, template, {}, ("document", "claim"), options)
 
     async def judge(self, request: EvaluationRequest, runtime: Runtime) -> EvaluationResponse:
         """Return whether the documents say what the answer says.

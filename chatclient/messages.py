@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, TypeAlias, TypeVar
+from typing import Any, ClassVar, Literal, Self, TypeAlias, TypeVar, get_args
 
 from chatclient.errors import UsageError
 from chatclient.values import EMPTY, frozen, own
@@ -169,10 +169,10 @@ class ProviderPart:
         own(self, "data")
 
 
-_PARTS = (str, Media, Reasoning, ToolCall, ToolCallChunk, ProviderPart)
-
 Part: TypeAlias = str | Media | Reasoning | ToolCall | ToolCallChunk | ProviderPart
 """A piece of a message; plain text is a plain `str`."""
+
+_PARTS: tuple[Any, ...] = get_args(Part)
 
 # --- messages -------------------------------------------------------------------------------
 

@@ -143,6 +143,13 @@ def test_an_answer_is_judged_by_the_documents_it_was_made_from() -> None:
     assert [document.text for document in request.documents] == [ZOO.text]
 
 
+def test_sources_of_other_kinds_are_no_documents() -> None:
+    """An application may note what else an answer rests on."""
+    response = ChatClientResponse(ChatResponse.of("At nine."), {SOURCES: ("a page", ZOO)})
+
+    assert EvaluationRequest.of("?", response).documents == (ZOO,)
+
+
 def test_an_answer_without_retrieval_has_no_documents() -> None:
     """Nor does one whose context is empty."""
     response = ChatClientResponse(ChatResponse.of("At nine."))

@@ -42,6 +42,11 @@ class Document:
         return replace(self, score=score)
 
 
+def documents_among(sources: Iterable[object]) -> tuple[Document, ...]:
+    """Return the documents among what an answer rests on; an application may have other sources."""
+    return tuple(source for source in sources if isinstance(source, Document))
+
+
 @dataclass(frozen=True, slots=True)
 class SimilaritySearch:
     """What is searched for.
