@@ -27,11 +27,12 @@ from chatclient.advisors.tool_search_tool import (
 )
 from chatclient.advisors.turns import Turn
 from chatclient.chain import ChatClientRequest, ChatClientResponse
+from chatclient.driving import drive
 from chatclient.errors import UsageError
 from chatclient.logs import get_logger
 from chatclient.messages import ToolResponseMessage
 from chatclient.response import ChatResponse
-from chatclient.runtime import BLOCKING, ON_LOOP, Runtime, drive
+from chatclient.runtime import BLOCKING, ON_LOOP, Runtime
 from chatclient.tool import CONVERSATION_ID, ToolCallback
 from chatclient.tools import ToolCallingManager
 from chatclient.tools.search import (

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, overload
 
 from chatclient.advisors.tool_calling import PENDING_TURN, TOOL_EXECUTIONS
 from chatclient.chain import SOURCES, ChatClientResponse
+from chatclient.driving import drive
 from chatclient.errors import UsageError
 from chatclient.exchange import messages_in, new_messages_in, round_responses_in
 from chatclient.messages import Message
 from chatclient.response import ChatResponse
-from chatclient.runtime import Runtime, drive
+from chatclient.runtime import Runtime
 from chatclient.structured import ResponseEntity, StructuredOutput, StructuredOutputConverter
 from chatclient.structured.converters import converter_of, entity_error
 from chatclient.structured.output import Native, entity_in

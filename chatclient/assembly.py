@@ -19,13 +19,14 @@ from chatclient.chain import (
     order_of,
 )
 from chatclient.closing import Closeable
+from chatclient.driving import drive
 from chatclient.errors import ToolDefinitionError, UsageError
 from chatclient.instructions import SystemRequest
 from chatclient.messages import Message, SystemMessage
 from chatclient.model import ChatModel
 from chatclient.observation import Observer
 from chatclient.options import NO_OPTIONS, ChatOptions, checked
-from chatclient.runtime import BLOCKING, Runtime, drive
+from chatclient.runtime import BLOCKING, Runtime
 from chatclient.spec import RequestSpec
 from chatclient.tool import CONVERSATION_ID, ToolCallback, ToolCallbackProvider, ToolRequest
 from chatclient.tools import ToolCallbackResolver, ToolCallingManager

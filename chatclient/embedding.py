@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from chatclient.closing import Closeable
+from chatclient.driving import drive
 from chatclient.errors import InvalidResponseError
-from chatclient.runtime import BLOCKING, ON_LOOP, Runtime, drive
+from chatclient.runtime import BLOCKING, ON_LOOP, Runtime
 from chatclient.values import EMPTY, own
 
 Vector = list[float]

@@ -13,12 +13,13 @@ from html import escape
 from typing import Self
 
 from chatclient.chain import SOURCES, ChatClientResponse
+from chatclient.driving import drive
 from chatclient.errors import InvalidResponseError, UsageError
 from chatclient.model import ChatModel
 from chatclient.options import ChatOptions
 from chatclient.rag import framed
 from chatclient.rag.asking import DATA, TemplateQuestion
-from chatclient.runtime import BLOCKING, ON_LOOP, Runtime, drive
+from chatclient.runtime import BLOCKING, ON_LOOP, Runtime
 from chatclient.vector_store import Document
 from chatclient.vector_store.store import documents_among
 

@@ -6,18 +6,13 @@ from contextlib import aclosing
 from typing import Any, Literal
 
 from chatclient.closing import Closeable
+from chatclient.driving import drive
+from chatclient.event_streams import AsyncEvents, drive_stream
 from chatclient.messages import Message
 from chatclient.options import NO_OPTIONS, ChatOptions
 from chatclient.prompt import Prompt, as_prompt, with_default_options
 from chatclient.response import ChatResponse
-from chatclient.runtime import (
-    BLOCKING,
-    ON_LOOP,
-    AsyncEvents,
-    Runtime,
-    drive,
-    drive_stream,
-)
+from chatclient.runtime import BLOCKING, ON_LOOP, Runtime
 
 OutputMode = Literal["schema", "tool", "instructions"]
 """How a model is made to answer with JSON: its provider enforces a schema, or it calls a tool that

@@ -15,6 +15,7 @@ from chatclient.answers import (
 )
 from chatclient.chain import ChatClientResponse
 from chatclient.errors import UsageError
+from chatclient.event_streams import AsyncEvents, drive_stream
 from chatclient.events import Done, ReasoningDelta, ReasoningSigned, TextDelta, ToolCallFinished
 from chatclient.exchange import messages_in, new_messages_in, round_responses_in
 from chatclient.messages import (
@@ -26,7 +27,6 @@ from chatclient.messages import (
     ToolCall,
 )
 from chatclient.response import ChatResponse, Generation
-from chatclient.runtime import AsyncEvents, drive_stream
 from chatclient.structured import NOTHING, StructuredOutput, StructuredOutputConverter
 from chatclient.structured.output import Native, PartialEntities
 from chatclient.tools import PendingTurn, ToolExecution

@@ -10,8 +10,9 @@ import sys
 from itertools import count
 from typing import Any
 
+from chatclient.driving import drive
 from chatclient.memory import ChatMemoryRepository
-from chatclient.runtime import BLOCKING, drive
+from chatclient.runtime import BLOCKING
 from chatclient.testing.memory import turn
 
 

@@ -17,6 +17,7 @@ from servers import ChatServer, Reply, as_stream, completion
 from services import SERVICES, Service
 
 from chatclient import ChatClient, __version__
+from chatclient.driving import drive
 from chatclient.errors import (
     AuthenticationError,
     ConnectionFailedError,
@@ -31,7 +32,7 @@ from chatclient.errors import (
 )
 from chatclient.providers.http import HttpClient, RetryPolicy, Timeouts, as_timeouts
 from chatclient.providers.openai import OpenAIChatModel
-from chatclient.runtime import BLOCKING, drive
+from chatclient.runtime import BLOCKING
 
 Start = Callable[..., ChatServer]
 pytestmark = pytest.mark.usefixtures("http_library")

@@ -11,14 +11,9 @@ from typing import Any
 
 import pytest
 
-from chatclient.runtime import (
-    BLOCKING,
-    ON_LOOP,
-    AsyncEvents,
-    Runtime,
-    drive,
-    drive_stream,
-)
+from chatclient.driving import drive
+from chatclient.event_streams import AsyncEvents, drive_stream
+from chatclient.runtime import BLOCKING, ON_LOOP, Runtime
 from chatclient.threads import LoopThread
 
 

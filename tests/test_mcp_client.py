@@ -15,9 +15,9 @@ from mcp_setup import asked_for, mcp_threads, names_offered, peer, runs, settled
 pytest.importorskip("mcp")
 
 from chatclient import ChatClient
+from chatclient.driving import drive
 from chatclient.errors import ToolExecutionError, UsageError
 from chatclient.events import ToolProgress
-from chatclient.runtime import drive
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import (
     ToolCallback,

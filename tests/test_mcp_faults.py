@@ -17,8 +17,8 @@ from test_tool_faults import problem_with
 pytest.importorskip("mcp")
 
 from chatclient import ChatClient
+from chatclient.driving import drive
 from chatclient.errors import DeadlineExceededError, McpServerError, ToolDefinitionError
-from chatclient.runtime import drive
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import ToolContext, tool_callbacks
 from chatclient.tools.mcp import McpServer, McpToolCallbackProvider

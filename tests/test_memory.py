@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from chatclient import AssistantMessage, Message, SystemMessage, UserMessage
+from chatclient.driving import drive
 from chatclient.errors import ChatMemoryError, OverloadedError, UsageError
 from chatclient.memory import (
     ChatMemory,
@@ -34,7 +35,7 @@ from chatclient.messages import (
 )
 from chatclient.prompt import Prompt
 from chatclient.response import ChatResponse
-from chatclient.runtime import BLOCKING, Runtime, drive
+from chatclient.runtime import BLOCKING, Runtime
 from chatclient.testing import Answer, ScriptedModel, call
 
 S1, S2, S3 = (SystemMessage(f"s{n}") for n in (1, 2, 3))

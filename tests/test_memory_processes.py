@@ -16,9 +16,10 @@ import pytest
 from databases import KINDS, redis_place, sql_place
 from memory_worker import open_repository
 
+from chatclient.driving import drive
 from chatclient.memory import ChatMemoryRepository
 from chatclient.messages import Message, UserMessage
-from chatclient.runtime import BLOCKING, drive
+from chatclient.runtime import BLOCKING
 from chatclient.testing.memory import check_turns, turn
 
 WORKER = Path(__file__).with_name("memory_worker.py")

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from chatclient import AssistantMessage, ChatClient, Message, SystemMessage, UserMessage
 from chatclient.advisors.memory import MessageChatMemoryAdvisor, PromptChatMemoryAdvisor
 from chatclient.chain import MEMORY_ORDER, TOOL_CALLING_ORDER
+from chatclient.driving import drive
 from chatclient.memory import (
     ChatMemoryRepository,
     InMemoryChatMemoryRepository,
@@ -35,7 +36,7 @@ from chatclient.messages import (
     ToolResponseMessage,
 )
 from chatclient.prompt import Prompt
-from chatclient.runtime import BLOCKING, Runtime, drive
+from chatclient.runtime import BLOCKING, Runtime
 from chatclient.testing import Answer, ScriptedModel, call
 from chatclient.testing.memory import turn
 from chatclient.tools import tool

@@ -12,11 +12,12 @@ import redis
 import redis.asyncio
 from databases import redis_place
 
+from chatclient.driving import drive
 from chatclient.errors import ChatMemoryError, ChatMemoryUnavailableError, UsageError
 from chatclient.memory import ChatMemoryRepository
 from chatclient.memory.redis import RedisChatMemoryRepository
 from chatclient.messages import UserMessage
-from chatclient.runtime import BLOCKING, drive
+from chatclient.runtime import BLOCKING
 from chatclient.testing.memory import ChatMemoryRepositoryContract, turn
 
 

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from chatclient.driving import drive
 from chatclient.memory import ChatMemoryRepository, InMemoryChatMemoryRepository
 from chatclient.memory import in_memory as module
 from chatclient.memory.repository import newest
-from chatclient.runtime import BLOCKING, drive
+from chatclient.runtime import BLOCKING
 from chatclient.testing.memory import EVERY_KIND, ChatMemoryRepositoryContract, turn
 
 

@@ -16,13 +16,14 @@ from databases import SQL_KINDS, sql_place
 from sqlalchemy import event as sqlalchemy_event
 from sqlalchemy.exc import OperationalError
 
+from chatclient.driving import drive
 from chatclient.errors import ChatMemoryError, ChatMemoryUnavailableError, UsageError
 from chatclient.memory import ChatMemoryRepository, MessageWindowChatMemory, sql_database
 from chatclient.memory.redis import RedisChatMemoryRepository
 from chatclient.memory.sql import SqlChatMemoryRepository
 from chatclient.memory.sql_database import Database
 from chatclient.messages import UserMessage
-from chatclient.runtime import BLOCKING, drive
+from chatclient.runtime import BLOCKING
 from chatclient.testing.memory import ChatMemoryRepositoryContract, turn
 
 MARIADB_WAIT = "SET SESSION innodb_lock_wait_timeout = 1"

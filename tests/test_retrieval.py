@@ -37,6 +37,7 @@ from chatclient.advisors.retrieval import (
 from chatclient.advisors.safe_guard import SafeGuardAdvisor
 from chatclient.advisors.vector_store_memory import VectorStoreChatMemoryAdvisor
 from chatclient.chain import MEMORY_ORDER, SOURCES, TOOL_CALLING_ORDER
+from chatclient.driving import drive
 from chatclient.embedding import EmbeddingModel, Vector
 from chatclient.errors import OverloadedError, TemplateError, UsageError
 from chatclient.memory import MessageWindowChatMemory
@@ -56,7 +57,7 @@ from chatclient.rag import (
     VectorStoreDocumentRetriever,
     framed,
 )
-from chatclient.runtime import BLOCKING, Runtime, drive
+from chatclient.runtime import BLOCKING, Runtime
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import PendingTurn, ToolApproval, ToolCallingManager, tool
 from chatclient.vector_store import Document, InMemoryVectorStore

@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 
+from chatclient.driving import drive
 from chatclient.errors import BlockingCallError
-from chatclient.runtime import BLOCKING, ON_LOOP, AsyncEvents, Runtime, drive, drive_stream
+from chatclient.event_streams import AsyncEvents, drive_stream
+from chatclient.runtime import BLOCKING, ON_LOOP, Runtime
 
 VAR: contextvars.ContextVar[str] = contextvars.ContextVar("VAR", default="outside")
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from chatclient.driving import drive
 from chatclient.errors import ChatMemoryError, OverloadedError, UsageError
 from chatclient.memory.conversation import conversation_problems
 from chatclient.memory.sessions import (
@@ -27,7 +28,7 @@ from chatclient.memory.sessions import (
 )
 from chatclient.messages import AssistantMessage, SystemMessage, UserMessage
 from chatclient.response import ChatResponse, FinishReason
-from chatclient.runtime import BLOCKING, drive
+from chatclient.runtime import BLOCKING
 from chatclient.testing import ScriptedModel
 from chatclient.testing.memory import turn
 

@@ -10,6 +10,7 @@ from chatclient import ChatClient, UserMessage
 from chatclient.advisors.session_memory import EVENT_FILTER, USER_ID, SessionMemoryAdvisor
 from chatclient.advisors.turns import TURN_KEY
 from chatclient.chain import TOOL_CALLING_ORDER
+from chatclient.driving import drive
 from chatclient.errors import (
     ChatClientError,
     OverloadedError,
@@ -27,7 +28,7 @@ from chatclient.memory.sessions import (
     TurnWindow,
 )
 from chatclient.messages import AssistantMessage, SystemMessage
-from chatclient.runtime import BLOCKING, drive
+from chatclient.runtime import BLOCKING
 from chatclient.testing import ScriptedModel, call
 from chatclient.testing.memory import turn
 from chatclient.tool import CONVERSATION_ID, ToolContext

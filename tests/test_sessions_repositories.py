@@ -12,6 +12,7 @@ from uuid import uuid4
 import pytest
 from databases import SQL_KINDS, sql_place
 
+from chatclient.driving import drive
 from chatclient.errors import ChatMemoryError, UsageError
 from chatclient.memory.sessions import (
     EventFilter,
@@ -23,7 +24,7 @@ from chatclient.memory.sessions import (
     SqlSessionRepository,
 )
 from chatclient.messages import Message, SystemMessage, UserMessage
-from chatclient.runtime import BLOCKING, ON_LOOP, Runtime, drive
+from chatclient.runtime import BLOCKING, ON_LOOP, Runtime
 from chatclient.testing.memory import AWKWARD_IDS, EVERY_KIND, turn
 
 T = TypeVar("T")

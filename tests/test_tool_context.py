@@ -5,10 +5,11 @@ from typing import Any, Protocol
 
 import pytest
 
+from chatclient.driving import drive
 from chatclient.errors import UsageError
 from chatclient.events import ToolProgress
 from chatclient.messages import AssistantMessage, UserMessage
-from chatclient.runtime import BLOCKING, ON_LOOP, Runtime, drive
+from chatclient.runtime import BLOCKING, ON_LOOP, Runtime
 from chatclient.tool import (
     CONVERSATION_ID,
     ToolCallback,

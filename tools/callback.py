@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from chatclient.driving import drive
 from chatclient.errors import ToolDefinitionError, ToolResultError
-from chatclient.runtime import drive
 from chatclient.threads import is_async
 from chatclient.tool import ToolContext, ToolDefinition, ToolMetadata, ToolResult
 from chatclient.tools.compensation import check_compensation

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from chatclient.driving import drive
 from chatclient.errors import (
     ToolResultError,
     UnknownToolError,
@@ -15,7 +16,7 @@ from chatclient.operation_log import logged
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
 from chatclient.response import ChatResponse
-from chatclient.runtime import BLOCKING, ON_LOOP, Runtime, caller_deadline, drive
+from chatclient.runtime import BLOCKING, ON_LOOP, Runtime, caller_deadline
 from chatclient.tool import (
     CONVERSATION_ID,
     ToolCallback,

@@ -9,8 +9,9 @@ from types import ModuleType
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
+from chatclient.driving import drive
 from chatclient.errors import DuplicateToolError, ToolDefinitionError
-from chatclient.runtime import BLOCKING, drive
+from chatclient.runtime import BLOCKING
 from chatclient.tool import ToolCallback, ToolCallbackProvider, ToolMetadata
 from chatclient.tools.callback import FunctionToolCallback
 from chatclient.tools.decorator import ToolMark, is_marked, mark_of

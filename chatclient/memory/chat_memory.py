@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 
+from chatclient.driving import drive
 from chatclient.errors import UsageError
 from chatclient.logs import get_logger
 from chatclient.memory.conversation import without_system
@@ -10,7 +11,7 @@ from chatclient.memory.in_memory import InMemoryChatMemoryRepository
 from chatclient.memory.repository import ChatMemoryRepository, checked_id
 from chatclient.memory.window import TokenEstimator, Window, estimated_tokens, kept_from
 from chatclient.messages import Message, SystemMessage, as_messages
-from chatclient.runtime import BLOCKING, ON_LOOP, Runtime, drive
+from chatclient.runtime import BLOCKING, ON_LOOP, Runtime
 
 log = get_logger(__name__)
 

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from chatclient.closing import Closeable
+from chatclient.driving import drive
 from chatclient.errors import ChatMemoryError, UsageError
 from chatclient.messages import Message, SystemMessage, as_messages
-from chatclient.runtime import BLOCKING, ON_LOOP, Runtime, drive
+from chatclient.runtime import BLOCKING, ON_LOOP, Runtime
 
 
 @dataclass(frozen=True, slots=True)

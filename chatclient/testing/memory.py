@@ -23,6 +23,7 @@ from uuid import uuid4
 
 import pytest
 
+from chatclient.driving import drive
 from chatclient.memory.repository import (
     NO_CONVERSATION,
     ChatMemoryRepository,
@@ -41,7 +42,7 @@ from chatclient.messages import (
     ToolResponseMessage,
     UserMessage,
 )
-from chatclient.runtime import BLOCKING, ON_LOOP, Runtime, drive
+from chatclient.runtime import BLOCKING, ON_LOOP, Runtime
 
 T = TypeVar("T")
 

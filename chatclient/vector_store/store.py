@@ -7,10 +7,11 @@ from typing import Any, Self
 from uuid import uuid4
 
 from chatclient.closing import Closeable
+from chatclient.driving import drive
 from chatclient.embedding import EmbeddingModel, Vector
 from chatclient.errors import UsageError
 from chatclient.operations import Retrieval
-from chatclient.runtime import BLOCKING, ON_LOOP, Runtime, drive
+from chatclient.runtime import BLOCKING, ON_LOOP, Runtime
 from chatclient.values import EMPTY, frozen
 from chatclient.vector_store.filters import Filter, predicate
 

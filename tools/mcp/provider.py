@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from chatclient.checks import check_word
 from chatclient.closing import Closeable
+from chatclient.driving import drive
 from chatclient.errors import McpServerError, ToolDefinitionError, UsageError
 from chatclient.logs import get_logger
-from chatclient.runtime import BLOCKING, ON_LOOP, Runtime, drive
+from chatclient.runtime import BLOCKING, ON_LOOP, Runtime
 from chatclient.tool import ToolCallback, ToolRequest
 from chatclient.tools.mcp.names import ToolNamePrefix, names_for
 from chatclient.tools.mcp.server import McpServer, ToolContextToMeta

@@ -18,6 +18,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from chatclient.errors import McpServerError
 from chatclient.logs import get_logger
+from chatclient.tasks import look_at_error
 from chatclient.tools.mcp.questions import callbacks_of
 from chatclient.tools.mcp.server import McpServer
 from chatclient.version import __version__
@@ -39,7 +40,7 @@ class Session:
         self._stop = asyncio.Event()
         self._error: BaseException | None = None
         self._ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
-        self._ready.add_done_callback(_look_at_error)
+        self._ready.add_done_callback(look_at_error)
         # The task is never cancelled itself: only a scope leaves alone what the SDK shields, which
         # is the ending of the server's process.
         self._scope = anyio.CancelScope()
@@ -150,12 +151,6 @@ class Session:
                     async for _ in changes:
                         self._changed()
             await asyncio.sleep(self._server.retry_after)
-
-
-def _look_at_error(ready: "asyncio.Future[Client]") -> None:
-    """Keep asyncio from reporting an error that nobody waits for any more."""
-    if not ready.cancelled():
-        ready.exception()
 
 
 def _is_terminated(error: MCPError) -> bool:

@@ -9,7 +9,8 @@ from time import perf_counter
 from typing import Any, Self
 
 from chatclient import json
-from chatclient.runtime import BLOCKING, ON_LOOP, Runtime, drive
+from chatclient.driving import drive
+from chatclient.runtime import BLOCKING, ON_LOOP, Runtime
 from chatclient.tool import ToolDefinition
 from chatclient.values import EMPTY
 

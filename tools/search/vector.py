@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 from time import perf_counter
 from uuid import uuid4
 
-from chatclient.runtime import BLOCKING, ON_LOOP, Runtime, drive
+from chatclient.driving import drive
+from chatclient.runtime import BLOCKING, ON_LOOP, Runtime
 from chatclient.tools.search.catalog import Catalog, Catalogs, Segment
 from chatclient.tools.search.index import (
     DEFAULT_MAX_RESULTS,

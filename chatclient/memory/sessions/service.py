@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypedDict, Unpack
 from uuid import uuid4
 
+from chatclient.driving import drive
 from chatclient.errors import ChatMemoryError, UsageError
 from chatclient.json import dumps
 from chatclient.memory.repository import checked_id
@@ -17,7 +18,7 @@ from chatclient.memory.sessions.event import Session, SessionEvent, now
 from chatclient.memory.sessions.filter import EVERYTHING, EventFilter
 from chatclient.memory.sessions.repository import SessionRepository, no_session
 from chatclient.messages import Message, as_messages
-from chatclient.runtime import BLOCKING, ON_LOOP, Runtime, drive
+from chatclient.runtime import BLOCKING, ON_LOOP, Runtime
 from chatclient.values import EMPTY
 
 _ACTIVE = EventFilter(exclude_archived=True)

@@ -1,0 +1,61 @@
+"""Requests that run without an event loop, on the thread of whoever makes them."""
+
+from collections.abc import Coroutine
+from typing import Any, TypeVar, cast
+
+from chatclient.errors import BlockingCallError
+
+T = TypeVar("T")
+
+_NEEDS_A_LOOP = (
+    "a blocking call reached an `await` that needs an event loop; call user code through "
+    "`await request.runtime.invoke(function, ...)`, or use `acall()` / `astream()`"
+)
+
+
+def drive(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run *coroutine* to its end on this thread, without an event loop.
+
+    Raises:
+        BlockingCallError: It awaited something that only an event loop can provide.
+    """
+    try:
+        advance(coroutine)
+    except StopIteration as stop:
+        return cast("T", stop.value)
+    return refuse_to_wait(coroutine)
+
+
+def advance(coroutine: Coroutine[Any, Any, Any]) -> object:
+    """Run *coroutine* up to where it waits, and return what it yields there.
+
+    Raises:
+        StopIteration: It has come to its end, and this is its value.
+        BlockingCallError: It asked for the event loop that runs here, and there is none.
+    """
+    try:
+        return coroutine.send(None)
+    except RuntimeError as error:
+        if _wants_a_loop(error):
+            raise BlockingCallError(_NEEDS_A_LOOP) from error
+        raise
+
+
+def _wants_a_loop(error: RuntimeError) -> bool:
+    """Return whether asyncio, anyio or sniffio complains that no loop runs on this thread."""
+    kind = type(error).__name__
+    return str(error) == "no running event loop" or kind in (
+        "NoEventLoopError",
+        "AsyncLibraryNotFoundError",
+    )
+
+
+def refuse_to_wait(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Throw a `BlockingCallError` into *coroutine* where it waits for a loop."""
+    error = BlockingCallError(_NEEDS_A_LOOP)
+    try:
+        coroutine.throw(error)
+    except StopIteration as stop:
+        return cast("T", stop.value)
+    coroutine.close()
+    raise error

@@ -1,0 +1,209 @@
+"""How the events of a request reach whoever consumes them, without and with an event loop."""
+
+import asyncio
+import types
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator
+from contextvars import copy_context
+from typing import Any, Generic, TypeVar, cast
+
+from chatclient.driving import advance, refuse_to_wait
+from chatclient.errors import UsageError
+from chatclient.inbox import INBOX
+from chatclient.runtime import Runtime
+from chatclient.tasks import ended, look_at_error
+
+T = TypeVar("T")
+E = TypeVar("E")
+
+_EVENT = object()  # what a suspended `emit` yields to `drive_stream`
+_QUEUE_LENGTH = 64  # events a stream on a loop may run ahead of its consumer
+
+
+@types.coroutine
+def _suspend() -> Generator[object, None, None]:
+    yield _EVENT
+
+
+class _Channel(Generic[E]):
+    """Carries one event at a time from a suspended `emit` to `drive_stream`."""
+
+    __slots__ = ("closed", "event")
+
+    event: E
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    async def emit(self, event: E) -> None:
+        inbox = INBOX.get()
+        if inbox is not None:
+            inbox.put((event, self.emit))
+        # Once the consumer has left, `finally` blocks still run, and may still emit.
+        elif not self.closed:
+            self.event = event
+            await _suspend()
+
+
+def drive_stream(
+    start: Callable[[Runtime], Coroutine[Any, Any, T]], runtime: Runtime
+) -> Generator[Any, None, T]:
+    """Run a request on this thread, yielding its events; the generator's value is its result.
+
+    The request runs in a copy of the caller's context, so that a context variable set inside is
+    never visible to the code between two events. Closing the generator closes the request where
+    it stands.
+    """
+    channel: _Channel[Any] = _Channel()
+    coroutine = start(runtime.streamed_to(channel.emit))
+    context = copy_context()
+    context.run(INBOX.set, None)  # that of a request around this one
+    try:
+        while True:
+            try:
+                token = context.run(advance, coroutine)
+            except StopIteration as stop:
+                return cast("T", stop.value)
+            if token is not _EVENT:
+                return context.run(refuse_to_wait, coroutine)
+            yield channel.event
+    finally:
+        channel.closed = True
+        context.run(coroutine.close)
+
+
+class _Queue:
+    """A short queue between the task that runs a request and the one that consumes its events."""
+
+    __slots__ = ("arrived", "closed", "drained", "events")
+
+    def __init__(self) -> None:
+        self.events: deque[Any] = deque()
+        self.arrived: asyncio.Future[None] | None = None
+        self.drained: asyncio.Future[None] | None = None
+        self.closed = False
+
+    async def emit(self, event: Any) -> None:
+        inbox = INBOX.get()
+        if inbox is not None:
+            inbox.put((event, self.emit))
+            return
+        if self.closed:
+            return
+        self.events.append(event)
+        _wake(self.arrived)
+        if len(self.events) >= _QUEUE_LENGTH:
+            if self.drained is None or self.drained.done():
+                self.drained = asyncio.get_running_loop().create_future()
+            # Shielded: several tools may wait for room, and one of them may be cancelled.
+            await asyncio.shield(self.drained)
+
+    def take(self) -> Any:
+        event = self.events.popleft()
+        if not self.events:
+            _wake(self.drained)
+        return event
+
+    def close(self) -> None:
+        self.closed = True
+        self.events.clear()
+        _wake(self.drained)
+
+
+def _wake(future: "asyncio.Future[None] | None") -> None:
+    if future is not None and not future.done():
+        future.set_result(None)
+
+
+class AsyncEvents(AsyncIterator[Any], Generic[T]):
+    """The events of a request that runs in a task of its own.
+
+    The task starts with the first `__anext__` and is gone, with everything it holds, once the
+    iterator is exhausted, closed, cancelled or dropped.
+    """
+
+    def __init__(
+        self, start: Callable[[Runtime], Coroutine[Any, Any, T]], runtime: Runtime
+    ) -> None:
+        self._start = start
+        self._runtime = runtime
+        # The task knows the queue and not this object, so that dropping this object ends it.
+        self._queue = _Queue()
+        self._task: asyncio.Task[T] | None = None
+        self._cut_off = False
+
+    async def __anext__(self) -> Any:
+        queue = self._queue
+        if queue.arrived is not None:
+            msg = "another task waits for the next event already; a stream has one consumer"
+            raise RuntimeError(msg)
+        if self._task is None:
+            if queue.closed:
+                raise StopAsyncIteration
+            runtime = self._runtime.streamed_to(queue.emit)
+            context = copy_context()
+            context.run(INBOX.set, None)  # that of a request around this one
+            self._task = asyncio.get_running_loop().create_task(
+                self._start(runtime), context=context
+            )
+        while not queue.events:
+            if queue.closed:
+                raise StopAsyncIteration
+            if self._task.done():
+                queue.closed = True
+                self._task.result()
+                raise StopAsyncIteration
+            await self._wait_for_event(self._task)
+        return queue.take()
+
+    def result(self) -> T:
+        """Return what the request came to; valid once the iterator is exhausted.
+
+        Raises:
+            UsageError: The request was ended, because a consumer that waited was cancelled.
+        """
+        if self._cut_off:
+            msg = (
+                "the request ended when waiting for its next event was cancelled; to wait for some "
+                "time only, wait for a task: asyncio.wait({task}, timeout=...)"
+            )
+            raise UsageError(msg)
+        if self._task is None:
+            msg = "the stream has not been started"
+            raise RuntimeError(msg)
+        return self._task.result()
+
+    async def aclose(self) -> None:
+        """Cancel the request and wait until it has cleaned up."""
+        self._queue.close()
+        task = self._task
+        if task is not None and not task.done():
+            task.cancel()
+            await ended([task])
+        if task is not None:
+            look_at_error(task)
+
+    async def _wait_for_event(self, task: "asyncio.Task[T]") -> None:
+        queue = self._queue
+        queue.arrived = asyncio.get_running_loop().create_future()
+
+        def wake(_task: "asyncio.Task[T]") -> None:
+            _wake(queue.arrived)
+
+        task.add_done_callback(wake)
+        try:
+            await queue.arrived
+        except BaseException:
+            # The consumer was cancelled: nobody will come back for the rest.
+            self._cut_off = True
+            await self.aclose()
+            raise
+        finally:
+            queue.arrived = None
+            task.remove_done_callback(wake)
+
+    def __del__(self) -> None:
+        task = self._task
+        if task is not None and not task.done() and not task.get_loop().is_closed():
+            self._queue.close()
+            task.get_loop().call_soon_threadsafe(task.cancel)
