@@ -170,6 +170,9 @@ class ToolCallingAdvisor:
         except BaseException:  # whatever ends the turn before its end
             await self.manager.abandon(loop.prompt, request.runtime, turn)
             raise
+        finally:
+            if turn.begun:
+                await request.runtime.shielded(turn.forget_begun())
         if turn.executions:
             response = response.mutate(
                 context={TOOL_EXECUTIONS: tuple(turn.executions), TOOL_MESSAGES: loop.said}
@@ -304,7 +307,7 @@ class _Loop:
             msg = "the deadline passed before the model could be asked again"
             raise DeadlineExceededError(msg)
         if advisor.stream_tool_call_responses or not runtime.streaming:
-            response = await self.call_next(sent)
+            response = await self._asked(sent)
         else:
             response = await self._held_back(sent)
         response = await advisor.after_call(response)
@@ -316,6 +319,13 @@ class _Loop:
         if advisor.reset_tool_choice and self.options.tool_choice not in (None, "auto", "none"):
             self.options = self.options.mutate(tool_choice="auto")
         return sent, response
+
+    async def _asked(self, sent: ChatClientRequest) -> ChatClientResponse:
+        await self.turn.forget_begun()  # by the round before, and not taken
+        watched = self.advisor.manager.watched(sent.prompt, sent.runtime, self.turn)
+        return await self.call_next(
+            sent if watched is sent.runtime else sent.mutate(runtime=watched)
+        )
 
     async def _refresh_tools(self, refresh: RefreshTools) -> None:
         """Offer what providers add, no longer what they take back; what hooks did stays."""
@@ -342,7 +352,7 @@ class _Loop:
         async def hold(event: Any) -> None:
             held.append(event)
 
-        response = await self.call_next(sent.mutate(runtime=sent.runtime.with_emitter(hold)))
+        response = await self._asked(sent.mutate(runtime=sent.runtime.with_emitter(hold)))
         wordless = await self._is_eligible(sent, response.chat_response)
         for event in held:
             if not (wordless and isinstance(event, TextDelta | ReasoningDelta | ReasoningSigned)):

@@ -29,13 +29,14 @@ import asyncio
 import functools
 import inspect
 import queue
+import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from contextvars import ContextVar, copy_context
+from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -48,6 +49,7 @@ from chatclient.tasks import ended, look_at_error, to_its_end
 from chatclient.threads import LoopThread, Work, call_in_thread, is_async, private_loop
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 _GRACE = 0.1  # seconds after the deadline for what ends at it by itself
 
@@ -262,6 +264,29 @@ class Runtime:
             return await _gather_in_threads(self, jobs, limit)
         return await _gather_in_tasks(self, jobs, limit)
 
+    def begin(
+        self, job: Callable[["Runtime"], Coroutine[Any, Any, T]], context: Context
+    ) -> "Begun[T]":
+        """Run *job* beside this request from now on, in a copy of *context*.
+
+        A task on a loop, a thread for a blocking request. Whoever calls this asks for the result or
+        ends it before the request is over.
+        """
+        kind = _BegunInThread if self.blocking else _BegunInTask
+        return kind(self, job, context)
+
+
+class Begun(Protocol[T_co]):
+    """Something that runs beside a request."""
+
+    async def result(self, runtime: Runtime, /) -> T_co:
+        """Wait for what it comes to; its events go on to *runtime*."""
+        ...
+
+    async def end(self) -> None:
+        """Cancel it, and wait for its end; what runs in a thread can only be awaited."""
+        ...
+
 
 class _Caller:
     """Somebody who makes requests, and has a deadline for it."""
@@ -342,6 +367,27 @@ async def _gather_in_tasks(
             await ended(unfinished)
         for task in tasks:
             look_at_error(task)
+
+
+class _BegunInTask(Generic[T]):
+    """A job that runs beside a request on a loop."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        job: Callable[[Runtime], Coroutine[Any, Any, T]],
+        context: Context,
+    ) -> None:
+        self._task = asyncio.create_task(job(runtime), context=context.copy())
+
+    async def result(self, _runtime: Runtime, /) -> T:
+        return await self._task
+
+    async def end(self) -> None:
+        if not self._task.done():
+            self._task.cancel()
+            await ended([self._task])
+        look_at_error(self._task)
 
 
 # --- what a blocking request needs threads for ----------------------------------------------
@@ -446,3 +492,41 @@ def _raise_first_error(futures: "list[Future[T]]") -> None:
     for future in futures:
         if future.done():
             future.result()
+
+
+_FINISHED = object()
+
+
+class _BegunInThread(Generic[T]):
+    """A job that runs beside a blocking request; its events wait until they are asked for."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        job: Callable[[Runtime], Coroutine[Any, Any, T]],
+        context: Context,
+    ) -> None:
+        self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._future: Future[T] = Future()
+
+        async def post(event: Any) -> None:
+            self._inbox.put((event,))
+
+        def run() -> None:
+            try:
+                self._future.set_result(drive(job(runtime.with_emitter(post))))
+            except BaseException as error:  # noqa: BLE001 - it belongs to who asks for the result
+                self._future.set_exception(error)
+            finally:
+                self._inbox.put(_FINISHED)
+
+        thread = threading.Thread(target=context.copy().run, args=(run,), daemon=True)
+        thread.start()
+
+    async def result(self, runtime: Runtime, /) -> T:
+        while (item := self._inbox.get()) is not _FINISHED:
+            await runtime.emit(item[0])
+        return self._future.result()
+
+    async def end(self) -> None:
+        self._future.exception()

@@ -108,6 +108,7 @@ class ToolSettings(_Group):
         throw_exception_on_error: Whether a failed call ends the turn; without, the model is told.
         max_concurrency: How many calls of one response run at once on an event loop.
         blocking_concurrency: The same in blocking requests.
+        eager_reads: Whether, in a stream, tools that only read begin while the model still speaks.
         limits: How long a turn may go on.
         resolution: What becomes of calls of tools that were not offered.
     """
@@ -115,6 +116,7 @@ class ToolSettings(_Group):
     throw_exception_on_error: bool = False
     max_concurrency: PositiveInt = 8
     blocking_concurrency: PositiveInt = 1
+    eager_reads: bool = False
     limits: ToolLimitsSettings = ToolLimitsSettings()
     resolution: ToolResolutionSettings = ToolResolutionSettings()
 

@@ -4,6 +4,7 @@ import asyncio
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from test_http import refusal
 
 pytest.importorskip("pydantic_settings")
 
-from chatclient import AssistantMessage, ChatClient, UserMessage
+from chatclient import AssistantMessage, ChatClient, Prompt, UserMessage
 from chatclient.advisors.memory import MessageChatMemoryAdvisor, PromptChatMemoryAdvisor
 from chatclient.advisors.tool_calling import ToolCallingAdvisor
 from chatclient.advisors.tool_search import ToolSearchToolCallingAdvisor
@@ -29,9 +30,11 @@ from chatclient.errors import (
 )
 from chatclient.memory import InMemoryChatMemoryRepository
 from chatclient.providers.retries import RetryPolicy
+from chatclient.runtime import BLOCKING, ON_LOOP
 from chatclient.settings import ChatClientSettings, MemorySettings, SqlSettings
 from chatclient.testing import Answer, ScriptedModel, call
 from chatclient.tools import StaticToolCallbackResolver, tool
+from chatclient.tools.execution import ToolTurn
 from chatclient.tools.search import KeywordToolIndex
 from chatclient.tools.search.eviction import CompositeEvictionStrategy, LruEvictionStrategy
 
@@ -276,10 +279,18 @@ def test_concurrency(configured: Configured) -> None:
     """How many tools run at once is what the settings say."""
     client = configured(TOOLS__MAX_CONCURRENCY="3", TOOLS__BLOCKING_CONCURRENCY="2")
 
-    from chatclient.runtime import BLOCKING, ON_LOOP
-
     manager = client._engine.manager
     assert (manager.concurrency(ON_LOOP), manager.concurrency(BLOCKING)) == (3, 2)
+
+
+@pytest.mark.parametrize("eager", ["true", "false"])
+def test_eager_reads(configured: Configured, eager: str) -> None:
+    """Whether reading tools begin while a streaming model speaks is what the settings say."""
+    client = configured(TOOLS__EAGER_READS=eager)
+
+    streaming = replace(ON_LOOP, streaming=True)
+    watched = client._engine.manager.watched(Prompt("x"), streaming, ToolTurn())
+    assert (watched is not streaming) == (eager == "true")
 
 
 def test_resolution_fallback(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from chatclient.messages import (
 )
 from chatclient.prompt import Prompt
 from chatclient.response import Generation
+from chatclient.runtime import Begun
 from chatclient.tool import CONVERSATION_ID, RAN_WITH, ToolCallback
 from chatclient.tools.approval import PendingTurn
 from chatclient.values import EMPTY, own
@@ -146,6 +147,11 @@ def _told(response: ToolResponse) -> str:
     return f"{response.data}\x1f{digest.hexdigest()}"
 
 
+def key_of(call: ToolCall) -> tuple[str, str, str]:
+    """Return what tells whether a call is the one that was streamed."""
+    return call.id, call.name, call.arguments or "{}"
+
+
 def with_distinct_ids(message: AssistantMessage) -> AssistantMessage:
     """Return *message* with an id of its own for each of its tool calls.
 
@@ -186,6 +192,7 @@ class ToolTurn:
         compensations: How calls that were run are undone, by the identity of the call: their tools
             may be offered no longer when it comes to that.
         undone: Calls that were undone, by the identity of the call, with what is told of them.
+        begun: Calls that were begun while the model was still speaking, see `key_of`.
         abandoned: Whether the turn has failed, and what it has done is undone.
     """
 
@@ -198,6 +205,7 @@ class ToolTurn:
     unoffered: Mapping[str, ToolCallback] = EMPTY
     compensations: dict[int, Callable[..., Any] | str] = field(default_factory=dict)
     undone: dict[int, ToolExecution] = field(default_factory=dict)
+    begun: dict[tuple[str, str, str], Begun[ToolExecution]] = field(default_factory=dict)
     abandoned: bool = False
     _repeats: dict[tuple[str, str], tuple[str, int]] = field(default_factory=dict)
     _made: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -290,10 +298,20 @@ class ToolTurn:
         """Take note of the conversation that the turn belongs to, once."""
         self._messages = self._messages or messages
 
+    def made(self, call: ToolCall) -> int:
+        """Return how many times the turn has made this very call."""
+        return self._made[call.name, call.arguments]
+
     def ordinal(self, call: ToolCall) -> int:
         """Return how many times the turn has made this very call, this time included."""
         self._made[call.name, call.arguments] += 1
-        return self._made[call.name, call.arguments]
+        return self.made(call)
+
+    async def forget_begun(self) -> None:
+        """End what was begun early and is not wanted, as it turns out."""
+        while self.begun:
+            _, begun = self.begun.popitem()
+            await begun.end()
 
     def idempotency_key(self, call: ToolCall, ordinal: int) -> str:
         """Return a key that is the same whenever this turn makes this call with these arguments.

@@ -39,6 +39,7 @@ from chatclient.tools.compensation import (
     undo,
 )
 from chatclient.tools.data import ExternalTool
+from chatclient.tools.eager import EagerReads
 from chatclient.tools.execution import (
     ToolExecution,
     ToolExecutionResult,
@@ -53,7 +54,8 @@ from chatclient.tools.failure import (
 from chatclient.tools.invocation import ToolInterceptor, ToolInvocation, chain_of, time_for
 from chatclient.tools.limits import ToolLimits
 from chatclient.tools.resolution import ToolCallbackResolver, resolved
-from chatclient.tools.round import Callbacks, MetadataOf, Round, metadata_of
+from chatclient.tools.round import Round
+from chatclient.tools.single import Callbacks, MetadataOf, metadata_of
 from chatclient.values import merged
 
 
@@ -68,6 +70,8 @@ class ToolCallingManager:
         max_concurrency: How many tools of one response run at once on an event loop.
         blocking_concurrency: The same for blocking calls. With 1 they run one after another on
             the caller's thread, so that thread-locals work; with more, in a pool of threads.
+        eager_reads: Whether, in a stream, tools that only read (`effect="read"`) begin while the
+            model is still asking for others, where tools run side by side at all.
         limits: How long a turn may go on.
         exception_processor: Decides what comes of a failed call; default: the model is told.
         interceptors: Stand around every tool call, the first outermost.
@@ -79,6 +83,7 @@ class ToolCallingManager:
         resolver: ToolCallbackResolver | None = None,
         max_concurrency: int = 8,
         blocking_concurrency: int = 1,
+        eager_reads: bool = False,
         limits: ToolLimits | None = None,
         exception_processor: ToolExecutionExceptionProcessor | None = None,
         interceptors: Sequence[ToolInterceptor] = (),
@@ -86,6 +91,7 @@ class ToolCallingManager:
         self.limits = limits or ToolLimits()
         self._resolver = resolver
         self._concurrency = {False: max_concurrency, True: blocking_concurrency}
+        self._eager_reads = eager_reads
         self._process = exception_processor or ToolFailurePolicy()
         self._call = chain_of(tuple(interceptors))
         # The last list of tools by name: it is the same one in all rounds of all requests.
@@ -222,8 +228,7 @@ class ToolCallingManager:
         """
         message = with_distinct_ids(message)
         done = {response.id: response for response in answered}
-        round_ = Round(self, prompt, message, runtime, turn)
-        round_.cut_off = message.tool_calls[-1].id if cut_off else None
+        round_ = Round(self, prompt, message, runtime, turn, cut_off=cut_off)
         try:
             executions = await round_.run(done)
         except BaseException:  # whatever ends the turn before its end
@@ -353,6 +358,15 @@ class ToolCallingManager:
             return await self._call(invocation)
         with caller_deadline(context.runtime.deadline):
             return await self._call(invocation)
+
+    def watched(self, prompt: Prompt, runtime: Runtime, turn: ToolTurn) -> Runtime:
+        """Return *runtime* for the model that *prompt* is sent to, with reading tools begun early.
+
+        They belong to *turn*; who calls this sees to `turn.forget_begun()` in the end.
+        """
+        if not self._eager_reads or not runtime.streaming or self.concurrency(runtime) == 1:
+            return runtime
+        return runtime.with_emitter(EagerReads(self, prompt, runtime, turn).watch)
 
     def concurrency(self, runtime: Runtime) -> int:
         """Return how many tools of one response run at once."""

@@ -1,52 +1,28 @@
 """The tool calls of one message: which are run, in which order, and what came of them."""
 
-import functools
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from chatclient.errors import DeadlineExceededError, ToolArgumentError, ToolUsageError
-from chatclient.events import ToolCallFinished
-from chatclient.json import loads
 from chatclient.messages import AssistantMessage, ToolCall, ToolResponse
-from chatclient.operations import ToolRun
 from chatclient.prompt import Prompt
 from chatclient.runtime import Runtime
-from chatclient.tool import (
-    CONVERSATION_ID,
-    FAILURE,
-    RAN_WITH,
-    ToolCallback,
-    ToolContext,
-    ToolMetadata,
-    ToolResult,
-)
+from chatclient.tool import ToolMetadata, ToolResult
 from chatclient.tools.approval import ApprovalRequired, PendingTurn
 from chatclient.tools.compensation import executed_in, is_failure
-from chatclient.tools.decorator import PLAIN
-from chatclient.tools.execution import ToolExecution, ToolTurn
-from chatclient.tools.failure import ToolFailure, kind_of
-from chatclient.values import merged
+from chatclient.tools.execution import ToolExecution, ToolTurn, key_of
+from chatclient.tools.single import MetadataOf, SingleCalls, metadata_of
 
 if TYPE_CHECKING:  # which makes rounds
     from chatclient.tools.manager import ToolCallingManager
 
-Callbacks = Mapping[str, ToolCallback]
-"""Tools by name."""
-
-MetadataOf = Callable[[str], ToolMetadata]
-"""Knows how tools are to be run, by name."""
-
-
-def metadata_of(name: str, callbacks: Callbacks) -> ToolMetadata:
-    """Return how the tool called *name* is to be run; in no special way, if there is none."""
-    callback = callbacks.get(name)
-    return PLAIN if callback is None else callback.metadata
-
 
 class Round:
-    """The tool calls of one message: which are run, in which order, and what came of them."""
+    """The tool calls of one message: which are run, in which order, and what came of them.
+
+    When the message was *cut_off*, its last call may be one half: what is no complete JSON is then
+    never mended.
+    """
 
     def __init__(
         self,
@@ -55,16 +31,23 @@ class Round:
         message: AssistantMessage,
         runtime: Runtime,
         turn: ToolTurn,
+        *,
+        cut_off: bool = False,
     ) -> None:
         self.manager = manager
-        self.prompt = prompt
         self.calls = message.tool_calls
         self.runtime = runtime
         self.turn = turn
-        self.callbacks = manager.runnable(prompt, turn)
         self.breach: str | None = None
         self.pending: dict[str, PendingTurn | None] = {}
-        self.cut_off: str | None = None
+        self._messages = prompt.messages
+        self._single = SingleCalls(
+            manager,
+            turn,
+            manager.runnable(prompt, turn),
+            prompt.messages,
+            self.calls[-1].id if cut_off else None,
+        )
         self._attempts = [0] * len(self.calls)
         self._executions: dict[int, ToolExecution] = {}
 
@@ -72,19 +55,22 @@ class Round:
         """Return an execution for every call but those that wait for approval."""
         executions = self._executions
         names = [call.name for call in self.calls]
-        self.callbacks = await self.manager.with_resolved(self.callbacks, names, self.runtime)
+        callbacks = await self.manager.with_resolved(self._single.callbacks, names, self.runtime)
+        self._single = replace(self._single, callbacks=callbacks)
         admitted: list[int] = []
         for at, call in enumerate(self.calls):
             if call.id in done:
                 executions[at] = ToolExecution(call, done[call.id])
                 continue
             refusal = self._refusal(call)
-            self._attempts[at] = self.turn.calls[call.name]
+            self._attempts[at] = attempt = self.turn.calls[call.name]
             if refusal is None:
                 admitted.append(at)
             else:
                 refused = ToolResult(refusal, is_error=True)
-                executions[at] = await self._finished(at, refused, self.runtime)
+                executions[at] = await self._single.answered(
+                    call, refused, self.runtime, attempt=attempt
+                )
         if len(admitted) == 1:
             await self._run_lane(admitted, self.runtime)
         else:
@@ -109,10 +95,10 @@ class Round:
         failure = next(failed, None)
         if failure is None:
             return False
-        earlier = executed_in(self.prompt.messages)
+        earlier = executed_in(self._messages)
         cause = f"'{failure.tool_call.name}' failed"
         await self.manager.undo(
-            (*earlier, *executions), cause, self.callbacks, self.turn, self.runtime
+            (*earlier, *executions), cause, self._single.callbacks, self.turn, self.runtime
         )
         return bool(self.turn.undone)
 
@@ -126,7 +112,7 @@ class Round:
 
     def metadata_of(self, name: str) -> ToolMetadata:
         """Return how the tool called *name* is to be run."""
-        return metadata_of(name, self.callbacks)
+        return metadata_of(name, self._single.callbacks)
 
     async def _run_lane(self, lane: Sequence[int], runtime: Runtime) -> None:
         for at in lane:
@@ -134,6 +120,14 @@ class Round:
                 self._executions[at] = await self._run(at, runtime)
             except ApprovalRequired as waiting:
                 self.pending[self.calls[at].id] = waiting.turn
+
+    async def _run(self, at: int, runtime: Runtime) -> ToolExecution:
+        call, attempt = self.calls[at], self._attempts[at]
+        ordinal = self.turn.ordinal(call)
+        begun = self.turn.begun.pop(key_of(call), None)
+        if begun is not None:  # while the model was still speaking
+            return replace(await begun.result(runtime), tool_call=call, attempt=attempt)
+        return await self._single.run(call, runtime, attempt=attempt, ordinal=ordinal)
 
     def _refusal(self, call: ToolCall) -> str | None:
         """Return why *call* is not run, or None when it is."""
@@ -155,87 +149,6 @@ class Round:
         if breach is not None:
             self.breach = breach
         return breach
-
-    async def _run(self, at: int, runtime: Runtime) -> ToolExecution:
-        call, turn = self.calls[at], self.turn
-        context = ToolContext(
-            turn.context,
-            runtime=runtime,
-            tool_call_id=call.id,
-            tool_name=call.name,
-            attempt=self._attempts[at],
-            idempotency=functools.partial(turn.idempotency_key, call, turn.ordinal(call)),
-        )
-        turn.begin(self.prompt.messages)
-        with runtime.observe(self._operation(call)) as observed:
-            execution = observed.result = await self._executed(at, context)
-        return execution
-
-    def _operation(self, call: ToolCall) -> ToolRun:
-        callback = self.callbacks.get(call.name)
-        description = "" if callback is None else callback.definition.description
-        return ToolRun(call, description, self.turn.context.get(CONVERSATION_ID))
-
-    async def _executed(self, at: int, context: ToolContext) -> ToolExecution:
-        call = self.calls[at]
-        started_at, started = time.time(), time.perf_counter()
-        error: Exception | None = None
-        try:
-            if call.id == self.cut_off:
-                _require_whole(call)
-            callback = await self.manager.find(call.name, self.callbacks, context.runtime)
-            result = await self.manager.run(call, callback, context)
-            if context.arguments is not None and callback.metadata.compensation is not None:
-                self.turn.compensations[id(call)] = callback.metadata.compensation
-        except (ApprovalRequired, ToolUsageError, MemoryError):
-            raise  # nothing that a model could mend
-        except Exception as problem:  # noqa: BLE001 - a tool is the application's code
-            error, result = problem, await self._failed(call, problem, context)
-        ran = started_at, time.perf_counter() - started
-        if context.arguments != call.arguments:
-            result = _noted(result, context.arguments)
-        return await self._finished(at, result, context.runtime, ran, error)
-
-    async def _failed(self, call: ToolCall, error: Exception, context: ToolContext) -> ToolResult:
-        if not self.runtime.remaining():
-            msg = f"the deadline passed while the tool {call.name!r} ran"
-            raise DeadlineExceededError(msg) from error
-        kind = kind_of(error)
-        self.turn.failures[call.name, kind] += 1
-        count = self.turn.failures[call.name, kind]
-        told = await self.manager.processed(ToolFailure(kind, call, error, count, context))
-        return replace(told, metadata=merged(told.metadata, {FAILURE: kind}))
-
-    async def _finished(
-        self,
-        at: int,
-        result: ToolResult,
-        runtime: Runtime,
-        ran: tuple[float | None, float] = (None, 0.0),
-        error: Exception | None = None,
-    ) -> ToolExecution:
-        call, (started, seconds) = self.calls[at], ran
-        response = ToolResponse(
-            call.id, call.name, result.text, result.is_error, result.media, result.metadata
-        )
-        await runtime.emit(ToolCallFinished(call, response, seconds))
-        attempt = self._attempts[at]
-        return ToolExecution(call, response, seconds, attempt, error, result.value, started)
-
-
-def _noted(result: ToolResult, ran_with: str | None) -> ToolResult:
-    """Return *result* with what the tool was *ran_with* instead of the model's arguments."""
-    if ran_with is None and result.is_error:  # it came to nothing
-        return result
-    return replace(result, metadata=merged(result.metadata, {RAN_WITH: ran_with}))
-
-
-def _require_whole(call: ToolCall) -> None:
-    try:
-        loads(call.arguments or "{}")
-    except ValueError as error:
-        msg = f"The call of {call.name} was cut off at the token limit; make it again, shorter"
-        raise ToolArgumentError(msg, tool_name=call.name, malformed=True) from error
 
 
 def _stages(

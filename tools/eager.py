@@ -1,0 +1,117 @@
+"""Tools that begin while the model is still speaking: those that only read."""
+
+from collections import Counter
+from contextvars import copy_context
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from chatclient.events import ToolCallDelta, ToolCallStarted
+from chatclient.json import loads
+from chatclient.messages import ToolCall
+from chatclient.prompt import Prompt
+from chatclient.runtime import Runtime
+from chatclient.tools.execution import ToolExecution, ToolTurn, key_of
+from chatclient.tools.single import SingleCalls
+
+if TYPE_CHECKING:  # which makes these
+    from chatclient.tools.manager import ToolCallingManager
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A tool call as far as it has been streamed."""
+
+    id: str
+    name: str
+    pieces: list[str] = field(default_factory=list)
+
+    def call(self) -> ToolCall:
+        """Return the call, which may be cut short."""
+        return ToolCall(self.id, self.name, "".join(self.pieces))
+
+
+class EagerReads:
+    """Watches what a model streams, and begins each reading tool once its arguments are complete.
+
+    They are when the model goes on to the next call: the last one gains nothing. What is begun
+    waits in the turn until the round of the calls takes it, if it ever comes to that: a stream may
+    break off, an advisor may change its mind about the calls. So a tool that has an effect is never
+    begun early, nor one that must not run beside others, nor any after a call that has to run
+    alone.
+    """
+
+    def __init__(
+        self, manager: "ToolCallingManager", prompt: Prompt, runtime: Runtime, turn: ToolTurn
+    ) -> None:
+        self._limits = manager.limits
+        self._runtime = runtime
+        self._turn = turn
+        self._single = SingleCalls(manager, turn, manager.runnable(prompt, turn), prompt.messages)
+        self._asked: dict[object, _Asked] = {}  # in the order of the calls
+        self._earlier: list[ToolCall] = []  # those of them that the model has gone on from
+        self._room = manager.concurrency(runtime)
+        # That of the round, for what is begun is no part of the model's own step.
+        self._context = copy_context()
+
+    async def watch(self, event: Any) -> None:
+        """Take one event of the model's, and hand it on."""
+        match event:
+            case ToolCallStarted(id=id, name=name, index=index):
+                self._go_on()
+                self._asked[id if index is None else index] = _Asked(id, name)
+            case ToolCallDelta(id=id, arguments=arguments, index=index):
+                asked = self._asked.get(id if index is None else index)
+                if asked is not None:
+                    asked.pieces.append(arguments)
+            case _:
+                pass
+        await self._runtime.emit(event)
+
+    def _go_on(self) -> None:
+        """Begin the last call so far, if it may."""
+        if not self._asked:
+            return
+        call = list(self._asked.values())[-1].call()
+        if self._may_begin(call):
+            self._room -= 1
+            self._begin(call)
+        self._earlier.append(call)
+
+    def _may_begin(self, call: ToolCall) -> bool:
+        callback = self._single.callbacks.get(call.name)
+        if callback is None:
+            return False
+        metadata, limits = callback.metadata, self._limits
+        if metadata.exclusive:
+            self._room = 0
+        beside = not metadata.sequential and metadata.concurrency_group is None
+        calls = self._turn.calls + Counter(each.name for each in (*self._earlier, call))
+        return (
+            self._room > 0
+            and metadata.effect == "read"
+            and beside
+            and bool(call.id)
+            and _is_complete(call)
+            and limits.breach(call.name, calls) is None
+            and (limits.max_repeats is None or self._turn.repeats(call) < limits.max_repeats)
+        )
+
+    def _begin(self, call: ToolCall) -> None:
+        attempt = self._turn.calls[call.name] + 1
+        attempt += sum(earlier.name == call.name for earlier in self._earlier)
+        same = (call.name, call.arguments)
+        ordinal = self._turn.made(call) + 1
+        ordinal += sum((earlier.name, earlier.arguments) == same for earlier in self._earlier)
+
+        async def run(runtime: Runtime) -> ToolExecution:
+            return await self._single.run(call, runtime, attempt=attempt, ordinal=ordinal)
+
+        self._turn.begun[key_of(call)] = self._runtime.begin(run, self._context)
+
+
+def _is_complete(call: ToolCall) -> bool:
+    try:
+        loads(call.arguments or "{}")
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,169 @@
+"""One tool call of a turn: run, and answered whatever happens."""
+
+import functools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from chatclient.errors import DeadlineExceededError, ToolArgumentError, ToolUsageError
+from chatclient.events import ToolCallFinished
+from chatclient.json import loads
+from chatclient.messages import Message, ToolCall, ToolResponse
+from chatclient.operations import ToolRun
+from chatclient.runtime import Runtime
+from chatclient.tool import (
+    CONVERSATION_ID,
+    FAILURE,
+    RAN_WITH,
+    ToolCallback,
+    ToolContext,
+    ToolMetadata,
+    ToolResult,
+)
+from chatclient.tools.approval import ApprovalRequired
+from chatclient.tools.decorator import PLAIN
+from chatclient.tools.execution import ToolExecution, ToolTurn
+from chatclient.tools.failure import ToolFailure, kind_of
+from chatclient.values import merged
+
+if TYPE_CHECKING:  # which makes these
+    from chatclient.tools.manager import ToolCallingManager
+
+Callbacks = Mapping[str, ToolCallback]
+"""Tools by name."""
+
+MetadataOf = Callable[[str], ToolMetadata]
+"""Knows how tools are to be run, by name."""
+
+
+def metadata_of(name: str, callbacks: Callbacks) -> ToolMetadata:
+    """Return how the tool called *name* is to be run; in no special way, if there is none."""
+    callback = callbacks.get(name)
+    return PLAIN if callback is None else callback.metadata
+
+
+@dataclass(frozen=True, slots=True)
+class SingleCalls:
+    """Runs tool calls of one turn, each by itself.
+
+    Attributes:
+        manager: Knows the interceptors, and what comes of failures.
+        turn: What the calls belong to.
+        callbacks: The tools that may be run, by name.
+        messages: The conversation up to the model's message with the calls.
+        cut_off: The id of the call in which the model's message may have been cut off, if any.
+    """
+
+    manager: "ToolCallingManager"
+    turn: ToolTurn
+    callbacks: Callbacks
+    messages: Sequence[Message]
+    cut_off: str | None = None
+
+    async def run(
+        self, call: ToolCall, runtime: Runtime, *, attempt: int, ordinal: int
+    ) -> ToolExecution:
+        """Run one call.
+
+        Args:
+            call: What the model asked for.
+            runtime: How the request runs.
+            attempt: How many calls of this tool the turn has seen, this one included.
+            ordinal: How many times the turn has made this very call, this time included.
+
+        Raises:
+            ApprovalRequired: It has to wait for a decision.
+            ToolUsageError: The application has made a mistake, and no model could mend it.
+        """
+        turn = self.turn
+        context = ToolContext(
+            turn.context,
+            runtime=runtime,
+            tool_call_id=call.id,
+            tool_name=call.name,
+            attempt=attempt,
+            idempotency=functools.partial(turn.idempotency_key, call, ordinal),
+        )
+        turn.begin(self.messages)
+        with runtime.observe(self._operation(call)) as observed:
+            execution = observed.result = await self._executed(call, context)
+        return execution
+
+    async def answered(
+        self,
+        call: ToolCall,
+        result: ToolResult,
+        runtime: Runtime,
+        *,
+        attempt: int,
+        ran: tuple[float | None, float] = (None, 0.0),
+        error: Exception | None = None,
+    ) -> ToolExecution:
+        """Tell that *call* has come to *result*, and return that.
+
+        Args:
+            call: What the model asked for.
+            result: What it is told.
+            runtime: How the request runs.
+            attempt: How many calls of this tool the turn has seen, this one included.
+            ran: When the tool began and how long it took, if it was run.
+            error: What went wrong.
+        """
+        started, seconds = ran
+        response = ToolResponse(
+            call.id, call.name, result.text, result.is_error, result.media, result.metadata
+        )
+        await runtime.emit(ToolCallFinished(call, response, seconds))
+        return ToolExecution(call, response, seconds, attempt, error, result.value, started)
+
+    def _operation(self, call: ToolCall) -> ToolRun:
+        callback = self.callbacks.get(call.name)
+        description = "" if callback is None else callback.definition.description
+        return ToolRun(call, description, self.turn.context.get(CONVERSATION_ID))
+
+    async def _executed(self, call: ToolCall, context: ToolContext) -> ToolExecution:
+        started_at, started = time.time(), time.perf_counter()
+        error: Exception | None = None
+        try:
+            if call.id == self.cut_off:
+                _require_whole(call)
+            callback = await self.manager.find(call.name, self.callbacks, context.runtime)
+            result = await self.manager.run(call, callback, context)
+            if context.arguments is not None and callback.metadata.compensation is not None:
+                self.turn.compensations[id(call)] = callback.metadata.compensation
+        except (ApprovalRequired, ToolUsageError, MemoryError):
+            raise  # nothing that a model could mend
+        except Exception as problem:  # noqa: BLE001 - a tool is the application's code
+            error, result = problem, await self._failed(call, problem, context)
+        ran = started_at, time.perf_counter() - started
+        if context.arguments != call.arguments:
+            result = _noted(result, context.arguments)
+        return await self.answered(
+            call, result, context.runtime, attempt=context.attempt, ran=ran, error=error
+        )
+
+    async def _failed(self, call: ToolCall, error: Exception, context: ToolContext) -> ToolResult:
+        if not context.runtime.remaining():
+            msg = f"the deadline passed while the tool {call.name!r} ran"
+            raise DeadlineExceededError(msg) from error
+        kind = kind_of(error)
+        self.turn.failures[call.name, kind] += 1
+        count = self.turn.failures[call.name, kind]
+        told = await self.manager.processed(ToolFailure(kind, call, error, count, context))
+        return replace(told, metadata=merged(told.metadata, {FAILURE: kind}))
+
+
+def _noted(result: ToolResult, ran_with: str | None) -> ToolResult:
+    """Return *result* with what the tool was *ran_with* instead of the model's arguments."""
+    if ran_with is None and result.is_error:  # it came to nothing
+        return result
+    return replace(result, metadata=merged(result.metadata, {RAN_WITH: ran_with}))
+
+
+def _require_whole(call: ToolCall) -> None:
+    try:
+        loads(call.arguments or "{}")
+    except ValueError as error:
+        msg = f"The call of {call.name} was cut off at the token limit; make it again, shorter"
+        raise ToolArgumentError(msg, tool_name=call.name, malformed=True) from error
