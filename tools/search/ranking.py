@@ -21,7 +21,7 @@ from heapq import nlargest
 from chatclient.tools.search.catalog import Catalog, Part
 from chatclient.tools.search.postings import IN_NAME, IN_VALUES, Postings
 from chatclient.tools.search.spelling import neighbours
-from chatclient.tools.search.text import Words, concepts, hinted, is_concept
+from chatclient.tools.search.text import Words, concepts, hinted, is_concept, tidied
 
 Scored = tuple[float, int]
 
@@ -64,7 +64,7 @@ class Ranking:
             (part, part.segment.payload) for part in catalog.parts if part.segment.payload
         ]
         self._size = catalog.size
-        self._query = query
+        self._query = query = tidied(query)
         self._clauses = [_with_concepts(clause) for clause in words.clauses(query)]
         if misspelt:
             for clause in self._clauses:

@@ -21,7 +21,10 @@ _UNSPACED = re.compile(
     r"\uf900-\ufaff\U00020000-\U0003ffff]+)"
 )
 _ACCENTS = re.compile(r"[\u0300-\u036f]")
-_CLAUSE = re.compile(r"[.;?!\n]+(?:\s|$)|,?\s+(?:and|then|also)\s+", re.IGNORECASE)
+# A run of marks is looked at from its beginning only, or a long one would take its length squared.
+_CLAUSE = re.compile(r"(?<![.;?!\n])[.;?!\n]+(?:\s|$)|,?\s+(?:and|then|also)\s+", re.IGNORECASE)
+_BLANKS = re.compile(r"(\s\s)\s+")
+_LONGEST = 4_000  # characters of a query that are read; what is longer is no wish, but a document
 _MOST_CLAUSES = 12  # of a request; what is longer is a document, and its rest is taken as one
 _REMEMBERED = 20_000  # words whose terms are kept
 
@@ -53,7 +56,7 @@ _VALUES = tuple(
             (r"\d\.\d+,\s*-?\d+\.\d", "latitude", "longitude"),
             (r"\w\.(?i:csv|pdf|txt|json|png|jpe?g|docx?|xlsx?|mp[34]|py|zip)\b", "file"),
         ),
-        ("@", (r"\S@\S+\.\w", "email")),
+        ("@", (r"\S@[^\s@]{1,253}\.\w", "email")),
         ("://", (r"(?i:https?)://", "url")),
         (",", (r",(?<=[a-z],)\s*[A-Z]{2}\b", "city", "location")),
     )
@@ -162,6 +165,14 @@ def concepts() -> Mapping[str, tuple[str, ...]]:
 def is_concept(term: str) -> bool:
     """Return whether *term* stands for a concept instead of a word."""
     return term.startswith("#")
+
+
+def tidied(query: str) -> str:
+    """Return what is read of *query*: no more than that, and no long runs of blanks.
+
+    Queries are written by models, and by whoever talks to them: none may hold up an event loop.
+    """
+    return _BLANKS.sub(r"\1", query[:_LONGEST])
 
 
 def hinted(query: str, terms: Collection[str]) -> set[str]:
