@@ -232,7 +232,7 @@ async def _asked(guardrail: Callable[..., Any], runtime: Runtime, *about: Any) -
     if result is None:
         return _PASSED
     if not isinstance(result, GuardrailResult):
-        msg = f"guardrail {_name(guardrail)!r} returned {result!r}, which is no GuardrailResult"
+        msg = f"guardrail {_name(guardrail)!r} returned {result!r}, which is not a GuardrailResult"
         raise TypeError(msg)
     return result
 

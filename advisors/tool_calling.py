@@ -167,7 +167,7 @@ class ToolCallingAdvisor:
         loop = _Loop(self, request, call_next, turn)
         try:
             response = await loop.run(request.context.get(RESUME))
-        except BaseException:  # whatever ends the turn before its end
+        except BaseException:  # however the turn is cut short
             await self.manager.abandon(loop.prompt, request.runtime, turn)
             raise
         finally:

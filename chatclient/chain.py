@@ -71,12 +71,12 @@ class ChatClientRequest:
         """Return a copy with the given values changed; *context* is laid over the present one.
 
         Raises:
-            TypeError: *prompt* is none.
+            TypeError: *prompt* is not a Prompt.
         """
         given: object = prompt
         if given is not None and not isinstance(given, Prompt):
             msg = (
-                f"{given!r} is no Prompt; change the request's own, for example with"
+                f"{given!r} is not a Prompt; change the request's own, for example with"
                 " request.prompt.augment_user_message(...) or .append(...)"
             )
             raise TypeError(msg)
@@ -239,7 +239,7 @@ def _no_request(given: object) -> TypeError:
 def _no_coroutine(name: str, pending: object) -> str:
     if inspect.isasyncgen(pending):
         return f"advisor {name!r} is a generator; let it `return` one response and `yield` none"
-    return f"advisor {name!r} is no coroutine function; write it with `async def`"
+    return f"advisor {name!r} is not a coroutine function; write it with `async def`"
 
 
 def _model_call(model: ChatModel) -> Next:

@@ -165,8 +165,8 @@ class ChatClient(Closeable):
                 client's; or nothing, for requests built step by step.
 
         Raises:
-            UsageError: The text is blank, or none.
-            TypeError: One of the messages is none.
+            UsageError: The text is blank, or not a string.
+            TypeError: One of them is not a message.
         """
         request = ChatClientRequestSpec(self, self._defaults)
         if prompt is None:
@@ -191,7 +191,7 @@ class ChatClient(Closeable):
             where they were not the client's own.
 
         Raises:
-            UsageError: A call is left undecided, or *turn* is none.
+            UsageError: A call is left undecided, or *turn* is not a pending turn.
         """
         if isinstance(turn, str):
             turn = PendingTurn.from_json(turn)
@@ -376,7 +376,7 @@ class ChatClientBuilder:
         """Say what to do with several tools of one name: refuse them, or keep one.
 
         Raises:
-            UsageError: *policy* is no value that is known.
+            UsageError: *policy* is not a known value.
         """
         check_word("duplicate_tools", policy, DuplicatePolicy)
         return type(self)(replace(self._engine, duplicate_tools=policy), self._spec)
@@ -424,7 +424,7 @@ class ChatClientRequestSpec:
             metadata: For the application, not sent.
 
         Raises:
-            UsageError: The text is blank, or none.
+            UsageError: The text is blank, or not a string.
         """
         return self._with(self._spec.with_system(text, params, metadata))
 
@@ -446,7 +446,7 @@ class ChatClientRequestSpec:
             metadata: For the application, not sent.
 
         Raises:
-            UsageError: The text is blank, or none.
+            UsageError: The text is blank, or not a string.
         """
         return self._with(self._spec.with_user(text, params, media, metadata))
 
@@ -465,7 +465,7 @@ class ChatClientRequestSpec:
                 provider has will do as well, but type checkers know them in its own class only.
 
         Raises:
-            UsageError: The model's provider has no such option, or *options* are none.
+            UsageError: The model's provider has no such option, or *options* is not a ChatOptions.
         """
         return self._with(with_options(self._client._engine, self._spec, options, values))
 
@@ -561,7 +561,7 @@ class ChatClientRequestSpec:
 
 @cache
 def _asked_for() -> ToolSignature:
-    """Return what an agent takes; pydantic's first schema is none of an import's business."""
+    """Return what an agent takes; made on first use, since pydantic's first schema is slow."""
     return signature_of_schema(
         {
             "properties": {"request": {"type": "string", "description": "What is asked for."}},

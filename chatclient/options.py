@@ -64,7 +64,7 @@ class ChatOptions:
         extra: Fields for the provider's request that this library does not model.
 
     Raises:
-        UsageError: A number is none.
+        UsageError: A numeric option is not a number.
     """
 
     model: str | None = None

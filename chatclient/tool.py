@@ -163,7 +163,7 @@ class ToolMetadata:
             for a method with `@tool`, the name of another method will do.
 
     Raises:
-        UsageError: *return_direct* or *effect* is no value that is known.
+        UsageError: *return_direct* or *effect* is not a known value.
     """
 
     return_direct: bool | Literal["if_last"] = False

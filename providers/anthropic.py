@@ -74,7 +74,7 @@ class AnthropicChatOptions(ChatOptions):
         betas: Names for the `anthropic-beta` header.
 
     Raises:
-        UsageError: *cache* is no value that is known, or as with `ChatOptions`.
+        UsageError: *cache* is not a known value, or as with `ChatOptions`.
     """
 
     thinking: int | str | Mapping[str, Any] | None = None
@@ -110,7 +110,7 @@ class AnthropicChatModel(OverHttp, ChatModel):
             `Connections`, for a proxy or HTTP/2.
 
     Raises:
-        UsageError: There is no key, or the URL is none.
+        UsageError: There is no key, or *base_url* is not an HTTP URL.
     """
 
     def __init__(

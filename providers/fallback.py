@@ -31,7 +31,7 @@ class FallbackChatModel(ChatModel):
         on: Which errors make the next one try; default: everything that a provider does wrong.
 
     Raises:
-        UsageError: There is no model.
+        UsageError: There is not a model.
     """
 
     def __init__(self, *models: ChatModel, on: Fails = (ProviderError,)) -> None:

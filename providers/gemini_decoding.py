@@ -95,7 +95,7 @@ _MALFORMED = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 def unreadable(data: Any) -> InvalidResponseError:
     """Return the error that an answer of no known form stands for."""
     body = data.decode(errors="replace") if isinstance(data, bytes) else data
-    msg = f"{PROVIDER} answered with something that is no response: {str(body)[:200]!r}"
+    msg = f"{PROVIDER} answered with something that is not a response: {str(body)[:200]!r}"
     return InvalidResponseError(msg, provider=PROVIDER, body=body)
 
 

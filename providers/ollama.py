@@ -81,7 +81,7 @@ class OllamaChatModel(OverHttp, ChatModel):
             `Connections`, for a proxy or HTTP/2.
 
     Raises:
-        UsageError: The URL is none.
+        UsageError: *base_url* is not an HTTP URL.
     """
 
     def __init__(

@@ -228,7 +228,7 @@ def _loaded(body: bytes) -> dict[str, Any]:
 
 def _unreadable(body: bytes) -> InvalidResponseError:
     shown = body.decode(errors="replace")
-    msg = f"{PROVIDER} answered with something that is no response: {shown[:200]!r}"
+    msg = f"{PROVIDER} answered with something that is not a response: {shown[:200]!r}"
     return InvalidResponseError(msg, provider=PROVIDER, body=shown)
 
 

@@ -138,7 +138,7 @@ class OpenAIChatModel(OverHttp, ChatModel):
             the older common ground for others.
 
     Raises:
-        UsageError: There is no key, or the URL is none.
+        UsageError: There is no key, or *base_url* is not an HTTP URL.
     """
 
     def __init__(

@@ -62,7 +62,7 @@ def decode_response(data: Any, provider: str, headers: Headers = EMPTY) -> ChatR
     if not isinstance(data, Mapping) or not isinstance(data.get("output"), list):
         if isinstance(data, Mapping) and data.get("error"):
             raise _failure(data, provider, headers)
-        msg = f"{provider} answered with JSON that is no response: {str(data)[:200]}"
+        msg = f"{provider} answered with JSON that is not a response: {str(data)[:200]}"
         raise InvalidResponseError(msg, provider=provider, body=data)
     if data.get("error") and data.get("status") in _FAILED:
         raise _failure(data, provider, headers)
@@ -212,7 +212,7 @@ class StreamDecoder:
             kind = event.get("type")
         except (ValueError, AttributeError) as error:
             shown = data[:200].decode(errors="replace")
-            msg = f"{self._provider} streamed something that is no event: {shown!r}"
+            msg = f"{self._provider} streamed something that is not an event: {shown!r}"
             raise InvalidResponseError(msg, provider=self._provider) from error
         if kind == "error" or (kind is None and event.get("error")):
             raise _failure(event, self._provider, self._headers)

@@ -115,7 +115,7 @@ class StreamDecoder:
             metadata = self._metadata(chunk)
         except MISSHAPEN as error:
             shown = data[:200].decode(errors="replace")
-            msg = f"{self._dialect.provider} streamed something that is no chunk: {shown!r}"
+            msg = f"{self._dialect.provider} streamed something that is not a chunk: {shown!r}"
             raise InvalidResponseError(msg, provider=self._dialect.provider) from error
         if not generations and metadata is NO_METADATA:
             return None

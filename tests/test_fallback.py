@@ -33,7 +33,7 @@ def test_the_next_model_answers_when_one_fails(ask: Ask) -> None:
 
 
 def test_when_all_fail_the_last_error_is_raised(ask: Ask) -> None:
-    """There is no model left to ask."""
+    """There is not a model left to ask."""
     client = ChatClient.create(FallbackChatModel(failing("one"), failing("two")))
 
     with pytest.raises(OverloadedError, match="two"):

@@ -466,9 +466,9 @@ def test_json_of_another_shape_is_reported(candidates: Any) -> None:
     """Wrong types inside an answer are the service's fault and are called so."""
     data = {"candidates": candidates}
 
-    with pytest.raises(InvalidResponseError, match="is no response"):
+    with pytest.raises(InvalidResponseError, match="is not a response"):
         decode_response(data)
-    with pytest.raises(InvalidResponseError, match="is no response"):
+    with pytest.raises(InvalidResponseError, match="is not a response"):
         StreamDecoder().feed(json.dumps(data).encode())
 
 

@@ -644,7 +644,7 @@ def test_log_probabilities_are_kept() -> None:
 )
 def test_an_answer_that_cannot_be_read_is_reported(body: bytes) -> None:
     """Whatever else comes with status 200 is an error that shows its beginning."""
-    with pytest.raises(InvalidResponseError, match="is no response"):
+    with pytest.raises(InvalidResponseError, match="is not a response"):
         decode_response(body)
-    with pytest.raises(InvalidResponseError, match="is no response"):
+    with pytest.raises(InvalidResponseError, match="is not a response"):
         StreamDecoder().feed(body)

@@ -478,7 +478,7 @@ def test_json_that_is_no_completion_is_an_error_that_says_so(data: Any) -> None:
 @pytest.mark.parametrize("event", [b"{", b"5", b"[1]", b'"x"', b'{"choices":[5]}', b"\xff\xfe"])
 def test_an_event_that_is_no_chunk_is_an_error_that_says_so(event: bytes) -> None:
     """An event of no known form never leaks an error of Python's."""
-    with pytest.raises(InvalidResponseError, match="openai streamed something that is no chunk"):
+    with pytest.raises(InvalidResponseError, match="openai streamed something that is not a chunk"):
         StreamDecoder(OPENAI).feed(event)
 
 

@@ -651,7 +651,7 @@ def test_an_error_inside_a_stream_is_raised(event: Json, kind: type[Exception]) 
 
 
 def test_a_bare_error_after_a_stream_is_raised() -> None:
-    """Even when it is no event at all."""
+    """Even when it is not an event at all."""
     with pytest.raises(RateLimitedError, match="slow"):
         StreamDecoder("openai").finish(b'{"error":{"code":"rate_limit_exceeded","message":"slow"}}')
 
@@ -659,7 +659,7 @@ def test_a_bare_error_after_a_stream_is_raised() -> None:
 def test_a_stream_of_something_else_is_an_error() -> None:
     """What is no JSON object is shown."""
     for data in (b"<html>", b"[1]", b'"text"'):
-        with pytest.raises(InvalidResponseError, match="no event"):
+        with pytest.raises(InvalidResponseError, match="not an event"):
             StreamDecoder("openai").feed(data)
 
 
@@ -686,7 +686,7 @@ def test_a_cancelled_response_keeps_what_it_has() -> None:
 @pytest.mark.parametrize("data", [[], {"id": "x"}, {"output": "text"}, "text"])
 def test_json_of_another_form_is_an_error(data: Any) -> None:
     """It is shown as far as it goes."""
-    with pytest.raises(InvalidResponseError, match="no response"):
+    with pytest.raises(InvalidResponseError, match="not a response"):
         decode_response(data, "openai")
 
 

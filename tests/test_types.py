@@ -155,7 +155,7 @@ def test_entities() -> None:
     points = client_of('[{"x": 1}]').prompt("?").call().entity(list[Point])
     assert assert_type(points, list[Point]) == [Point(1)]
     assert assert_type(client_of("3").prompt("?").call().entity(int), int) == 3
-    # Type checkers cannot say more of a type that is no class.
+    # Type checkers cannot say more of a type that is not a class.
     which: Literal["a", "b"] = client_of('"a"').prompt("?").call().entity(Literal["a", "b"])
     assert which == "a"
 

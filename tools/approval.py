@@ -263,7 +263,7 @@ def decisions_for(turn: PendingTurn, decisions: Decisions) -> dict[str, Decision
 
     Raises:
         UsageError: A call is left undecided, or an id is that of no pending call; or a single word
-            is none that is known; or this is neither a turn nor decisions.
+            is not a known one; or this is neither a turn nor decisions.
     """
     given: object = turn
     if not isinstance(given, PendingTurn):

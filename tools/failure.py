@@ -79,7 +79,7 @@ class ToolFailurePolicy:
             all; None for ever.
 
     Raises:
-        UsageError: A word in *reactions*, *tools* or *exception_text* is none that is known.
+        UsageError: A word in *reactions*, *tools* or *exception_text* is not a known one.
     """
 
     raise_on: tuple[type[Exception], ...] = ()

@@ -30,7 +30,7 @@ class ToolLimits:
         on_exceeded: What happens then.
 
     Raises:
-        UsageError: A bound is not greater than 0, or *on_exceeded* is no value that is known.
+        UsageError: A bound is not greater than 0, or *on_exceeded* is not a known value.
     """
 
     max_rounds: int | None = 100

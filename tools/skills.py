@@ -153,7 +153,7 @@ class Skills:
         """Return the skills in the folders inside *folder*, those that have a `SKILL.md`.
 
         Raises:
-            UsageError: There is none, or one is no skill; see `Skill.from_folder`.
+            UsageError: There is none, or one is not a skill; see `Skill.from_folder`.
         """
         files = sorted(Path(folder).glob(f"*/{_FILE}"))
         return cls(*(Skill.from_folder(file.parent) for file in files))
@@ -213,7 +213,7 @@ class Skills:
         for skill in self.skills.values():
             if skill.name.casefold() == wanted:
                 return skill
-        msg = f"There is no skill {name!r}; available: {', '.join(self.skills)}"
+        msg = f"There is not a skill {name!r}; available: {', '.join(self.skills)}"
         raise ToolError(msg)
 
     def _lines(self) -> str:

@@ -51,7 +51,7 @@ def conversation_problems(
     - After them the user begins, and user and assistant take turns.
     - Each tool call has an id of its own in its message; the very next message has one response
       for each of them and no other; then the assistant goes on.
-    - Nobody says nothing.
+    - No message is empty.
 
     Args:
         messages: The conversation.

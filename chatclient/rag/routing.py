@@ -41,7 +41,7 @@ class LanguageModelQueryRouter:
         options: What is asked of the model beside its own options.
 
     Raises:
-        UsageError: There is no source, or *fallback* is no value that is known.
+        UsageError: There is no source, or *fallback* is not a known value.
         TemplateError: The template lacks a placeholder.
     """
 

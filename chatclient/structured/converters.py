@@ -147,7 +147,7 @@ class TypeOutputConverter(Generic[T]):
                 errors.append(error)
             except ValueError as error:
                 errors.append(self._error(text, [f"not valid JSON: {error}"]))
-        # What is JSON but does not fit tells more than what is none.
+        # An error about JSON that does not fit says more than one about a text that is not JSON.
         raise next((error for error in errors if error.__cause__ is not None), errors[0])
 
     def _read_mended(self, value: Any, text: str) -> T:
@@ -346,7 +346,7 @@ def _parsed(candidate: str) -> Any:
     """Return the value that *candidate* spells, mended if need be; bare words are a string.
 
     Raises:
-        ValueError: It was meant to be JSON and is none.
+        ValueError: It was meant to be JSON but is not valid.
     """
     try:
         return loads(candidate)

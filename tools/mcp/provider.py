@@ -43,7 +43,7 @@ class McpToolCallbackProvider(Closeable):
         prompts: Whether models get tools to list and fill in the servers' prompts.
 
     Raises:
-        UsageError: There is no server, two have one name, or *prefix* is no value that is known.
+        UsageError: There is no server, two have one name, or *prefix* is not a known value.
     """
 
     def __init__(

@@ -58,7 +58,7 @@ class LruEvictionStrategy:
         max_sessions: How many.
 
     Raises:
-        UsageError: That is none.
+        UsageError: It is less than one.
     """
 
     def __init__(self, max_sessions: int = 1000) -> None:

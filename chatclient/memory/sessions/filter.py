@@ -192,7 +192,7 @@ def _compiled(pattern: str) -> "re.Pattern[str]":
     try:
         return re.compile(pattern)
     except re.error as error:
-        msg = f"{pattern!r} is no regular expression: {error}"
+        msg = f"{pattern!r} is not a regular expression: {error}"
         raise UsageError(msg) from error
 
 
