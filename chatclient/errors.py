@@ -1,5 +1,6 @@
 """The errors of the library, ordered by what a caller does next.
 
+```text
 ChatClientError                          anything this library raises on purpose
 ├── UsageError (also a ValueError)       the call is wrong; nothing was sent      → fix the code
 │   ├── TemplateError                    .missing
@@ -37,6 +38,7 @@ ChatClientError                          anything this library raises on purpose
 ├── BudgetExceededError                  the turn cost too much                   .spent .limit
 ├── DeadlineExceededError                the deadline of the whole call has passed
 └── BlockingCallError                    a blocking call reached code that needs an event loop
+```
 """
 
 from collections.abc import Iterable

@@ -7,6 +7,7 @@ makes sure that what is promised is what comes.
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from abc import ABC, abstractmethod
@@ -16,7 +17,7 @@ from typing import Any, Literal, NamedTuple, Protocol, assert_type, runtime_chec
 
 import pytest
 from pydantic import BaseModel
-from test_docs import PAGES, blocks
+from test_docs import PAGES, blocks, name_of
 from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
 from chatclient import (
@@ -228,7 +229,8 @@ def test_code_of_the_docs_is_typed_by_itself(
     folder = tmp_path_factory.mktemp("pages")
     for page in PAGES:
         code = "\n".join(code for _, code in blocks(page))
-        (folder / f"page_{page.stem.lower()}.py").write_text(code)
+        name = re.sub(r"\W", "_", name_of(page).lower().removesuffix(".md"))
+        (folder / f"page_{name}.py").write_text(code)
     root = Path(__file__).parent.parent
     settings = {"reportRedeclaration": False, "extraPaths": [str(root)]}
     (folder / "pyrightconfig.json").write_text(json.dumps(settings))
