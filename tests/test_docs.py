@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from chatclient import Prompt, UserMessage
+from chatclient import Prompt, UserMessage, errors
 from chatclient.testing import Answer, ScriptedModel, call
 
 ROOT = Path(__file__).parent.parent
@@ -114,3 +114,12 @@ def test_code_is_as_wide_as_the_site_shows_it() -> None:
         if len(text) > 85
     ]
     assert wide == []
+
+
+def test_every_error_is_in_the_tree_of_the_docs() -> None:
+    """The page of errors shows all of them, and none that there is not."""
+    page = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
+    tree = page.partition("```text\n")[2].partition("```")[0]
+    shown = re.findall(r"^(?:[│ ]*[├└]── )?(\w+Error)\b", tree, re.MULTILINE)
+
+    assert sorted(shown) == sorted(name for name in vars(errors) if name.endswith("Error"))
