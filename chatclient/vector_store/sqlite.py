@@ -87,15 +87,13 @@ class SqliteVectorStore(VectorStore):
         self, ids: Collection[str] | None, where: Filter | None, runtime: Runtime
     ) -> int:
         """Forget documents."""
-        count: int = await runtime.invoke(self._erase, ids, where)
-        return count
+        return await runtime.invoke(self._erase, ids, where)
 
     async def nearest(
         self, vector: Vector, search: SimilaritySearch, runtime: Runtime
     ) -> list[Document]:
         """Return the documents nearest to *vector*."""
-        found: list[Document] = await runtime.invoke(self._nearest, vector, search)
-        return found
+        return await runtime.invoke(self._nearest, vector, search)
 
     def close(self) -> None:
         """Close the file."""
