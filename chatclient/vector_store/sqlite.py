@@ -15,7 +15,8 @@ from chatclient.forks import keep, tell_before_forks, tell_of_forks, undisturbed
 from chatclient.runtime import Runtime
 from chatclient.sqlite_files import BUSY_SECONDS, write_ahead
 from chatclient.vector_store.arrays import GrowingRows, best, numpy, unit_rows
-from chatclient.vector_store.filters import Filter, key_of, sql
+from chatclient.vector_store.filters import Filter, key_of
+from chatclient.vector_store.sql_filters import sql
 from chatclient.vector_store.store import Document, SimilaritySearch, VectorStore
 
 _SCHEMA = """
