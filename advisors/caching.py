@@ -4,7 +4,7 @@ import hashlib
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -45,11 +45,11 @@ _SENT_WHOLE = frozenset({"reasoning", "tool_call", "tool_call_chunk", "provider"
 class ResponseStore(Protocol):
     """Keeps responses by key; its methods may be asynchronous, and drop what they like."""
 
-    def get(self, key: str, /) -> Any:
-        """Return the `ChatResponse` kept for *key*, or None."""
+    def get(self, key: str, /) -> ChatResponse | Awaitable[ChatResponse | None] | None:
+        """Return the response kept for *key*, or None."""
         ...
 
-    def put(self, key: str, response: ChatResponse, /) -> Any:
+    def put(self, key: str, response: ChatResponse, /) -> object:
         """Keep *response*."""
         ...
 

@@ -1,7 +1,7 @@
 """Checks what goes to the model and what comes back, and may ask for something better."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -66,10 +66,15 @@ class GuardrailResult:
         return cls("reprompt", message, prompt)
 
 
-InputGuardrail = Callable[[ChatClientRequest], Any]
+Judgement = GuardrailResult | None | Awaitable[GuardrailResult | None]
+"""What a guardrail returns, plain or async; None lets pass."""
+
+InputGuardrail = Callable[[ChatClientRequest], Judgement]
 """Looks at a request and returns a `GuardrailResult`, or None for success; plain or async."""
 
-OutputGuardrail = Callable[[ChatResponse], Any] | Callable[[ChatResponse, ChatClientRequest], Any]
+OutputGuardrail = (
+    Callable[[ChatResponse], Judgement] | Callable[[ChatResponse, ChatClientRequest], Judgement]
+)
 """Looks at a response and returns a `GuardrailResult`, or None for success; plain or async.
 
 It may ask for the request as well. The context of that is what advisors found out for the answer:

@@ -86,7 +86,7 @@ class ChatModel(Closeable, ABC):
         """Yield the model's response in chunks; close the generator to leave early."""
         return drive_stream(self._emitter_of(prompt), BLOCKING)
 
-    def astream(self, prompt: PromptLike) -> AsyncEvents[None]:
+    def astream(self, prompt: PromptLike) -> AsyncEvents[ChatResponse, None]:
         """Yield the model's response in chunks; `aclose()` the iterator to leave early."""
         return AsyncEvents(self._emitter_of(prompt), ON_LOOP)
 

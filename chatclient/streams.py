@@ -1,7 +1,7 @@
 """What a request gives that is streamed: what happens on the way to its answer."""
 
 import functools
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
@@ -16,7 +16,14 @@ from chatclient.answers import (
 from chatclient.chain import ChatClientResponse
 from chatclient.errors import UsageError
 from chatclient.event_streams import AsyncEvents, drive_stream
-from chatclient.events import Done, ReasoningDelta, ReasoningSigned, TextDelta, ToolCallFinished
+from chatclient.events import (
+    Done,
+    ReasoningDelta,
+    ReasoningSigned,
+    StreamEvent,
+    TextDelta,
+    ToolCallFinished,
+)
 from chatclient.exchange import messages_in, new_messages_in, round_responses_in
 from chatclient.messages import (
     AssistantMessage,
@@ -33,8 +40,10 @@ from chatclient.tools import PendingTurn, ToolExecution
 from chatclient.trail import Trail
 from chatclient.values import EMPTY
 
-if TYPE_CHECKING:  # loaded by who retrieves
-    from chatclient.vector_store import Document
+if TYPE_CHECKING:
+    from typing_extensions import TypeForm
+
+    from chatclient.vector_store import Document  # loaded by who retrieves
 
 T = TypeVar("T")
 
@@ -199,7 +208,7 @@ class StreamResponse(_Stream):
         """Return the same as `chat_response`, the last with the context the advisors left."""
         return self._pieces(self._client_chunk_of)
 
-    def events(self) -> Generator[Any, None, None]:
+    def events(self) -> Generator[StreamEvent | object, None, None]:
         """Return everything that happens: `StreamEvent`s and the application's own."""
         return self._pieces(_event_of)
 
@@ -214,8 +223,13 @@ class StreamResponse(_Stream):
 
     @overload
     def entity(
-        self, kind: Any, *, native: Native | None = None, validate: bool = False
+        self, kind: Mapping[str, Any], *, native: Native | None = None, validate: bool = False
     ) -> Generator[Any, None, None]: ...
+
+    @overload
+    def entity(
+        self, kind: "TypeForm[T]", *, native: Native | None = None, validate: bool = False
+    ) -> Generator[T, None, None]: ...
 
     def entity(
         self, kind: Any, *, native: Native | None = None, validate: bool = False
@@ -290,7 +304,7 @@ class AsyncStreamResponse(_Stream):
         """Return the same as `chat_response`, the last with the context the advisors left."""
         return self._pieces(self._client_chunk_of)
 
-    def events(self) -> "AsyncPieces[Any]":
+    def events(self) -> "AsyncPieces[StreamEvent | object]":
         """Return everything that happens: `StreamEvent`s and the application's own."""
         return self._pieces(_event_of)
 
@@ -305,8 +319,13 @@ class AsyncStreamResponse(_Stream):
 
     @overload
     def entity(
-        self, kind: Any, *, native: Native | None = None, validate: bool = False
+        self, kind: Mapping[str, Any], *, native: Native | None = None, validate: bool = False
     ) -> "AsyncPieces[Any]": ...
+
+    @overload
+    def entity(
+        self, kind: "TypeForm[T]", *, native: Native | None = None, validate: bool = False
+    ) -> "AsyncPieces[T]": ...
 
     def entity(
         self, kind: Any, *, native: Native | None = None, validate: bool = False
@@ -328,7 +347,7 @@ class AsyncPieces(AsyncIterator[T]):
 
     def __init__(
         self,
-        events: AsyncEvents[ChatClientResponse],
+        events: AsyncEvents[Any, ChatClientResponse],
         convert: Convert[T],
         last_events: Callable[..., list[Any]],
     ) -> None:

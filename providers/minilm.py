@@ -102,8 +102,7 @@ class MiniLmEmbeddingModel(EmbeddingModel):
         Raises:
             UsageError: The extra is not installed, or a file of it is another one.
         """
-        vectors: list[Vector] = await runtime.invoke(self._embed, texts)
-        return vectors
+        return await runtime.invoke(self._embed, texts)
 
     def _embed(self, texts: Sequence[str]) -> list[Vector]:
         tokenizer, session = self._parts()

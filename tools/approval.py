@@ -90,6 +90,10 @@ def decision_of(decision: object) -> Decision:
     return decision
 
 
+Ask = Callable[[ToolInvocation], Decision | bool | Awaitable[Decision | bool | None] | None]
+"""Decides about a call at once, or with None that somebody is to decide later."""
+
+
 def _writes(invocation: ToolInvocation) -> bool:
     return invocation.metadata.effect == "write"
 
@@ -107,7 +111,7 @@ class ToolApproval:
     """
 
     needed: Callable[[ToolInvocation], bool | Awaitable[bool]] = _writes
-    ask: Callable[[ToolInvocation], Any] | None = None
+    ask: Ask | None = None
 
     async def __call__(self, invocation: ToolInvocation, call_next: NextTool, /) -> ToolResult:
         """Run the tool if that is allowed.

@@ -107,8 +107,7 @@ class InMemoryVectorStore(VectorStore):
     ) -> list[Document]:
         """Return the documents nearest to *vector*."""
         if len(self._documents) > _AT_ONCE:
-            found: list[Document] = await runtime.invoke(self._nearest, vector, search)
-            return found
+            return await runtime.invoke(self._nearest, vector, search)
         return self._nearest(vector, search)
 
     def _nearest(self, vector: Vector, search: SimilaritySearch) -> list[Document]:
