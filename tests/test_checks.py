@@ -1,4 +1,4 @@
-"""Settings that are words: a slip in one is told, and never means another."""
+"""What is wrong in itself is told where it is made, and never means something else."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +7,14 @@ import pytest
 
 from chatclient import ChatClient
 from chatclient.advisors.context_window import ContextWindowAdvisor
+from chatclient.advisors.guardrails import (
+    GuardrailResult,
+    InputGuardrailAdvisor,
+    OutputGuardrailAdvisor,
+    refuse_prompt_injection,
+)
 from chatclient.advisors.rate_limit import RateLimitAdvisor
+from chatclient.advisors.safe_guard import SafeGuardAdvisor
 from chatclient.advisors.simple_logger import SimpleLoggerAdvisor
 from chatclient.errors import UsageError
 from chatclient.messages import AssistantMessage, ToolCall
@@ -59,6 +66,7 @@ SLIPS: dict[str, tuple[Callable[[Any], object], object, str]] = {
         "json",
         "True, False, None, 'schema' or 'tool', not 'json'",
     ),
+    "guardrail's outcome": (GuardrailResult, "failed", "'success', 'failure', 'fatal', "),
     "cache": (lambda it: AnthropicChatOptions(cache=it), "all", "'conversation', not 'all'"),
 }
 
@@ -68,4 +76,36 @@ def test_a_slip_is_told(make: Callable[[Any], object], given: object, told: str)
     """With what would have been right, where it was made."""
     with pytest.raises(UsageError) as caught:
         make(given)
+    assert told in str(caught.value)
+
+
+MISUSES: dict[str, tuple[Callable[[], object], str]] = {
+    "no guardrails": (InputGuardrailAdvisor, "give at least one"),
+    "no output guardrails": (OutputGuardrailAdvisor, "give at least one"),
+    "guardrails in a list": (
+        lambda: InputGuardrailAdvisor([refuse_prompt_injection]),  # type: ignore[arg-type]
+        "give several one by one",
+    ),
+    "retries of a guardrail": (
+        lambda: OutputGuardrailAdvisor(lambda answer: None, max_retries=-1),
+        "max_retries is at least 0, not -1",
+    ),
+    "a class as a guardrail": (
+        lambda: InputGuardrailAdvisor(Checked),
+        "not the class Checked; make one: Checked(...)",
+    ),
+    "nothing forbidden": (lambda: SafeGuardAdvisor([]), "give at least one word"),
+    "a number forbidden": (lambda: SafeGuardAdvisor("a", 5), "not 5"),  # type: ignore[arg-type]
+}
+
+
+class Checked:
+    def __call__(self, request: object) -> None: ...
+
+
+@pytest.mark.parametrize(("make", "told"), MISUSES.values(), ids=MISUSES)
+def test_a_misuse_is_told(make: Callable[[], object], told: str) -> None:
+    """With what to do instead, before anything is sent."""
+    with pytest.raises(UsageError) as caught:
+        make()
     assert told in str(caught.value)
