@@ -106,12 +106,15 @@ def names(given: str | Iterable[str]) -> frozenset[str]:
     Raises:
         WrongTypeError: It is no text, and holds something else than texts.
     """
+    if type(given) is frozenset:  # as a rule this has been done already
+        return given
     if isinstance(given, str):
         return frozenset((given,))
-    several = list(given) if isinstance(given, Iterable) else [given]
+    check_kind("what names several", given, Iterable, "put them into a list")
+    several = frozenset(given)
     for each in several:
         check_kind("a name", each, str)
-    return frozenset(several)
+    return several
 
 
 def _wrong(what: str, right: str, given: object, hint: str | None) -> WrongTypeError:

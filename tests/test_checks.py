@@ -91,7 +91,7 @@ MISUSES: dict[str, tuple[Callable[[], object], str]] = {
         "max_retries is at least 0, not -1",
     ),
     "a class as a guardrail": (
-        lambda: InputGuardrailAdvisor(Checked),
+        lambda: InputGuardrailAdvisor(Checked),  # type: ignore[arg-type]
         "not the class Checked; make one: Checked(...)",
     ),
     "nothing forbidden": (lambda: SafeGuardAdvisor([]), "give at least one word"),
