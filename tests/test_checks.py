@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from bag_of_words import BagOfWords
 
 from chatclient import ChatClient
 from chatclient.advisors.context_window import ContextWindowAdvisor
@@ -14,15 +15,24 @@ from chatclient.advisors.guardrails import (
     refuse_prompt_injection,
 )
 from chatclient.advisors.rate_limit import RateLimitAdvisor
+from chatclient.advisors.retrieval import RetrievalAugmentationAdvisor
 from chatclient.advisors.safe_guard import SafeGuardAdvisor
 from chatclient.advisors.simple_logger import SimpleLoggerAdvisor
 from chatclient.errors import UsageError
 from chatclient.messages import AssistantMessage, ToolCall
 from chatclient.providers.anthropic import AnthropicChatOptions
+from chatclient.rag import (
+    DocumentLimit,
+    LanguageModelQueryRouter,
+    Query,
+    VectorStoreDocumentRetriever,
+)
+from chatclient.runtime import Runtime
 from chatclient.structured import StructuredOutput, TypeOutputConverter
 from chatclient.testing import ScriptedModel
 from chatclient.tools import PendingTurn, ToolFailurePolicy, ToolLimits, tool
 from chatclient.tools.approval import decisions_for
+from chatclient.vector_store import Document, InMemoryVectorStore, SimilaritySearch
 
 TURN = PendingTurn((), AssistantMessage(), (), (ToolCall("1", "pay", "{}"),))
 
@@ -79,6 +89,13 @@ def test_a_slip_is_told(make: Callable[[Any], object], given: object, told: str)
     assert told in str(caught.value)
 
 
+STORE = InMemoryVectorStore(BagOfWords())
+
+
+async def found(query: Query, runtime: Runtime) -> list[Document]:
+    return []
+
+
 MISUSES: dict[str, tuple[Callable[[], object], str]] = {
     "no guardrails": (InputGuardrailAdvisor, "give at least one"),
     "no output guardrails": (OutputGuardrailAdvisor, "give at least one"),
@@ -95,6 +112,47 @@ MISUSES: dict[str, tuple[Callable[[], object], str]] = {
         "not the class Checked; make one: Checked(...)",
     ),
     "nothing forbidden": (lambda: SafeGuardAdvisor([]), "give at least one word"),
+    "retrievers in a list": (
+        lambda: RetrievalAugmentationAdvisor([found]),  # type: ignore[arg-type]
+        "pass several one by one",
+    ),
+    "one transformer": (
+        lambda: RetrievalAugmentationAdvisor(found, query_transformers=found),  # type: ignore[arg-type]
+        "put a single one into a list",
+    ),
+    "a class as a step": (
+        lambda: RetrievalAugmentationAdvisor(found, post_processors=[DocumentLimit]),  # type: ignore[list-item]
+        "make one: DocumentLimit(...)",
+    ),
+    "a number as a step": (
+        lambda: RetrievalAugmentationAdvisor(found, augmenter=5),  # type: ignore[arg-type]
+        "a step of retrieval is a function",
+    ),
+    "a router's list": (
+        lambda: LanguageModelQueryRouter(ScriptedModel(), [found]),  # type: ignore[arg-type]
+        "say what is to be found in each",
+    ),
+    "a store that is none": (
+        lambda: VectorStoreDocumentRetriever(BagOfWords()),  # type: ignore[arg-type]
+        "is a VectorStore, not",
+    ),
+    "a class as an embedding model": (
+        lambda: InMemoryVectorStore(BagOfWords),  # type: ignore[arg-type]
+        "make one: BagOfWords(...)",
+    ),
+    "a text added": (lambda: STORE.add("text"), "wrap a text: Document(text)"),  # type: ignore[arg-type]
+    "texts added": (lambda: STORE.add(["text"]), "not 'text'"),  # type: ignore[list-item]
+    "a document's text": (lambda: Document(5), "a document's text is a str, not 5"),  # type: ignore[arg-type]
+    "a document searched for": (
+        lambda: STORE.similarity_search(Document("x")),  # type: ignore[arg-type]
+        "by its text",
+    ),
+    "top_k as a text": (lambda: SimilaritySearch("x", "3"), "top_k is a number"),  # type: ignore[arg-type]
+    "threshold in percent": (lambda: SimilaritySearch("x", threshold=80), "at most 1.0, not 80"),
+    "a filter as a text": (
+        lambda: SimilaritySearch("x", where="a == 1"),  # type: ignore[arg-type]
+        "a filter is a Mapping, not 'a == 1'",
+    ),
     "a number forbidden": (lambda: SafeGuardAdvisor("a", 5), "not 5"),  # type: ignore[arg-type]
 }
 

@@ -1,7 +1,8 @@
 """The contract of an index of tools, which a model searches instead of being told all of them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
@@ -40,8 +41,8 @@ class ToolReference:
     tool_name: str
     summary: str = ""
     parameters: Mapping[str, Any] = EMPTY
-    categories: Set[str] = NO_NAMES
-    roles: Set[str] = NO_NAMES
+    categories: AbstractSet[str] = NO_NAMES
+    roles: AbstractSet[str] = NO_NAMES
     relevance_score: float | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:

@@ -1,7 +1,8 @@
 """Which events of a log are meant."""
 
 import re
-from collections.abc import Collection, Iterable, Sequence, Set
+from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Any, Literal, Self
@@ -50,7 +51,7 @@ class EventFilter:
 
     since: datetime | None = None
     until: datetime | None = None
-    roles: Role | Set[Role] | None = None
+    roles: Role | AbstractSet[Role] | None = None
     exclude_synthetic: bool = False
     exclude_archived: bool = False
     last: int | None = None
