@@ -1,8 +1,8 @@
 """What is checked of arguments when something is made of them: a slip would show late, or never."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import timedelta
-from typing import get_args
+from typing import Any, get_args
 
 from chatclient.errors import UsageError, WrongTypeError
 
@@ -115,6 +115,23 @@ def names(given: str | Iterable[str]) -> frozenset[str]:
     for each in several:
         check_kind("a name", each, str)
     return several
+
+
+def error_kinds(
+    what: str, given: type[Exception] | Collection[type[Exception]]
+) -> tuple[type[Exception], ...]:
+    """Return the types of errors in *given*: one, or several.
+
+    Raises:
+        WrongTypeError: It is something else.
+    """
+    several: Any = given
+    if isinstance(given, str | type) or not isinstance(given, Collection):
+        several = (given,)
+    for each in several:
+        if not isinstance(each, type) or not issubclass(each, Exception):
+            raise _wrong(what, "a type of errors, or several of them", each, None)
+    return tuple(several)
 
 
 def _wrong(what: str, right: str, given: object, hint: str | None) -> WrongTypeError:

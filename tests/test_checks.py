@@ -21,6 +21,7 @@ from chatclient.advisors.simple_logger import SimpleLoggerAdvisor
 from chatclient.errors import UsageError
 from chatclient.messages import AssistantMessage, ToolCall
 from chatclient.providers.anthropic import AnthropicChatOptions
+from chatclient.providers.fallback import FallbackChatModel
 from chatclient.rag import (
     DocumentLimit,
     LanguageModelQueryRouter,
@@ -152,6 +153,29 @@ MISUSES: dict[str, tuple[Callable[[], object], str]] = {
     "a filter as a text": (
         lambda: SimilaritySearch("x", where="a == 1"),  # type: ignore[arg-type]
         "a filter is a Mapping, not 'a == 1'",
+    ),
+    "a second tool of a function": (
+        lambda: tool(name="look_up")(tool(name="search")(lambda words: words)),
+        "is a tool already",
+    ),
+    "a tool's name alone": (lambda: tool("weather"), "@tool(name=...)"),  # type: ignore[call-overload]
+    "no time for a tool": (lambda: tool(timeout=0), "timeout is a positive number of seconds"),
+    "time as a text": (lambda: tool(timeout="5"), "or a timedelta, not '5'"),  # type: ignore[call-overload]
+    "names of models to fall back on": (
+        lambda: FallbackChatModel("openai:gpt-5", ScriptedModel()),  # type: ignore[arg-type]
+        "ChatClient.create('openai:gpt-5').model",
+    ),
+    "models to fall back on in a list": (
+        lambda: FallbackChatModel([ScriptedModel()]),  # type: ignore[arg-type]
+        "pass models one by one",
+    ),
+    "a name of errors": (
+        lambda: FallbackChatModel(ScriptedModel(), on="RateLimitedError"),  # type: ignore[arg-type]
+        "on is a type of errors, or several of them, not 'RateLimitedError'",
+    ),
+    "errors of tools": (
+        lambda: ToolFailurePolicy(raise_on=[ValueError("x")]),  # type: ignore[list-item]
+        "raise_on is a type of errors",
     ),
     "a number forbidden": (lambda: SafeGuardAdvisor("a", 5), "not 5"),  # type: ignore[arg-type]
 }

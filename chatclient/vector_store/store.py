@@ -213,10 +213,11 @@ class VectorStore(Closeable, ABC):
 
 def _several(documents: object) -> list[Document]:
     """Return one document or several as a list."""
+    several: Any = documents
     if isinstance(documents, str) or not isinstance(documents, Iterable):
-        documents = (documents,)
-    several: list[Document] = []
-    for each in documents:
+        several = (documents,)
+    checked: list[Document] = []
+    for each in several:
         check_kind("a document", each, Document, "wrap a text: Document(text)")
-        several.append(each)
-    return several
+        checked.append(each)
+    return checked
