@@ -207,7 +207,7 @@ class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
             return None
         session = SearchSession(
             str(context.get(self.session_id_key_name) or ""),
-            self._catalogs.of(options.tool_callbacks),
+            self._catalogs.of(tuple(options.tool_callbacks)),
             names(context.get(TOOL_SEARCH_ROLES) or ()),
             accumulates=self.accumulates,
             refresh=context.get(REFRESH_TOOLS),

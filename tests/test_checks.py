@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from bag_of_words import BagOfWords
 
-from chatclient import ChatClient
+from chatclient import ChatClient, ChatOptions
 from chatclient.advisors.context_window import ContextWindowAdvisor
 from chatclient.advisors.guardrails import (
     GuardrailResult,
@@ -177,6 +177,15 @@ MISUSES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: ToolFailurePolicy(raise_on=[ValueError("x")]),  # type: ignore[list-item]
         "raise_on is a type of errors",
     ),
+    "a function as a tool callback": (
+        lambda: ChatOptions(tool_callbacks=[found]),  # type: ignore[list-item]
+        "functions go into .tools(...)",
+    ),
+    "one function as tool callbacks": (
+        lambda: ChatOptions(tool_callbacks=found),  # type: ignore[arg-type]
+        "an object with a method invoke()",
+    ),
+    "a number as stop texts": (lambda: ChatOptions(stop=5), "stop is an Iterable, not 5"),  # type: ignore[arg-type]
     "a number forbidden": (lambda: SafeGuardAdvisor("a", 5), "not 5"),  # type: ignore[arg-type]
 }
 
