@@ -210,8 +210,3 @@ class SearchSession:
         if more and anew and not self._accumulates:
             names.clear()
         names.extend(name for name in more if name not in names)
-
-
-def roles_in(value: Any) -> frozenset[str]:
-    """Return the roles that an application named: one, several or none."""
-    return frozenset((value,) if isinstance(value, str) else value or ())

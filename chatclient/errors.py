@@ -2,6 +2,7 @@
 
 ChatClientError                          anything this library raises on purpose
 ├── UsageError (also a ValueError)       the call is wrong; nothing was sent      → fix the code
+│   ├── WrongTypeError                   (also a TypeError) an argument of the wrong kind
 │   ├── TemplateError                    .missing
 │   ├── ToolDefinitionError              a tool cannot be built
 │   ├── DuplicateToolError               .tool_names
@@ -66,6 +67,10 @@ def _bare(kind: type[ChatClientError]) -> ChatClientError:
 
 class UsageError(ChatClientError, ValueError):
     """The call is wrong in itself; nothing was sent."""
+
+
+class WrongTypeError(UsageError, TypeError):
+    """An argument is of the wrong kind; the message says what would be right."""
 
 
 class TemplateError(UsageError):

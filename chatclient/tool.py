@@ -16,7 +16,7 @@ from typing import (
     runtime_checkable,
 )
 
-from chatclient.checks import check_word
+from chatclient.checks import check_word, seconds
 from chatclient.errors import MissingContextError, ToolDefinitionError, ToolUsageError
 from chatclient.events import ToolProgress
 from chatclient.json import dumps, loads
@@ -163,7 +163,8 @@ class ToolMetadata:
             for a method with `@tool`, the name of another method will do.
 
     Raises:
-        UsageError: *return_direct* or *effect* is not a known value.
+        UsageError: *return_direct* or *effect* is not a known value, or *timeout* is not greater
+            than 0.
     """
 
     return_direct: bool | Literal["if_last"] = False
@@ -178,6 +179,8 @@ class ToolMetadata:
     def __post_init__(self) -> None:
         check_word("return_direct", self.return_direct, True, False, "if_last")  # noqa: FBT003
         check_word("effect", self.effect, Effect)
+        if self.timeout is not None:
+            object.__setattr__(self, "timeout", seconds("timeout", self.timeout))
 
 
 @dataclass(frozen=True, slots=True)

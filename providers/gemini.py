@@ -1,7 +1,7 @@
 """Google's Gemini models: the Gemini API and Vertex AI."""
 
 import re
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
@@ -65,9 +65,9 @@ class GeminiChatOptions(ChatOptions):
     candidate_count: int | None = None
     safety_settings: Mapping[str, str] | None = None
     cached_content: str | None = None
-    server_tools: tuple[Mapping[str, Any], ...] | None = None
+    server_tools: Sequence[Mapping[str, Any]] | None = None
     response_mime_type: str | None = None
-    response_modalities: tuple[str, ...] | None = None
+    response_modalities: str | Sequence[str] | None = None
     response_logprobs: bool | None = None
     logprobs: int | None = None
     media_resolution: str | None = None

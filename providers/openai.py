@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
@@ -107,7 +107,7 @@ class OpenAIChatOptions(ChatOptions):
     top_logprobs: int | None = None
     store: bool | None = None
     request_metadata: Mapping[str, str] | None = None
-    modalities: tuple[str, ...] | None = None
+    modalities: str | Sequence[str] | None = None
     audio: Mapping[str, Any] | None = None
     prediction: Mapping[str, Any] | None = None
     prompt_cache_key: str | None = None

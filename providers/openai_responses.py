@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
@@ -86,7 +86,7 @@ class OpenAIResponsesChatOptions(ChatOptions):
     service_tier: str | None = None
     instructions: str | None = None
     store: bool | None = None
-    include: tuple[str, ...] | None = None
+    include: str | Sequence[str] | None = None
     previous_response_id: str | None = None
     conversation: str | None = None
     background: bool | None = None
@@ -101,7 +101,7 @@ class OpenAIResponsesChatOptions(ChatOptions):
     response_format: Mapping[str, Any] | None = None
     strict_tools: bool | None = None
     system_role: SystemRole | None = None
-    builtin_tools: tuple[Mapping[str, Any], ...] | None = None
+    builtin_tools: Sequence[Mapping[str, Any]] | None = None
 
 
 class OpenAIResponsesChatModel(OverHttp, ChatModel):

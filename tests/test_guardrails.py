@@ -266,7 +266,7 @@ def test_json_can_be_asked_for(ask: Ask) -> None:
 def test_a_negative_cap_is_a_mistake() -> None:
     """Less than one attempt is none."""
     with pytest.raises(UsageError, match="max_retries"):
-        OutputGuardrailAdvisor(max_retries=-1)
+        OutputGuardrailAdvisor(lambda answer: None, max_retries=-1)
 
 
 def test_an_output_guardrail_may_ask_for_the_request(ask: Ask) -> None:

@@ -47,7 +47,14 @@ from chatclient.memory import MessageWindowChatMemory
 from chatclient.runtime import ON_LOOP
 from chatclient.structured import TypeOutputConverter
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import PendingTurn, ToolApproval, ToolContext, ToolExecution, tool
+from chatclient.tools import (
+    FunctionToolCallback,
+    PendingTurn,
+    ToolApproval,
+    ToolContext,
+    ToolExecution,
+    tool,
+)
 from chatclient.trail import Trail
 from chatclient.vector_store import Document
 
@@ -314,6 +321,9 @@ def test_values() -> None:
     message = assert_type(AssistantMessage([call("a")]), AssistantMessage)
     assert_type(message.tool_calls[0].name, str)
     assert_type(ChatOptions(temperature=0.5).temperature, float | None)
+    assert ChatOptions(stop="x") == ChatOptions(stop=["x"])
+    echo = FunctionToolCallback(str, name="echo", input_schema={"properties": {}})
+    assert ChatOptions(tool_callbacks=[echo]).tool_callbacks == (echo,)
     assert_type(ChatResponse.of("x").text, str)
 
 

@@ -213,7 +213,7 @@ class Skills:
         for skill in self.skills.values():
             if skill.name.casefold() == wanted:
                 return skill
-        msg = f"There is not a skill {name!r}; available: {', '.join(self.skills)}"
+        msg = f"There is no skill {name!r}; available: {', '.join(self.skills)}"
         raise ToolError(msg)
 
     def _lines(self) -> str:

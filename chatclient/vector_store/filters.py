@@ -16,6 +16,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from chatclient.checks import check_kind
 from chatclient.errors import UsageError
 
 Filter = Mapping[str, Any]
@@ -48,6 +49,7 @@ def predicate(where: Filter | None, depth: int = 0) -> Predicate:
     if depth > _DEPTH:
         msg = f"there are filters in filters, more than {_DEPTH} deep; say it with fewer"
         raise UsageError(msg)
+    check_kind("a filter", {} if where is None else where, Mapping, 'write {"year": {"gte": 2020}}')
     tests = [_test(key, value, depth + 1) for key, value in (where or {}).items()]
     return lambda metadata: all(test(metadata) for test in tests)
 
