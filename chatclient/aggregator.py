@@ -261,17 +261,26 @@ class _GenerationBuilder:
         self._sound.add(piece)
 
     def _add_reasoning(self, part: Reasoning) -> None:
-        last = self._parts[-1] if self._parts else None
+        at = self._place_of_thoughts(part)
+        old = self._parts[at] if at >= 0 else None
         # A signature closes its block of thought; what follows is another one.
-        if (
-            isinstance(last, Reasoning)
-            and last.signature is None
-            and last.data is part.data is None
-        ):
-            text, provider = last.text + part.text, last.provider or part.provider
-            self._parts[-1] = Reasoning(text, part.signature, provider)
+        if isinstance(old, Reasoning) and old.signature is None and old.data is part.data is None:
+            text, provider = old.text + part.text, old.provider or part.provider
+            self._parts[at] = Reasoning(text, part.signature, provider)
             return
         self._parts.append(part)
+
+    def _place_of_thoughts(self, part: Reasoning) -> int:
+        """Return where the thoughts may be that *part* goes on with; -1 for nowhere."""
+        last = len(self._parts) - 1
+        if part.text or not part.signature or not part.provider:
+            return last
+        # A signature may come late, when something else has been said: it belongs to the thoughts
+        # that have none yet.
+        for at in range(last, -1, -1):
+            if isinstance(old := self._parts[at], Reasoning):
+                return at if old.provider == part.provider else last
+        return last
 
 
 def _later(old: Generation, new: Generation) -> Generation:
