@@ -51,7 +51,8 @@ from chatclient.providers.openai_responses import (
     OpenAIResponsesChatModel,
     OpenAIResponsesChatOptions,
 )
-from chatclient.providers.openai_responses_stream import StreamDecoder, decode_response
+from chatclient.providers.openai_responses_decoding import decode_response
+from chatclient.providers.openai_responses_stream import StreamDecoder
 from chatclient.providers.sse import ServerSentEventDecoder
 from chatclient.schemas import strict_form
 from chatclient.tool import ToolContext, ToolDefinition, ToolMetadata, ToolResult
