@@ -33,7 +33,8 @@ from chatclient.providers.openai_responses_codec import (
     form_of,
     wire_of,
 )
-from chatclient.providers.openai_responses_stream import StreamDecoder, decode_response
+from chatclient.providers.openai_responses_decoding import decode_response
+from chatclient.providers.openai_responses_stream import StreamDecoder
 from chatclient.providers.openai_schemas import enforceable, json_schema_format
 from chatclient.providers.sse import ServerSentEventDecoder
 from chatclient.providers.transcript import Transcript
