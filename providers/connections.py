@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from types import ModuleType
 from typing import Any
-from weakref import WeakKeyDictionary, finalize
+from weakref import finalize
 
 import anyio.to_thread
 
@@ -137,10 +137,11 @@ class Shard:
 
 
 class _LoopPools:
-    """The pools of one event loop; they close with the loop."""
+    """The pools of one event loop; they close with the loop, and leave *siblings* then."""
 
-    def __init__(self) -> None:
+    def __init__(self, siblings: "_PoolsByLoop") -> None:
         self.shards: list[Shard] = []
+        self._siblings = siblings
         self._end = self._until_the_end()
 
     async def begin(self) -> None:
@@ -155,12 +156,17 @@ class _LoopPools:
         try:
             yield
         finally:
+            # Who knows this generator knows the loop, through the hook by which the loop ends it.
+            self._siblings.pop(asyncio.get_running_loop(), None)
             for shard in self.shards:
                 await shard.transport.aclose()
 
     async def aclose(self) -> None:
         """Close all connections."""
         await self._end.aclose()
+
+
+_PoolsByLoop = dict[asyncio.AbstractEventLoop, _LoopPools]
 
 
 class Pools:
@@ -181,7 +187,7 @@ class Pools:
         self._prepared = False
         self._blocking: Any = None
         self._hang_up: finalize[..., Pools] | None = None
-        self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopPools] = WeakKeyDictionary()
+        self._loops: _PoolsByLoop = {}
 
     def blocking(self) -> Any:
         """Return the transport of blocking requests."""
@@ -196,7 +202,8 @@ class Pools:
         loop = asyncio.get_running_loop()
         pools = self._loops.get(loop)
         if pools is None:
-            pools = self._loops[loop] = _LoopPools()
+            self._forget_closed_loops()
+            pools = self._loops[loop] = _LoopPools(self._loops)
             await pools.begin()
         shards = pools.shards
         for shard in shards:
@@ -209,6 +216,7 @@ class Pools:
 
     def close(self) -> None:
         """Close the connections of blocking requests."""
+        self._forget_closed_loops()
         with self._lock:
             hang_up, self._hang_up, self._blocking = self._hang_up, None, None
         if hang_up is not None:
@@ -237,6 +245,12 @@ class Pools:
             self._hang_up.detach()
             keep(self._blocking)
         self._hang_up = self._blocking = None
+
+    def _forget_closed_loops(self) -> None:
+        """Let go of loops that closed without ending their generators, and so of their sockets."""
+        for loop in list(self._loops):
+            if loop.is_closed():
+                self._loops.pop(loop, None)
 
     def _prepare(self) -> None:
         """Load what all connections need."""

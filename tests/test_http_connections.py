@@ -11,9 +11,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Coroutine, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 from chaos_server import CLOSE, END, STALL, ChaosServer, Step, chunked, http
@@ -87,6 +90,38 @@ def test_connections_that_nobody_closes_end_with_their_model() -> None:
         assert model.call("Hi").text == "one two three"
         del model
         gc.collect()
+
+
+def run_and_leave(job: Coroutine[Any, Any, Any]) -> None:
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(job)
+    loop.close()
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts descriptors in /proc")
+@pytest.mark.parametrize("run", [asyncio.run, run_and_leave])
+def test_loops_that_are_gone_leave_nothing_behind(
+    chat_server: Callable[..., ChatServer], run: Callable[[Any], None]
+) -> None:
+    """Neither themselves nor sockets, however often one model is asked on a new loop."""
+    model = CHAT.model(chat_server(*["hello"] * 21).url)
+    loops: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
+
+    async def asked() -> None:
+        loops.add(asyncio.get_running_loop())
+        await model.acall("Hi")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # of loops that end without a word
+        run(asked())
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(20):
+            run(asked())
+        model.close()
+        gc.collect()
+
+    assert len(loops) == 0
+    assert len(os.listdir("/proc/self/fd")) <= before + 1  # the server may still be hanging up
 
 
 @pytest.mark.usefixtures("http_library")
