@@ -13,7 +13,7 @@ from chatclient.errors import UsageError
 from chatclient.operations import Retrieval
 from chatclient.runtime import BLOCKING, ON_LOOP, Runtime
 from chatclient.values import EMPTY, frozen
-from chatclient.vector_store.filters import Filter, predicate
+from chatclient.vector_store.filters import Filter, copy_of, predicate
 
 DEFAULT_TOP_K = 4
 
@@ -72,6 +72,7 @@ class SimilaritySearch:
             msg = f"top_k is {self.top_k}; ask for at least one document"
             raise UsageError(msg)
         predicate(self.where)
+        object.__setattr__(self, "where", copy_of(self.where))
 
 
 class VectorStore(Closeable, ABC):
@@ -139,7 +140,7 @@ class VectorStore(Closeable, ABC):
             raise UsageError(msg)
         predicate(where)
         names = None if ids is None else {ids} if isinstance(ids, str) else set(ids)
-        return await self.erase(names, where, runtime)
+        return await self.erase(names, copy_of(where), runtime)
 
     def add(self, documents: Iterable[Document]) -> list[str]:
         """Embed and keep *documents*, and return their ids. The same id replaces a document.
