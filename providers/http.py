@@ -424,6 +424,11 @@ class OverHttp(Closeable):
 
     _http: HttpClient
 
+    @property
+    def address(self) -> str:
+        """The base URL of the server, without user and password."""
+        return self._http.base_url
+
     def close(self) -> None:
         """Close the connections of blocking calls."""
         self._http.close()

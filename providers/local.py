@@ -113,6 +113,11 @@ class LocalChatModel(ChatModel):
         """The options that hold where a prompt sets none."""
         return self._options
 
+    @property
+    def address(self) -> str:
+        """The path of the model's file, where it was given."""
+        return str(self._source) if isinstance(self._source, Path) else ""
+
     def output_mode(self, options: ChatOptions) -> OutputMode:
         """Return how the model is best held to a schema."""
         # llama.cpp refuses a schema beside tools.
