@@ -1,7 +1,6 @@
 """Answers from memory of answers: the same prompt, the same response."""
 
 import hashlib
-import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -18,6 +17,7 @@ from chatclient.chain import (
 )
 from chatclient.errors import UsageError
 from chatclient.events import RoundEnded, events_of
+from chatclient.forks import ForkSafeLock
 from chatclient.json import dumps
 from chatclient.logs import get_logger
 from chatclient.model import ChatModel
@@ -91,7 +91,7 @@ class InMemoryResponseStore:
         self._ttl = float("inf") if ttl is None else ttl
         self._clock = clock
         self._kept: OrderedDict[str, tuple[float, ChatResponse]] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
 
     def get(self, key: str) -> ChatResponse | None:
         """Return the response kept for *key*, unless its time is over."""
