@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib
+import ipaddress
 import os
 import socket
 import ssl
@@ -27,8 +28,8 @@ class Connections:
 
     Attributes:
         proxy: The URL of a proxy, with user and password if it wants them; empty for none. None
-            for the one that the environment names (`HTTPS_PROXY`, `ALL_PROXY`, `NO_PROXY`, …).
-            `socks5://` needs the extra `socks`.
+            for the one that the environment names (`HTTPS_PROXY`, `ALL_PROXY`, `NO_PROXY`, …),
+            which nothing on this machine is asked through. `socks5://` needs the extra `socks`.
         http2: Whether to speak HTTP/2 with servers that do (extra `http2`).
         tls: What to trust, such as a company's own certificates; None for the usual ones.
     """
@@ -306,10 +307,20 @@ def _transport_kind(library: ModuleType, *, blocking: bool, http2: bool) -> Any:
     return library.HTTPTransport if blocking else library.AsyncHTTPTransport
 
 
+def _is_here(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
 def _proxy_for(url: Any) -> str | None:
-    """Return the proxy that the environment names for *url*, if any."""
+    """Return the proxy that the environment names for *url*, if any.
+
+    There is none for this machine itself: what a local model is asked stays here.
+    """
     proxies = urllib.request.getproxies()
-    if not proxies or "*" in proxies.get("no", "").split(","):
+    if not proxies or _is_here(url.host) or "*" in proxies.get("no", "").split(","):
         return None
     if urllib.request.proxy_bypass(url.netloc.decode()):
         return None

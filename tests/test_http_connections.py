@@ -341,14 +341,31 @@ def test_a_proxy_that_refuses(mode: str) -> None:
 def test_proxies_of_the_environment(form: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are honoured as usual, exceptions included; an argument goes before them."""
     with ChaosServer([[answer_for(mode), CLOSE]]) as server, ProxyServer() as proxy:
+        url = server.url.replace("127.0.0.1", "0.0.0.0")  # another machine, by its name
         monkeypatch.setenv("all_proxy", form.format(proxy.address))
-        assert outcome_of(CHAT.model(server.url), mode).text
+        assert outcome_of(CHAT.model(url), mode).text
         assert len(proxy.passed) == 1
-        for exception in ("127.0.0.1", "example.org,*", server.url.removeprefix("http://")):
+        for exception in ("0.0.0.0", "example.org,*", url.removeprefix("http://")):
             monkeypatch.setenv("no_proxy", exception)
-            assert outcome_of(CHAT.model(server.url), mode).text
+            assert outcome_of(CHAT.model(url), mode).text
         monkeypatch.delenv("no_proxy")
-        assert outcome_of(CHAT.model(server.url, http_client=Connections(proxy="")), mode).text
+        assert outcome_of(CHAT.model(url, http_client=Connections(proxy="")), mode).text
+        assert len(proxy.passed) == 1
+
+
+@pytest.mark.usefixtures("no_proxies")
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_what_runs_here_is_asked_without_a_proxy(
+    host: str, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A local model's prompts stay on this machine, unless an argument says otherwise."""
+    with ChaosServer([[answer_for(mode), CLOSE]]) as server, ProxyServer() as proxy:
+        url = server.url.replace("127.0.0.1", host)
+        monkeypatch.setenv("http_proxy", proxy.url)
+        assert outcome_of(CHAT.model(url), mode).text
+        assert not proxy.passed
+        through = Connections(proxy=proxy.url)
+        assert outcome_of(CHAT.model(url, http_client=through), mode).text
         assert len(proxy.passed) == 1
 
 
