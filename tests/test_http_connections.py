@@ -290,6 +290,53 @@ def test_a_quoted_key_is_not_repeated(service: Service, mode: str) -> None:
     assert KEY not in f"{outcome.error!r} {outcome.error.body} {outcome.error.__cause__!r}"
 
 
+QUOTES = {
+    "an error": f'{{"error": {{"message": "{KEY} is over its quota", "at": ["{KEY}"]}}}}',
+    "no JSON": f'"{KEY}{"." * 170}{KEY}',
+    "no answer": f'{{"{KEY}": "{KEY}"}}',
+}
+
+
+@pytest.mark.parametrize("service", SERVICES, ids=str)
+@pytest.mark.parametrize("quote", QUOTES.values(), ids=QUOTES)
+def test_a_key_is_not_repeated_from_an_answer_that_succeeds(
+    service: Service, mode: str, quote: str
+) -> None:
+    """It may quote the key as well, whole or cut off."""
+    kind = service.stream_type if mode in ("stream", "astream") else "application/json"
+    body = f"data: {quote}\n\n" if kind == "text/event-stream" else f"{quote}\n"
+    with ChaosServer([[http(body.encode(), headers={"content-type": kind})]]) as server:
+        outcome = outcome_of(service.model(server.url), mode)
+
+    assert isinstance(outcome.error, ProviderError)
+    assert KEY[:8] not in f"{outcome.error!r} {outcome.error.body}"
+
+
+@pytest.mark.parametrize(
+    ("user", "query", "headers"),
+    [
+        ("", "", {"X-Gateway-Key": KEY}),
+        ("", "", {"Cookie": f"{KEY} and more"}),
+        ("", f"?code={KEY}", {}),
+        (f"me:{KEY}@", "", {}),
+    ],
+)
+def test_a_secret_is_one_wherever_it_stands(
+    mode: str, user: str, query: str, headers: dict[str, str]
+) -> None:
+    """In any header that is not plainly public, and in the address; versions are told."""
+    body = json.dumps({"error": {"message": f"bad {KEY} for 2024-10-21 of {headers}"}}).encode()
+    with ChaosServer([[http(body, 400)]]) as server:
+        base_url = f"{server.url.replace('//', f'//{user}')}/v1{query}"
+        base_url += f"{'&' if query else '?'}api-version=2024-10-21"
+        model = OpenAIChatModel("m", api_key="", base_url=base_url, headers=headers)
+        outcome = outcome_of(model, mode)
+
+    assert isinstance(outcome.error, ProviderError)
+    assert KEY not in f"{outcome.error!r} {outcome.error.body}"
+    assert "for 2024-10-21" in str(outcome.error)
+
+
 @pytest.mark.parametrize("service", SERVICES, ids=str)
 def test_a_key_that_cannot_be_sent_is_not_shown(service: Service, mode: str) -> None:
     """A line end inside is told; one behind it, which files leave there, does no harm."""
