@@ -50,6 +50,11 @@ class FallbackChatModel(ChatModel):
         """The names of all models, in order."""
         return " → ".join(model.name for model in self.models)
 
+    @property
+    def address(self) -> str:
+        """The addresses of all models, in order."""
+        return " → ".join(model.address for model in self.models)
+
     def output_mode(self, options: ChatOptions) -> OutputMode:
         """Return how all of the models can be held to a schema."""
         modes = {model.output_mode(model.options.merge(options)) for model in self.models}

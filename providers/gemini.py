@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -148,17 +147,17 @@ class GeminiChatModel(OverHttp, ChatModel):
         """Yield the model's response to *prompt* as it comes."""
         path = f"{path_of(prompt.options.model or self.name)}:streamGenerateContent?alt=sse"
         reader = StreamReader()
-        async with aclosing(self._http.stream(runtime, path, self._body(prompt))) as pieces:
+        async with self._http.stream(runtime, path, self._body(prompt)) as pieces:
             first = await anext(pieces)
             decoder = StreamDecoder(first.headers)
             async for piece in pieces:
                 for value in reader.feed(piece.body):
                     yield decoder.feed(value)
-        for value in reader.finish():
-            yield decoder.feed(value)
-        last = decoder.finish()
-        if last is not None:
-            yield last
+            for value in reader.finish():
+                yield decoder.feed(value)
+            last = decoder.finish()
+            if last is not None:
+                yield last
 
     def _body(self, prompt: Prompt) -> bytes:
         options, head = self._head

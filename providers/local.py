@@ -2,7 +2,6 @@
 
 import json
 import os
-import threading
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import replace
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from chatclient.errors import UsageError
+from chatclient.forks import ForkSafeLock
 from chatclient.messages import (
     AssistantMessage,
     Message,
@@ -106,7 +106,7 @@ class LocalChatModel(ChatModel):
             http_client=http_client,
             dialect=_LLAMA,
         )
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
         self._server: LlamaServer | None = None
         self._ready: tuple[RunningServer, OpenAIChatModel] | None = None
 
@@ -114,6 +114,11 @@ class LocalChatModel(ChatModel):
     def options(self) -> ChatOptions:
         """The options that hold where a prompt sets none."""
         return self._options
+
+    @property
+    def address(self) -> str:
+        """The path of the model's file, where it was given."""
+        return str(self._source) if isinstance(self._source, Path) else ""
 
     def output_mode(self, options: ChatOptions) -> OutputMode:
         """Return how the model is best held to a schema."""

@@ -3,7 +3,6 @@
 import os
 import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -200,7 +199,7 @@ class OpenAIChatModel(OverHttp, ChatModel):
         """Yield the model's response to *prompt* as it comes."""
         body = self._body(prompt, streaming=True)
         events = ServerSentEventDecoder()
-        async with aclosing(self._http.stream(runtime, _PATH, body)) as pieces:
+        async with self._http.stream(runtime, _PATH, body) as pieces:
             first = await anext(pieces)
             decoder = StreamDecoder(self._dialect, first.headers)
             async for piece in pieces:

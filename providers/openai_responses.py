@@ -3,7 +3,6 @@
 import os
 import re
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -182,7 +181,7 @@ class OpenAIResponsesChatModel(OverHttp, ChatModel):
         """Yield the model's response to *prompt* as it comes."""
         body = self._body(prompt, streaming=True)
         events = ServerSentEventDecoder()
-        async with aclosing(self._http.stream(runtime, _PATH, body)) as pieces:
+        async with self._http.stream(runtime, _PATH, body) as pieces:
             first = await anext(pieces)
             decoder = StreamDecoder(self._http.provider, first.headers)
             async for piece in pieces:
@@ -190,9 +189,9 @@ class OpenAIResponsesChatModel(OverHttp, ChatModel):
                     chunk = decoder.feed(event.data)
                     if chunk is not None:
                         yield chunk
-        last = decoder.finish(events.finish())
-        if last is not None:
-            yield last
+            last = decoder.finish(events.finish())
+            if last is not None:
+                yield last
 
     def _decoded(self, answer: HttpAnswer) -> ChatResponse:
         provider = self._http.provider

@@ -35,9 +35,18 @@ _ORDERINGS: Mapping[str, Callable[[Any, Any], bool]] = {
 }
 
 
+def copy_of(where: Any) -> Any:
+    """Return a filter in dicts and lists of its own, whatever kinds of mapping it was made of."""
+    if isinstance(where, Mapping):
+        return {key: copy_of(value) for key, value in where.items()}
+    if isinstance(where, list | tuple | set | frozenset):
+        return [copy_of(each) for each in where]
+    return where
+
+
 def key_of(where: Filter) -> str:
     """Return what tells filters apart; equal ones may have different keys."""
-    return json.dumps(where, default=list)
+    return json.dumps(copy_of(where))
 
 
 def predicate(where: Filter | None, depth: int = 0) -> Predicate:
@@ -157,6 +166,8 @@ def kind_of(value: Any) -> str:
     """Return what kind of thing *value* is; only those of one kind are ever equal or ordered."""
     if isinstance(value, bool):
         return "bool"
+    if isinstance(value, str):
+        return "str"
     return "number" if isinstance(value, int | float) else type(value).__name__
 
 

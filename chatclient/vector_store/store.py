@@ -15,7 +15,7 @@ from chatclient.errors import UsageError
 from chatclient.operations import Retrieval
 from chatclient.runtime import BLOCKING, ON_LOOP, Runtime
 from chatclient.values import EMPTY, frozen
-from chatclient.vector_store.filters import Filter, predicate
+from chatclient.vector_store.filters import Filter, copy_of, predicate
 
 DEFAULT_TOP_K = 4
 
@@ -84,6 +84,7 @@ class SimilaritySearch:
                 msg = f"a threshold is a score, at most 1.0, not {self.threshold!r}"
                 raise UsageError(msg)
         predicate(self.where)
+        object.__setattr__(self, "where", copy_of(self.where))
 
 
 class VectorStore(Closeable, ABC):
@@ -152,7 +153,7 @@ class VectorStore(Closeable, ABC):
             raise UsageError(msg)
         predicate(where)
         names = None if ids is None else {ids} if isinstance(ids, str) else set(ids)
-        return await self.erase(names, where, runtime)
+        return await self.erase(names, copy_of(where), runtime)
 
     def add(self, documents: Document | Iterable[Document]) -> list[str]:
         """Embed and keep *documents*, and return their ids. The same id replaces a document.
