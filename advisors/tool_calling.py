@@ -165,14 +165,17 @@ class ToolCallingAdvisor:
         turn = ToolTurn(_tool_context(request, request.prompt.options))
         turn.unoffered = self.unoffered_tools(request)
         loop = _Loop(self, request, call_next, turn)
+        resumed: Resumed | None = request.context.get(RESUME)
         try:
-            response = await loop.run(request.context.get(RESUME))
+            response = await loop.run(resumed)
         except BaseException:  # whatever ends the turn before its end
             await self.manager.abandon(loop.prompt, request.runtime, turn)
             raise
         finally:
             if turn.begun:
                 await request.runtime.shielded(turn.forget_begun())
+        if resumed is not None:
+            resumed.usage = NO_USAGE  # whoever asks again adds up what each answer has cost
         if turn.executions:
             response = response.mutate(
                 context={TOOL_EXECUTIONS: tuple(turn.executions), TOOL_MESSAGES: loop.said}
@@ -415,12 +418,14 @@ class _Loop:
 
     def _suspended(self, response: ChatClientResponse, pending: PendingTurn) -> ChatClientResponse:
         answer = response.chat_response.with_usage(self.usage)
+        pending = replace(pending, usage=self.usage)
         return response.mutate(chat_response=answer, context={PENDING_TURN: pending})
 
     async def _resume(self, resumed: Resumed) -> ChatClientResponse | None:
         """Run what had to wait, unless it has been run, and go on from there."""
         sent, pending = self.request.prompt, resumed.pending
         self.history, self.begun = pending.messages, len(pending.messages)
+        self.usage = resumed.usage
         result = await resumed.run(sent, self.advisor.manager, self.request.runtime, self.turn)
         response = ChatClientResponse(
             ChatResponse((Generation(pending.message, "tool_call"),)), self.request.context

@@ -596,10 +596,18 @@ class ClientTool:
         if waited is not None:
             request = self._client.resume(*waited)
         else:
-            given = _asked_for().bind(arguments, context)
+            given = self.read_arguments(arguments)
             request = self._client.prompt(str(given["request"]))
         response = await request.tool_context(context)._run(context.runtime.with_emitter(emit))
         turn = pending_in(response)
         if turn is not None:
             raise ApprovalRequired(turn)
         return ToolResult(response.chat_response.text)
+
+    def read_arguments(self, arguments: str) -> Mapping[str, Any]:
+        """Return what the model gives, by name; see `ToolInvocation.arguments`.
+
+        Raises:
+            ToolArgumentError: The arguments do not fit.
+        """
+        return _asked_for().read(arguments)
