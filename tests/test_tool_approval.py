@@ -12,7 +12,16 @@ from conftest import Ask, Asked
 from pydantic import BaseModel
 from test_tool_calling import assert_paired, results
 
-from chatclient import AssistantMessage, ChatClient, UserMessage
+from chatclient import (
+    AssistantMessage,
+    ChatClient,
+    ChatClientRequest,
+    ChatClientResponse,
+    Next,
+    UserMessage,
+)
+from chatclient.advisors.tool_calling import PENDING_TURN
+from chatclient.chain import TOOL_CALLING_ORDER
 from chatclient.errors import (
     ToolDeniedError,
     ToolError,
@@ -22,6 +31,7 @@ from chatclient.errors import (
 )
 from chatclient.events import RoundEnded, TextDelta, ToolCallFinished
 from chatclient.messages import ToolCall, ToolResponse
+from chatclient.response import Usage
 from chatclient.testing import Answer, ScriptedModel, call
 from chatclient.tools import (
     ApprovalRequired,
@@ -804,3 +814,47 @@ def test_the_arguments_of_any_tool_can_be_had(ask: Ask) -> None:
 
     assert seen == [{"what": "x", "reason": "y"}, {"a": 1}]
     assert results(model.prompts[1])[2] == "The arguments for raw should be a JSON object"
+
+
+# --- what a turn that waits has come to ---
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_usage_and_executions_are_those_of_the_whole_turn(ask: Ask, stored: bool) -> None:
+    """However often it waited, and although an advisor asks again: each answer is paid once."""
+
+    async def twice(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        first = await call_next(request)
+        if PENDING_TURN in first.context:
+            return first
+        again = await call_next(request)
+        usage = first.chat_response.usage + again.chat_response.usage
+        return again.mutate(chat_response=again.chat_response.with_usage(usage))
+
+    twice.order = TOOL_CALLING_ORDER - 5  # type: ignore[attr-defined]
+    model = ScriptedModel([call("look"), pay_call(1, "a")], pay_call(2, "b"), "done", "again")
+    client = client_of(model).mutate().default_advisors(twice).build()
+    turn = pending(ask(client.prompt("x")))
+    for _ in range(2):
+        result = ask(client.resume(turn.to_json() if stored else turn, "approve"))
+        if PENDING_TURN in result.response.context:
+            turn = pending(result)
+
+    assert turn.usage == Usage(20, 10)
+    assert result.response.chat_response.usage == Usage(40, 20)
+    told = [each.response.data for each in result.executions]
+    assert told == ["balance: 100", "paid 1", "paid 2"]
+    assert [each.attempt for each in result.executions] == [1, 1, 2]
+    assert all(each.started_at is not None for each in result.executions)
+    assert (result.executions[0].value is None) == stored
+
+
+def test_a_turn_that_was_stored_earlier_goes_on(ask: Ask) -> None:
+    """Without what an earlier version did not store."""
+    data = json.loads(suspended(ask, [call("look"), pay_call(5)]).to_json())
+    for key in ("usage", "executions", "breach"):
+        del data[key]
+    result = ask(client_of(ScriptedModel("done")).resume(json.dumps(data), "approve"))
+
+    assert (result.text, paid) == ("done", [5])
+    assert [each.tool_call.name for each in result.executions] == ["pay"]

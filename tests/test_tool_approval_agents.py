@@ -314,3 +314,15 @@ def test_providers_are_asked_for_a_resumed_turn(ask: Ask) -> None:
 
     assert seen == [1, 1]
     assert [amount for amount, _ in paid] == [1]
+
+
+def test_a_change_that_an_agent_cannot_run_is_refused(ask: Ask) -> None:
+    """Whoever resumes hears of it, not the model that asked the agent."""
+    _, inner = agent([pay_call(5)])
+    model, outer = client_of(ask_agent(), "never", tools=[inner])
+    turn = pending(ask(outer.prompt("x")))
+    decision = Decision(approved=True, arguments='{"amount": "x"}')
+    with pytest.raises(UsageError, match="about 'p1': The arguments for pay do not fit"):
+        ask(outer.resume(turn, {"a1/p1": decision}))
+
+    assert (paid, len(model.prompts)) == ([], 1)
