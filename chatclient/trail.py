@@ -132,6 +132,11 @@ class Trail:
         return sum((round_.usage for round_ in self.rounds), NO_USAGE)
 
     @property
+    def parent(self) -> Step | None:
+        """What asked for the turn: a step of another one, or None."""
+        return self.steps[0].parent if self.steps else None
+
+    @property
     def seconds(self) -> float | None:
         """How long the turn took; None while it runs."""
         return self.steps[0].seconds if self.steps else None

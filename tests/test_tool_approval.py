@@ -29,7 +29,7 @@ from chatclient.errors import (
     ToolUsageError,
     UsageError,
 )
-from chatclient.events import RoundEnded, TextDelta, ToolCallFinished
+from chatclient.events import ApprovalNeeded, Done, RoundEnded, TextDelta, ToolCallFinished
 from chatclient.messages import ToolCall, ToolResponse
 from chatclient.response import Usage
 from chatclient.testing import Answer, ScriptedModel, call
@@ -211,6 +211,8 @@ def test_a_turn_waits_for_approval(ask: Ask) -> None:
     assert result.response.chat_response.has_tool_calls()
     assert [each.tool_call.name for each in result.executions] == ["look"]
     assert len(model.prompts) == 1
+    if ask.streaming:
+        assert result.events[-2:] == [ApprovalNeeded(turn), Done(result.response.chat_response)]
 
 
 def test_the_accessors_tell_what_waits() -> None:
