@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from chatclient.advisors.notes import news, noted
 from chatclient.advisors.tool_calling import EARLIER_MESSAGES, RESUME, TOOL_MESSAGES
-from chatclient.chain import DEFAULT_MESSAGES, ChatClientRequest, ChatClientResponse, Next
+from chatclient.chain import ChatClientRequest, ChatClientResponse, Next
 from chatclient.errors import DeadlineExceededError, UsageError
 from chatclient.exchange import whole_answer
 from chatclient.memory.chat_memory import ChatMemory
@@ -28,7 +28,7 @@ from chatclient.messages import (
     UserMessage,
 )
 from chatclient.operations import MemoryAccess
-from chatclient.prompt import Prompt
+from chatclient.prompt import DEFAULT_MESSAGES, Prompt
 from chatclient.response import ChatResponse
 from chatclient.runtime import Runtime
 from chatclient.serialization import message_from_dict, message_to_dict

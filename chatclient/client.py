@@ -20,7 +20,6 @@ from chatclient.assembly import (
     with_system_text,
 )
 from chatclient.chain import (
-    DEFAULT_MESSAGES,
     Advisor,
     AdvisorChain,
     ChatClientResponse,
@@ -35,7 +34,7 @@ from chatclient.messages import Media, Message
 from chatclient.model import ChatModel
 from chatclient.observation import Observer
 from chatclient.options import ChatOptions, OptionValues
-from chatclient.prompt import Prompt
+from chatclient.prompt import DEFAULT_MESSAGES, Prompt
 from chatclient.providers.registry import chat_model
 from chatclient.runtime import BLOCKING, ON_LOOP, Runtime, within_callers_deadline
 from chatclient.spec import RequestSpec, TextSpec, refuse_no_text

@@ -168,8 +168,7 @@ def paying(rounds: int) -> ScriptedModel:
 
 def test_a_turn_that_waits_goes_on_with_what_it_has_spent(ask: Ask) -> None:
     """However often: several budgets count on each for itself, and so does what is told of it."""
-    limits = {"calls": 4, "cost": 9.0}
-    budgets = Budget(**limits, price=price), Budget(cost=99.0, price=lambda answer: 10.0)
+    budgets = Budget(calls=4, cost=9.0, price=price), Budget(cost=99.0, price=lambda answer: 10.0)
     result = approved_to_the_end(ask, approving(paying(3), *budgets))
     assert result.response.context[SPENT] == Spent(Usage(40, 20), 4, 6.0)
 

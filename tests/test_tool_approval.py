@@ -752,9 +752,9 @@ def test_a_change_that_cannot_be_run_is_refused(ask: Ask, arguments: str) -> Non
     turn = suspended(ask, [pay_call(1), pay_call(2, "p2")])
     model = ScriptedModel("done")
     client = client_of(model)
-    decisions = {"p1": True, "p2": Decision(approved=True, arguments=arguments)}
+    changed = Decision(approved=True, arguments=arguments)
     with pytest.raises(UsageError, match="about 'p2': The arguments for pay"):
-        ask(client.resume(turn, decisions))
+        ask(client.resume(turn, {"p1": True, "p2": changed}))
 
     assert (paid, model.prompts) == ([], [])
     ask(client.resume(turn, {"p1": True, "p2": False}))
