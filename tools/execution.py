@@ -198,7 +198,8 @@ class ToolTurn:
             tuple((*key, *seen) for key, seen in self._repeats.items()),
             time.monotonic() - self.started,
             breach=result.breach,
-            executions=tuple(self.executions),
+            # What has no JSON form would be there or not, as the turn is stored or not.
+            executions=tuple(replace(each, error=None, value=None) for each in self.executions),
         )
 
     def resume(self, pending: PendingTurn) -> None:

@@ -47,8 +47,8 @@ class PendingTurn:
         notes: What advisors outside the loop want to find again when the turn goes on; JSON.
         breach: The limit that was reached in this round, in words, or None.
         usage: What the model's answers have cost so far.
-        executions: Every call of the turn that has been answered so far. Stored, they have neither
-            the errors nor the values, which have no JSON form.
+        executions: Every call of the turn that has been answered so far, without errors and
+            values, which have no JSON form.
     """
 
     messages: tuple[Message, ...]
