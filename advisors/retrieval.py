@@ -5,8 +5,8 @@ from dataclasses import replace
 from inspect import isawaitable
 from typing import Any
 
+from chatclient.advisors.notes import note_of, noted
 from chatclient.advisors.questions import in_own_words, question_in
-from chatclient.advisors.turns import note_of, noted
 from chatclient.chain import (
     MEMORY_ORDER,
     SOURCES,

@@ -32,10 +32,6 @@ MEMORY_ORDER = HIGHEST_PRECEDENCE + 200
 TOOL_CALLING_ORDER = HIGHEST_PRECEDENCE + 300
 """Where the tool loop stands by default; advisors of higher order run once per round."""
 
-DEFAULT_MESSAGES = "default_messages"
-"""The key in a request's context of the messages that every conversation of the client begins with,
-where it has any: they are in the prompt, but nobody has just said them."""
-
 _ARGUMENTS = 2  # of an advisor: the request, and the rest of the chain
 
 SOURCES = "sources"

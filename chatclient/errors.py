@@ -32,7 +32,7 @@ ChatClientError                          anything this library raises on purpose
 ├── ToolLoopError                        a limit was reached, policy says raise   .result
 ├── ChatMemoryError                      a conversation cannot be read or kept    .conversation_id
 │   └── ChatMemoryUnavailableError       its store cannot be reached              → retry later
-├── EntityError                          not what was asked for                   .text .errors
+├── EntityError                          not what was asked for, or not yet       .text .errors
 ├── GuardrailError                       a guardrail said no                      .messages
 ├── RateLimitExceededError               one's own limit, policy says raise       .retry_after
 ├── BudgetExceededError                  the turn cost too much                   .spent .limit
@@ -316,15 +316,24 @@ class EntityError(ChatClientError):
         text: What the model answered, exactly.
         errors: One line for each thing that is wrong, fit to be shown to the model.
         response: The whole response (a `ChatResponse`), or None when only a text was converted.
+        pending_turn: The turn, if it waits for approval and there is no answer yet: a `PendingTurn`
+            for `client.resume`. Else None.
     """
 
     def __init__(
-        self, message: str, *, text: str, errors: Iterable[str] = (), response: Any = None
+        self,
+        message: str,
+        *,
+        text: str,
+        errors: Iterable[str] = (),
+        response: Any = None,
+        pending_turn: Any = None,
     ) -> None:
         super().__init__(message)
         self.text = text
         self.errors = tuple(errors)
         self.response = response
+        self.pending_turn = pending_turn
 
 
 class GuardrailError(ChatClientError):

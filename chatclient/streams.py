@@ -10,6 +10,7 @@ from chatclient.answers import (
     documents_in,
     executions_in,
     pending_in,
+    refuse_forgotten,
     refuse_waiting,
     trail_of,
 )
@@ -17,6 +18,7 @@ from chatclient.chain import ChatClientResponse
 from chatclient.errors import UsageError
 from chatclient.event_streams import AsyncEvents, drive_stream
 from chatclient.events import (
+    ApprovalNeeded,
     Done,
     ReasoningDelta,
     ReasoningSigned,
@@ -49,10 +51,6 @@ T = TypeVar("T")
 
 Convert = Callable[[Any], T]
 """Makes what a consumer asked for out of an event; `NOTHING` when there is none of it in there."""
-
-
-def _text_of(event: Any) -> str:
-    return event.text if type(event) is TextDelta else NOTHING
 
 
 def _chunk_of(event: Any) -> ChatResponse:
@@ -156,9 +154,18 @@ class _Stream(PendingRequest):
         text = response.chat_response.text
         # An advisor may have answered in the model's place; then nothing was streamed. What a turn
         # that waits says was said before the calls of that message which needed no approval.
-        said = spoken > _BEFORE_TOOLS or (spoken and pending_in(response) is not None)
+        turn = pending_in(response)
+        said = spoken > _BEFORE_TOOLS or (spoken and turn is not None)
         unsaid = [TextDelta(text)] if text and not said else []
-        return [*unsaid, Done(response.chat_response)]
+        waiting = [] if turn is None else [ApprovalNeeded(turn)]
+        return [*unsaid, *waiting, Done(response.chat_response)]
+
+    def _text_of(self, event: Any) -> str:
+        if type(event) is TextDelta:
+            return event.text
+        if type(event) is Done:
+            refuse_forgotten(self.response)
+        return NOTHING  # type: ignore[no-any-return]
 
     def _entity_of(self, converter: StructuredOutputConverter[T]) -> Convert[T]:
         entities = PartialEntities(converter)
@@ -194,7 +201,7 @@ class StreamResponse(_Stream):
         Raises:
             UsageError: The stream has been consumed already.
         """
-        return self._pieces(_text_of)
+        return self._pieces(self._text_of)
 
     def chat_response(self) -> Generator[ChatResponse, None, None]:
         """Return the answer as chat responses, which a `MessageAggregator` joins.
@@ -255,7 +262,7 @@ class StreamResponse(_Stream):
     def _iterate(
         self, convert: Convert[T], output: StructuredOutput[Any] | None
     ) -> Generator[T, None, None]:
-        spoken, only_text = _NEVER, convert is _text_of
+        spoken, only_text = _NEVER, convert == self._text_of
         events = drive_stream(functools.partial(self._run, output=output), self._runtime)
         try:
             while True:
@@ -294,7 +301,7 @@ class AsyncStreamResponse(_Stream):
         Raises:
             UsageError: The stream has been consumed already.
         """
-        return self._pieces(_text_of)
+        return self._pieces(self._text_of)
 
     def chat_response(self) -> "AsyncPieces[ChatResponse]":
         """Return the answer as chat responses; see `StreamResponse.chat_response`."""

@@ -46,6 +46,9 @@ RAN_WITH = "ran_with"
 """The key in the metadata of a call's response of the arguments that the tool was run with, where
 they are not those that the model wrote; None where something else answered in the tool's place."""
 
+REMARK = "remark"
+"""The key in the metadata of a call's response of what the model is told before the result."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ToolDefinition:
@@ -220,6 +223,8 @@ class ToolContext(Mapping[str, Any]):
         timeout: Seconds the call may take, or None.
         arguments: What the tool is run with, a JSON object as the model wrote it or an interceptor
             changed it; None before that.
+        remark: What the model is told before the result, such as that the user changed the
+            arguments, or None; set by who approves the call.
         runtime: How the request runs; see `Runtime.invoke`.
     """
 
@@ -228,6 +233,7 @@ class ToolContext(Mapping[str, Any]):
         "_values",
         "arguments",
         "attempt",
+        "remark",
         "runtime",
         "timeout",
         "tool_call_id",
@@ -247,6 +253,7 @@ class ToolContext(Mapping[str, Any]):
     ) -> None:
         self._values = values
         self.arguments: str | None = None
+        self.remark: str | None = None
         self.attempt = attempt
         self._idempotency = idempotency
         self.runtime = runtime or BLOCKING
@@ -331,7 +338,11 @@ class ToolContext(Mapping[str, Any]):
 
 @runtime_checkable
 class ToolCallback(Protocol):
-    """A tool as the library runs it; `chatclient.tools` makes them from functions."""
+    """A tool as the library runs it; `chatclient.tools` makes them from functions.
+
+    It may also have a method `read_arguments(arguments)` that returns by name what the tool would
+    be run with, or raises `ToolArgumentError`; so nobody is asked to approve what cannot be run.
+    """
 
     @property
     def definition(self) -> ToolDefinition:

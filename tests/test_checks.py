@@ -31,7 +31,7 @@ from chatclient.rag import (
 from chatclient.runtime import Runtime
 from chatclient.structured import StructuredOutput, TypeOutputConverter
 from chatclient.testing import ScriptedModel
-from chatclient.tools import PendingTurn, ToolFailurePolicy, ToolLimits, tool
+from chatclient.tools import Decision, PendingTurn, ToolFailurePolicy, ToolLimits, tool
 from chatclient.tools.approval import decisions_for
 from chatclient.vector_store import Document, InMemoryVectorStore, SimilaritySearch
 
@@ -69,6 +69,12 @@ SLIPS: dict[str, tuple[Callable[[Any], object], object, str]] = {
         "duplicate_tools is 'error', 'first' or 'last', not 'Error'",
     ),
     "decision": (lambda it: decisions_for(TURN, it), "yes", "'approve' or 'deny', not 'yes'"),
+    "approved": (Decision, "no", "approved is True or False, not 'no'"),
+    "changed arguments": (
+        lambda it: Decision(approved=True, arguments=it),
+        {"amount": 3},
+        "a decision's arguments are JSON as text",
+    ),
     "context window": (lambda it: ContextWindowAdvisor(9, on_exceeded=it), "cut", "'trim' or"),
     "rate limit": (lambda it: RateLimitAdvisor(requests=1, on_limit=it), "fail", "'wait' or"),
     "level": (lambda it: SimpleLoggerAdvisor(level=it), "INFO", "'debug' or 'info', not 'INFO'"),

@@ -16,6 +16,7 @@ from chatclient.tool import (
     ToolRequest,
     ToolResult,
 )
+from chatclient.tools.binding import read_arguments
 from chatclient.tools.callback import FunctionToolCallback
 from chatclient.tools.parameters import ToolParam
 from chatclient.tools.sources import ToolSource, tool_callbacks, without_duplicates
@@ -231,6 +232,9 @@ class _SkillTool:
 
     async def invoke(self, arguments: str, context: ToolContext) -> ToolResult:
         return await self.callback.invoke(arguments, context)
+
+    def read_arguments(self, arguments: str) -> Mapping[str, Any]:
+        return read_arguments(self.callback, arguments)
 
     def is_same(self, other: object) -> bool:
         own = self.callback
