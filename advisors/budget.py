@@ -5,7 +5,9 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import Any
 
+from chatclient.advisors.notes import note_of, noted
 from chatclient.chain import (
     LOWEST_PRECEDENCE,
     TOOL_CALLING_ORDER,
@@ -15,7 +17,9 @@ from chatclient.chain import (
     Next,
 )
 from chatclient.errors import BudgetExceededError, UsageError
+from chatclient.observation import Step
 from chatclient.response import NO_USAGE, ChatResponse, Usage
+from chatclient.serialization import usage_from_dict, usage_to_dict
 
 SPENT = "spent"
 """The key in a response's context of what the turn has spent, a `Spent`."""
@@ -44,6 +48,8 @@ class Spent:
 
 class Budget:
     """Limits what a turn may spend, over all its rounds and the agents it asks as tools.
+
+    A turn that waits for approval goes on with what it has spent before.
 
     Given to a client as it is: `default_advisors(Budget(total_tokens=50_000))`. It is two advisors,
     one around the turn and one around each model call. Before each call it is looked whether a
@@ -100,13 +106,30 @@ class Budget:
 
 @dataclass(slots=True, eq=False)
 class _Ledger:
-    """What one turn has spent so far, and the turn in which it is made, if any."""
+    """What one turn has spent so far.
+
+    Attributes:
+        budget: Says how much that may be.
+        opened_by: The half of the budget that stands around the turn.
+        around: The ledger of another budget of the same turn, or of the turn in which this one is
+            made, if there is one.
+        steps: What the turn consists of; tells it from others.
+    """
 
     budget: Budget
     opened_by: "_BudgetOfTurn"
     around: "_Ledger | None"
+    steps: list[Step] | None
     spent: Spent = Spent()
     lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def note(self) -> str:
+        """The key of what is noted of this one while the turn waits for approval."""
+        budgets, around = 1, self.around
+        while around is not None and around.steps is self.steps:
+            budgets, around = budgets + 1, around.around
+        return f"budget {budgets}"
 
     def check(self) -> None:
         """Raise when a limit is reached, here or around."""
@@ -152,10 +175,18 @@ class _BudgetOfTurn:
         self._budget = budget
 
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
-        ledger = _Ledger(self._budget, self, _ledger.get())
+        ledger = _Ledger(self._budget, self, _ledger.get(), request.runtime.steps)
+        if note := note_of(ledger.note, request):
+            ledger.spent = Spent(usage_from_dict(note["usage"]), note["calls"], note["cost"])
         with _booked(ledger):
             response = await call_next(request)
-        return response.mutate(context={SPENT: ledger.spent})
+        spent = ledger.spent
+
+        def noting() -> dict[str, Any]:
+            return {"usage": usage_to_dict(spent.usage), "calls": spent.calls, "cost": spent.cost}
+
+        response = noted(ledger.note, noting, request, response) or response
+        return response.mutate(context={SPENT: spent})
 
 
 class _BudgetOfCall:

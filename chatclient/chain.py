@@ -32,10 +32,6 @@ MEMORY_ORDER = HIGHEST_PRECEDENCE + 200
 TOOL_CALLING_ORDER = HIGHEST_PRECEDENCE + 300
 """Where the tool loop stands by default; advisors of higher order run once per round."""
 
-DEFAULT_MESSAGES = "default_messages"
-"""The key in a request's context of the messages that every conversation of the client begins with,
-where it has any: they are in the prompt, but nobody has just said them."""
-
 _ARGUMENTS = 2  # of an advisor: the request, and the rest of the chain
 
 SOURCES = "sources"
@@ -132,7 +128,8 @@ class Advisor(Protocol):
 
     Two attributes are optional. `order` (default 0) places the advisor: lower is further out,
     equal orders keep the order in which they were added. `name` (default: that of the function or
-    class) is what it is called in `print(client)`, logs and spans.
+    class) is what it is called in `print(client)`, logs and spans. One that has to know the model
+    of its chain has a method `before_model(model)`, which returns the advisor to call there.
 
     An advisor gets and returns whole responses in all four modes. What is streamed goes past it,
     through `request.runtime.emit`; see `Runtime.with_emitter` for changing that.
@@ -199,15 +196,18 @@ class AdvisorChain:
         self.model = model
         self._entry = _model_call(model)
         for advisor in reversed(self.advisors):
-            self._entry = _step(advisor, self._entry)
+            self._entry = _step(advisor, self._entry, model)
 
     def __call__(self, request: ChatClientRequest) -> Awaitable[ChatClientResponse]:
         """Return the response to *request*."""
         return self._entry(request)
 
 
-def _step(advisor: Advisor, call_next: Next) -> Next:
+def _step(advisor: Advisor, call_next: Next, model: ChatModel) -> Next:
     name, order = name_of(advisor), order_of(advisor)
+    before_model: Callable[[ChatModel], Advisor] | None = getattr(advisor, "before_model", None)
+    if before_model is not None:
+        advisor = before_model(model)
 
     async def step(request: ChatClientRequest) -> ChatClientResponse:
         if type(request) is not ChatClientRequest:
@@ -220,7 +220,7 @@ def _step(advisor: Advisor, call_next: Next) -> Next:
             observed.result = response
         if not isinstance(response, ChatClientResponse):
             msg = (
-                f"advisor {name_of(advisor)!r} returned {response!r}; it has to return a "
+                f"advisor {name!r} returned {response!r}; it has to return a "
                 "ChatClientResponse, as a rule the one from `await call_next(request)`"
             )
             raise TypeError(msg)

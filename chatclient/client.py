@@ -20,7 +20,6 @@ from chatclient.assembly import (
     with_system_text,
 )
 from chatclient.chain import (
-    DEFAULT_MESSAGES,
     Advisor,
     AdvisorChain,
     ChatClientResponse,
@@ -35,7 +34,7 @@ from chatclient.messages import Media, Message
 from chatclient.model import ChatModel
 from chatclient.observation import Observer
 from chatclient.options import ChatOptions, OptionValues
-from chatclient.prompt import Prompt
+from chatclient.prompt import DEFAULT_MESSAGES, Prompt
 from chatclient.providers.registry import chat_model
 from chatclient.runtime import BLOCKING, ON_LOOP, Runtime, within_callers_deadline
 from chatclient.spec import RequestSpec, TextSpec, refuse_no_text
@@ -596,10 +595,18 @@ class ClientTool:
         if waited is not None:
             request = self._client.resume(*waited)
         else:
-            given = _asked_for().bind(arguments, context)
+            given = self.read_arguments(arguments)
             request = self._client.prompt(str(given["request"]))
         response = await request.tool_context(context)._run(context.runtime.with_emitter(emit))
         turn = pending_in(response)
         if turn is not None:
             raise ApprovalRequired(turn)
         return ToolResult(response.chat_response.text)
+
+    def read_arguments(self, arguments: str) -> Mapping[str, Any]:
+        """Return what the model gives, by name; see `ToolInvocation.arguments`.
+
+        Raises:
+            ToolArgumentError: The arguments do not fit.
+        """
+        return _asked_for().read(arguments)

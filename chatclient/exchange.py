@@ -1,18 +1,17 @@
 """What was said in one turn, read from the response that it came to."""
 
-from collections.abc import Iterable
-
 from chatclient.advisors.tool_calling import TOOL_MESSAGES
-from chatclient.chain import DEFAULT_MESSAGES, ChatClientResponse
-from chatclient.messages import AssistantMessage, Message, Part, SystemMessage, UserMessage
-from chatclient.operations import ClientCall, ModelCall
+from chatclient.chain import ChatClientResponse
+from chatclient.messages import AssistantMessage, Message, Part, UserMessage
+from chatclient.operations import ModelCall
 from chatclient.response import ChatResponse
 
 
 def messages_in(response: ChatClientResponse) -> tuple[Message, ...]:
     """Return what the request carried, what models and tools said, and the answer."""
     tool_messages: tuple[Message, ...] = response.context.get(TOOL_MESSAGES, ())
-    said = (*_asked(response), *tool_messages)
+    asked = () if response.trail is None else response.trail.asked
+    said = (*asked, *tool_messages)
     answer = whole_answer(response.chat_response)
     return said if answer is None or not answer.parts else (*said, answer)
 
@@ -42,17 +41,3 @@ def whole_answer(response: ChatResponse) -> AssistantMessage | None:
     for generation in generations:  # a blank line between each and the next
         parts += ["\n\n", *generation.output.parts] if parts else generation.output.parts
     return AssistantMessage(parts)
-
-
-def _asked(response: ChatClientResponse) -> tuple[Message, ...]:
-    """Return what the request carried that its successor will not bring of its own."""
-    call = response.trail.steps[0].operation if response.trail is not None else None
-    if not isinstance(call, ClientCall):
-        return ()
-    said = _without_system(call.prompt.messages)
-    defaults = _without_system(call.context.get(DEFAULT_MESSAGES, ()))
-    return said[len(defaults) :] if said[: len(defaults)] == defaults else said
-
-
-def _without_system(messages: Iterable[Message]) -> tuple[Message, ...]:
-    return tuple(message for message in messages if not isinstance(message, SystemMessage))

@@ -33,7 +33,7 @@ def test_the_next_model_answers_when_one_fails(ask: Ask) -> None:
 
 
 def test_when_all_fail_the_last_error_is_raised(ask: Ask) -> None:
-    """There is not a model left to ask."""
+    """There is no model left to ask."""
     client = ChatClient.create(FallbackChatModel(failing("one"), failing("two")))
 
     with pytest.raises(OverloadedError, match="two"):
@@ -50,6 +50,17 @@ def test_other_errors_are_raised_at_once(ask: Ask) -> None:
 
     assert ask(ChatClient.create(chosen).prompt("Hi")).text == "ok"
     assert never.prompts == []
+
+
+@pytest.mark.parametrize("on", [OverloadedError, [OverloadedError], {OverloadedError, KeyError}])
+def test_errors_are_chosen_by_one_type_or_several(ask: Ask, on: Any) -> None:
+    """Any other error is the caller's."""
+    model = FallbackChatModel(failing(), ScriptedModel("ok"), on=on)
+    broken = FallbackChatModel(ScriptedModel(LookupError("bug")), ScriptedModel("never"), on=on)
+
+    assert ask(ChatClient.create(model).prompt("Hi")).text == "ok"
+    with pytest.raises(LookupError, match="bug"):
+        ask(ChatClient.create(broken).prompt("Hi"))
 
 
 def test_each_model_has_its_own_options(ask: Ask) -> None:

@@ -185,7 +185,7 @@ def test_secrets_are_redacted_before_they_are_kept(ask: Ask, tmp_path: Path) -> 
 
 
 def test_a_failure_is_not_recorded(ask: Ask) -> None:
-    """There is not a response; a later repetition is what counts."""
+    """There is no response; a later repetition is what counts."""
     recording = Recording()
     overloaded = ProviderError("overloaded", provider="p")
     model = ScriptedModel(overloaded, overloaded)

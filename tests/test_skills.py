@@ -105,7 +105,7 @@ def test_the_model_is_told_which_skills_there_are(ask: Ask) -> None:
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
-        (activate("cooking"), "There is not a skill 'cooking'; available: painting, cleaning"),
+        (activate("cooking"), "There is no skill 'cooking'; available: painting, cleaning"),
         (activate(" Cleaning "), "Use soap."),
         (read("painting", "./colours.md"), "White or blue."),
         (
@@ -113,7 +113,7 @@ def test_the_model_is_told_which_skills_there_are(ask: Ask) -> None:
             "The skill 'painting' has no file 'x'; it has: colours.md, tools/brush.md",
         ),
         (read("cleaning", "x"), "The skill 'cleaning' has no file 'x'; it has: none"),
-        (read("x", "x"), "There is not a skill 'x'; available: painting, cleaning"),
+        (read("x", "x"), "There is no skill 'x'; available: painting, cleaning"),
     ],
 )
 def test_what_models_ask_for_is_answered(asked: Any, told: str, ask: Ask) -> None:

@@ -16,6 +16,7 @@ from chatclient.tool import (
     ToolRequest,
     ToolResult,
 )
+from chatclient.tools.binding import read_arguments
 from chatclient.tools.callback import FunctionToolCallback
 from chatclient.tools.parameters import ToolParam
 from chatclient.tools.sources import ToolSource, tool_callbacks, without_duplicates
@@ -213,7 +214,7 @@ class Skills:
         for skill in self.skills.values():
             if skill.name.casefold() == wanted:
                 return skill
-        msg = f"There is not a skill {name!r}; available: {', '.join(self.skills)}"
+        msg = f"There is no skill {name!r}; available: {', '.join(self.skills)}"
         raise ToolError(msg)
 
     def _lines(self) -> str:
@@ -231,6 +232,9 @@ class _SkillTool:
 
     async def invoke(self, arguments: str, context: ToolContext) -> ToolResult:
         return await self.callback.invoke(arguments, context)
+
+    def read_arguments(self, arguments: str) -> Mapping[str, Any]:
+        return read_arguments(self.callback, arguments)
 
     def is_same(self, other: object) -> bool:
         own = self.callback
