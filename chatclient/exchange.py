@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from chatclient.advisors.tool_calling import TOOL_MESSAGES
 from chatclient.chain import DEFAULT_MESSAGES, ChatClientResponse
 from chatclient.messages import AssistantMessage, Message, Part, SystemMessage, UserMessage
+from chatclient.observation import Step
 from chatclient.operations import ClientCall, ModelCall
 from chatclient.response import ChatResponse
 
@@ -29,8 +30,13 @@ def new_messages_in(response: ChatClientResponse) -> tuple[Message, ...]:
 def round_responses_in(response: ChatClientResponse) -> tuple[ChatResponse, ...]:
     """Return what the model answered in each round, the last one among them."""
     steps = () if response.trail is None else response.trail.steps
-    calls = [step for step in steps if isinstance(step.operation, ModelCall)]
-    return tuple(call.result for call in calls if call.result is not None)
+    return tuple(step.result for step in steps if _is_whole_round(step))
+
+
+def _is_whole_round(step: Step) -> bool:
+    call = step.operation
+    whole = step.result is not None and step.error is None
+    return isinstance(call, ModelCall) and not call.aside and whole
 
 
 def whole_answer(response: ChatResponse) -> AssistantMessage | None:

@@ -132,6 +132,8 @@ class ModelCall(Operation):
         prompt: What it is sent.
         streaming: Whether it streams.
         conversation_id: The conversation, if there is one.
+        aside: Whether it is no round of the turn: somebody needs a word of a model on the way,
+            such as a summary.
     """
 
     kind: ClassVar[Kind] = "model"
@@ -139,6 +141,7 @@ class ModelCall(Operation):
     prompt: Prompt
     streaming: bool
     conversation_id: str | None = None
+    aside: bool = False
 
     @property
     def name(self) -> str:
