@@ -355,6 +355,18 @@ class ChatClientBuilder:
         """Set what fills the placeholders of system and user texts."""
         return self._with(replace(self._spec, renderer=renderer))
 
+    def model(self, model: ChatModel | str) -> Self:
+        """Set another model, of another provider perhaps; see `ChatClientRequestSpec.model`.
+
+        Args:
+            model: A chat model, or its name; see `ChatClient.builder`.
+
+        Raises:
+            UsageError: The name names no provider.
+        """
+        model = chat_model(model) if isinstance(model, str) else model
+        return type(self)(replace(self._engine, model=model), self._spec.without_model_name())
+
     def tool_calling(self, enabled: bool) -> Self:  # noqa: FBT001 - reads as a fact
         """Say whether requests run tools; without, tool calls come back unexecuted."""
         return self._with(replace(self._spec, tool_calling=enabled))
@@ -468,6 +480,29 @@ class ChatClientRequestSpec:
             UsageError: The model's provider has no such option, or *options* are none.
         """
         return self._with(with_options(self._client._engine, self._spec, options, values))
+
+    def model(self, model: ChatModel) -> Self:
+        """Have another model answer this request, of another provider perhaps.
+
+        Its own default options hold in place of those of the client's model. Options set before
+        stay as far as its provider knows them; only a model's name does not.
+
+        Args:
+            model: A chat model that the application has made, and closes.
+
+        Raises:
+            UsageError: It is none. Another model of the same provider is an option:
+                `.options(model="...")`.
+        """
+        given: object = model
+        if not isinstance(given, ChatModel):
+            msg = (
+                f"{given!r} is no chat model; make one once, for all requests, or choose another"
+                ' model of the same provider by its name: .options(model="...")'
+            )
+            raise UsageError(msg)
+        client = self._client.mutate().model(model).build()
+        return type(self)(client, self._spec.without_model_name())
 
     def tools(self, *sources: ToolSource, keep_defaults: bool = False) -> Self:
         """Offer tools in this request, in place of the client's default tools.

@@ -69,6 +69,11 @@ class Observer(Protocol):
 _step: ContextVar["Step | None"] = ContextVar("chatclient_step", default=None)
 
 
+def present_step() -> "Step | None":
+    """Return what is being done here and now, as far as it is observed."""
+    return _step.get()
+
+
 class Step:
     """An operation while it runs, as a context manager around it, and afterwards.
 

@@ -12,8 +12,10 @@ from typing import Any
 from chatclient.messages import Message
 from chatclient.observation import Operation, Step
 from chatclient.operations import (
+    ANSWERING_MODEL,
     AdvisorPass,
     ClientCall,
+    Fallback,
     MemoryAccess,
     ModelCall,
     RetryWait,
@@ -69,6 +71,7 @@ class Round:
         error: What it failed with, or None.
         seconds: How long the model took.
         retries: Why the request was repeated: the name of the error, each time.
+        fallbacks: Which models failed before another one answered: the name and the error, each.
     """
 
     number: int
@@ -84,6 +87,7 @@ class Round:
     error: BaseException | None
     seconds: float | None
     retries: tuple[str, ...]
+    fallbacks: tuple[str, ...] = ()
 
 
 class Trail:
@@ -209,9 +213,10 @@ def _round(
     assert isinstance(call, ModelCall)  # noqa: S101 - by its place
     offered = _tools(call.prompt)
     response: ChatResponse | None = model.result
+    parts = [step.operation for step in after if _is_part(step, model)]
     return Round(
         number,
-        call.prompt.options.model or call.model.name,
+        str(model.found.get(ANSWERING_MODEL) or call.prompt.options.model or call.model.name),
         len(call.prompt.messages),
         offered,
         () if offered_before is None else _without(offered, offered_before),
@@ -222,11 +227,8 @@ def _round(
         "" if response is None else response.text,
         model.error,
         model.seconds,
-        tuple(
-            s.operation.reason
-            for s in after
-            if isinstance(s.operation, RetryWait) and _is_part(s, model)
-        ),
+        tuple(part.reason for part in parts if isinstance(part, RetryWait)),
+        tuple(f"{p.failed.name} ({p.reason})" for p in parts if isinstance(p, Fallback)),
     )
 
 
@@ -322,6 +324,8 @@ def _round_lines(round_: Round, call: Step) -> Iterator[str]:
         yield f"    discovered {', '.join(round_.discovered)}"
     if round_.retries:
         yield f"    retried after {', '.join(round_.retries)}"
+    if round_.fallbacks:
+        yield f"    in place of {', '.join(round_.fallbacks)}"
     yield f"    {_outcome(call)}"
     for step in round_.tools:
         yield f"    {_tool_line(step)}"
