@@ -20,8 +20,8 @@ def messages_in(response: ChatClientResponse) -> tuple[Message, ...]:
 
 def new_messages_in(response: ChatClientResponse) -> tuple[Message, ...]:
     """Return those of the messages that belong to the turn: from the user's last words on."""
-    said = messages_in(response)
-    begin = max((at for at, each in enumerate(said) if isinstance(each, UserMessage)), default=0)
+    said, asked = messages_in(response), _asked(response)  # users may say more on the way
+    begin = max((at for at, each in enumerate(asked) if isinstance(each, UserMessage)), default=0)
     while begin and isinstance(said[begin - 1], UserMessage):
         begin -= 1
     return said[begin:]
