@@ -165,7 +165,9 @@ class Turns:
             return waiting
         answer = answer_of(response.chat_response)
         if answer is not None and turn.own:
-            messages = (*turn.own, *(said if self.tool_messages else ()), answer)
+            if not self.tool_messages:  # but what the user said meanwhile
+                said = tuple(message for message in said if isinstance(message, UserMessage))
+            messages = (*turn.own, *said, answer)
             in_time(request.runtime)
             with request.runtime.observe(MemoryAccess("store", turn.conversation_id)) as observed:
                 await self.memory.append(
