@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from chatclient.messages import Message
+from chatclient.messages import Message, SystemMessage
 from chatclient.observation import Operation, Step
 from chatclient.operations import (
     ANSWERING_MODEL,
