@@ -156,7 +156,8 @@ class Runtime:
             function: What to call; whatever awaitable it returns is awaited.
             *args: Its positional arguments.
             timeout: Seconds it may take. A plain function cannot be stopped: past its time it is
-                abandoned to its thread and its result dropped.
+                abandoned to its thread and its result dropped. Until then, a request that is
+                cancelled waits for it.
 
         Raises:
             TimeoutError: *timeout* has passed.
@@ -170,9 +171,10 @@ class Runtime:
                 return await _wait_for(self, result, timeout)
             return result
         if timeout is None:
-            return await _invoke_on_loop(function, args, abandon=False)
+            return await _invoke_on_loop(function, args, None)
+        end = time.monotonic() + timeout
         async with asyncio.timeout(timeout):
-            return await _invoke_on_loop(function, args, abandon=True)
+            return await _invoke_on_loop(function, args, end)
 
     async def run_on(
         self,
@@ -333,13 +335,37 @@ ON_LOOP = Runtime(blocking=False)
 
 
 async def _invoke_on_loop(
-    function: Callable[..., Any], args: tuple[Any, ...], *, abandon: bool
+    function: Callable[..., Any], args: tuple[Any, ...], end: float | None
 ) -> Any:
     if is_async(function):
         return await function(*args)
-    call = functools.partial(function, *args)
-    result = await anyio.to_thread.run_sync(call, abandon_on_cancel=abandon)
+    result = await _in_worker(functools.partial(function, *args), end)
     return await result if inspect.isawaitable(result) else result
+
+
+async def _in_worker(call: Callable[[], T], end: float | None) -> T | None:
+    """Call a plain function in a worker thread; who is cancelled waits for it, until *end*."""
+    over: Future[None] = Future()
+
+    def run() -> T | None:
+        if not over.set_running_or_notify_cancel():  # cancelled before there was a thread
+            return None
+        try:
+            return call()
+        finally:
+            over.set_result(None)
+
+    try:
+        return await anyio.to_thread.run_sync(run, abandon_on_cancel=True)
+    except asyncio.CancelledError:
+        if not over.cancel():
+            left = None if end is None else max(0.0, end - time.monotonic())
+            waiting = asyncio.wrap_future(over)
+            try:
+                await to_its_end(asyncio.wait([waiting], timeout=left))
+            finally:
+                waiting.cancel()  # an abandoned thread outlives the loop
+        raise
 
 
 async def _gather_in_tasks(

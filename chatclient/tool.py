@@ -217,6 +217,7 @@ class ToolContext(Mapping[str, Any]):
         timeout: Seconds the call may take, or None.
         arguments: What the tool is run with, a JSON object as the model wrote it or an interceptor
             changed it; None before that.
+        result: What the tool came to; None before that.
         runtime: How the request runs; see `Runtime.invoke`.
     """
 
@@ -225,6 +226,7 @@ class ToolContext(Mapping[str, Any]):
         "_values",
         "arguments",
         "attempt",
+        "result",
         "runtime",
         "timeout",
         "tool_call_id",
@@ -246,6 +248,7 @@ class ToolContext(Mapping[str, Any]):
         self.arguments: str | None = None
         self.attempt = attempt
         self._idempotency = idempotency
+        self.result: ToolResult | None = None
         self.runtime = runtime or BLOCKING
         self.timeout = timeout
         self.tool_call_id = tool_call_id

@@ -1,6 +1,8 @@
 """Sagas: what tools have done is undone when a later one fails, or the turn does."""
 
 import asyncio
+import threading
+import time
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ from test_tool_calling import assert_paired, results
 from chatclient import ChatClient, Prompt, ToolResponseMessage, UserMessage
 from chatclient.advisors.memory import MessageChatMemoryAdvisor
 from chatclient.errors import ProviderError, ToolDefinitionError, ToolExecutionError, ToolLoopError
-from chatclient.events import ToolProgress
+from chatclient.events import ToolCallFinished, ToolProgress
 from chatclient.memory import InMemoryChatMemoryRepository, MessageWindowChatMemory
 from chatclient.testing import ScriptedModel, call
 from chatclient.tool import ToolContext, ToolMetadata
@@ -230,6 +232,21 @@ def test_a_blocking_stream_that_is_left_is_undone() -> None:
     assert trip.log == ["flight to Rome", "no flight to Rome"]
 
 
+@pytest.mark.parametrize("blocking_concurrency", [1, 4])
+def test_what_has_just_been_done_is_undone(blocking_concurrency: int) -> None:
+    """A stream may be left at the very event that tells of it."""
+    trip = Trip()
+    model = ScriptedModel([FLIGHT, HOTEL])
+    client = client_of(model, trip, blocking_concurrency=blocking_concurrency)
+    events = client.prompt("x").stream().events()
+    while not isinstance(next(events), ToolCallFinished):
+        pass
+    events.close()
+
+    assert "flight to Rome" in trip.log
+    assert sum("no" in line for line in trip.log) == len(trip.log) / 2
+
+
 async def test_an_async_stream_that_is_left_is_undone() -> None:
     """The same on a loop, by the time the stream is closed."""
     trip = Trip()
@@ -240,6 +257,39 @@ async def test_an_async_stream_that_is_left_is_undone() -> None:
                 break
 
     assert trip.log == ["flight to Rome", "no flight to Rome"]
+
+
+@pytest.mark.parametrize("seconds", [None, 20])
+async def test_a_plain_tool_is_awaited_and_undone(seconds: float | None) -> None:
+    """It cannot be stopped when the turn is cancelled; what it was run with is taken back."""
+    log: list[str] = []
+    begun = threading.Event()
+
+    def take_back(execution: ToolExecution) -> None:
+        log.append(f"{execution.response.data}, {execution.arguments}")
+
+    @tool(timeout=seconds, compensation=take_back)
+    def ship(city: str) -> str:
+        """Ship it."""
+        begun.set()
+        time.sleep(0.05)
+        log.append(f"to {city}")
+        return f"shipped to {city}"
+
+    async def elsewhere(invocation: ToolInvocation, call_next: NextTool) -> ToolResult:
+        return await call_next(invocation.with_arguments('{"city": "Oslo"}'))
+
+    model = ScriptedModel(call("ship", '{"city": "Rome"}'))
+    client = client_of(model, ship, interceptors=[elsewhere])
+    task = asyncio.ensure_future(_ask(client))
+    await asyncio.to_thread(begun.wait)
+    for _ in range(2):  # whoever is impatient cancels again
+        task.cancel()
+        await asyncio.sleep(0)
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert log == ["to Oslo", 'shipped to Oslo, {"city": "Oslo"}']
 
 
 def test_a_turn_that_waited_is_undone(ask: Ask) -> None:
