@@ -11,6 +11,7 @@ from chatclient.advisors.turns import (
     in_time,
     note_of,
     noted,
+    stored,
     turn_key_of,
 )
 from chatclient.chain import MEMORY_ORDER, ChatClientRequest, ChatClientResponse, Next
@@ -166,7 +167,7 @@ class VectorStoreChatMemoryAdvisor:
 
     async def _put(self, entries: list[Document], conversation_id: str, runtime: Runtime) -> None:
         try:
-            await self._store.put(entries, runtime)
+            await stored(self._store.put(entries, runtime), runtime)
         except Exception as error:
             msg = f"the long-term memory of conversation {conversation_id!r} cannot be written"
             raise ChatMemoryError(msg, conversation_id=conversation_id) from error

@@ -70,6 +70,8 @@ class Runtime:
         emitter: Where events go.
         observers: Who is told of the request's operations.
         steps: Where they are noted, for the request's trail, or None.
+        unsettled: What the request has done and would undo if it failed, or None where it is not
+            known when the request ends.
     """
 
     blocking: bool
@@ -78,6 +80,7 @@ class Runtime:
     emitter: Emitter = _discard
     observers: tuple[Observer, ...] = ()
     steps: list[Step] | None = None
+    unsettled: list["Unsettled"] | None = None
 
     async def emit(self, event: Any) -> None:
         """Hand *event* to whoever consumes the stream; without a stream this does nothing."""
@@ -95,8 +98,13 @@ class Runtime:
         return Step(operation, self.steps, self.observers)
 
     def watched_by(self, steps: list[Step] | None, observers: tuple[Observer, ...]) -> "Runtime":
-        """Return this runtime with its operations noted in *steps* and told to *observers*."""
-        return Runtime(self.blocking, self.streaming, self.deadline, self.emitter, observers, steps)
+        """Return this runtime for a request of its own.
+
+        Its operations are noted in *steps* and told to *observers*; nothing has been done in it.
+        """
+        return Runtime(
+            self.blocking, self.streaming, self.deadline, self.emitter, observers, steps, []
+        )
 
     def with_emitter(self, emitter: Emitter) -> "Runtime":
         """Return this runtime with events going to *emitter* instead.
@@ -217,6 +225,21 @@ class Runtime:
         """
         return await (work if self.blocking else to_its_end(work))
 
+    def undo_on_failure(self, done: "Unsettled") -> None:
+        """See that *done* is undone if the request fails from here on, or is cancelled."""
+        if self.unsettled is not None:
+            self.unsettled.append(done)
+
+    def settle(self) -> None:
+        """Let what the request has done so far stand, whatever becomes of the request."""
+        if self.unsettled:
+            self.unsettled.clear()
+
+    async def undo(self) -> None:
+        """Undo what the request has done so far and nobody has settled, the last first."""
+        if self.unsettled:
+            await self.shielded(_undone(self.unsettled))
+
     async def within(self, seconds: float | None, awaitable: Awaitable[T]) -> T:
         """Await for at most *seconds*; a blocking request can only be as good as its leaves.
 
@@ -276,6 +299,19 @@ class Runtime:
         """
         kind = _BegunInThread if self.blocking else _BegunInTask
         return kind(self, job, context)
+
+
+class Unsettled(Protocol):
+    """Something that a request has done, such as a turn of its tools."""
+
+    async def undo(self) -> None:
+        """Undo it, as far as that is possible; raises nothing."""
+        ...
+
+
+async def _undone(unsettled: list[Unsettled]) -> None:
+    while unsettled:
+        await unsettled.pop().undo()
 
 
 class Begun(Protocol[T_co]):

@@ -33,7 +33,11 @@ async def watched(
     try:
         with runtime.observe(call) as observed:
             request = ChatClientRequest(prompt, context, runtime)
-            response = await runtime.until_deadline(chain(request))
+            try:
+                response = await runtime.until_deadline(chain(request))
+            except BaseException:  # whatever ends it without an answer
+                await runtime.undo()
+                raise
             observed.result = response.chat_response
     except ChatClientError as error:
         error.trail = error.trail or trail
