@@ -210,7 +210,7 @@ def test_a_turn_that_fails_is_undone(
 class Broken(InMemoryChatMemoryRepository):
     """Can be read only."""
 
-    async def append(self, *_: Any, **__: Any) -> None:
+    async def append(self, *_: Any, **__: Any) -> bool:  # type: ignore[override]
         msg = "the disk is full"
         raise OSError(msg)
 
@@ -298,11 +298,12 @@ async def test_what_a_memory_keeps_while_the_request_is_cancelled_stands() -> No
     begun = threading.Event()
 
     class Slow(InMemoryChatMemoryRepository):
-        async def append(self, *given: Any, **more: Any) -> None:
+        async def append(self, *given: Any, **more: Any) -> bool:  # type: ignore[override]
             runtime = given[2]
-            await super().append(*given, **more)
+            new = await super().append(*given, **more)
             begun.set()
             await runtime.finish(time.sleep, 0.05)
+            return new
 
     trip = Trip()
     memory = MessageWindowChatMemory(Slow())
