@@ -1,21 +1,15 @@
 """The advisor chain: what a request passes on its way to the model, and back."""
 
 import inspect
-import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import aclosing
 from dataclasses import dataclass, field
 from inspect import CO_VARARGS
 from types import CoroutineType, FunctionType, MethodType
 from typing import Any, Protocol, Self
 
-from chatclient.aggregator import MessageAggregator
-from chatclient.errors import DeadlineExceededError, StreamInterruptedError
-from chatclient.events import RoundEnded, TextDelta, events_of
 from chatclient.model import ChatModel
-from chatclient.observation import Step
-from chatclient.operations import TIME_TO_FIRST_CHUNK, AdvisorPass, ModelCall
-from chatclient.options import check_tool_choice
+from chatclient.model_calls import call_model
+from chatclient.operations import AdvisorPass, ModelCall
 from chatclient.prompt import Prompt
 from chatclient.response import ChatResponse
 from chatclient.runtime import BLOCKING, Runtime
@@ -129,7 +123,9 @@ class Advisor(Protocol):
     Two attributes are optional. `order` (default 0) places the advisor: lower is further out,
     equal orders keep the order in which they were added. `name` (default: that of the function or
     class) is what it is called in `print(client)`, logs and spans. One that has to know the model
-    of its chain has a method `before_model(model)`, which returns the advisor to call there.
+    of its chain has a method `before_model(model)`, which returns the advisor to call there. One
+    that stands outside of the tool loop may have a method `inside_loop(order)`, which returns an
+    advisor to be put right inside of it, to see each round, or None.
 
     An advisor gets and returns whole responses in all four modes. What is streamed goes past it,
     through `request.runtime.emit`; see `Runtime.with_emitter` for changing that.
@@ -243,53 +239,12 @@ def _no_coroutine(name: str, pending: object) -> str:
 
 
 def _model_call(model: ChatModel) -> Next:
-    async def call_model(request: ChatClientRequest) -> ChatClientResponse:
+    async def ask(request: ChatClientRequest) -> ChatClientResponse:
         if type(request) is not ChatClientRequest:
             raise _no_request(request)
-        prompt, runtime = request.prompt, request.runtime
-        check_tool_choice(prompt.options)
-        if not runtime.remaining():
-            msg = "the deadline passed before the model could be asked"
-            raise DeadlineExceededError(msg)
+        runtime = request.runtime
         conversation_id = request.context.get(CONVERSATION_ID)
-        call = ModelCall(model, prompt, runtime.streaming, conversation_id)
-        with runtime.observe(call) as observed:
-            if not runtime.streaming:
-                response = await model.generate(prompt, runtime)
-            else:
-                response = await _stream_model(model, prompt, runtime, observed)
-            observed.result = response
-        return ChatClientResponse(response, request.context)
+        call = ModelCall(model, request.prompt, runtime.streaming, conversation_id)
+        return ChatClientResponse(await call_model(call, runtime), request.context)
 
-    return call_model
-
-
-async def _stream_model(
-    model: ChatModel, prompt: Prompt, runtime: Runtime, observed: Step
-) -> ChatResponse:
-    """Return the model's whole response, having emitted what it consists of as it came."""
-    aggregator = MessageAggregator()
-    started: float | None = time.perf_counter()
-    emit = runtime.emitter
-    try:
-        async with aclosing(model.generate_stream(prompt, runtime)) as chunks:
-            async for chunk in chunks:
-                if started is not None:
-                    observed.note(TIME_TO_FIRST_CHUNK, time.perf_counter() - started)
-                    started = None
-                if isinstance(chunk, str):  # nearly every chunk there is
-                    aggregator.add_text(chunk)
-                    if chunk:
-                        await emit(TextDelta(chunk))
-                    continue
-                aggregator.add(chunk)
-                result = chunk.result
-                if result is not None and not result.index:  # further answers are not streamed
-                    for event in events_of(result.output):
-                        await emit(event)
-    except StreamInterruptedError as error:
-        error.partial = aggregator.response()
-        raise
-    response = aggregator.response()
-    await emit(RoundEnded(response))
-    return response
+    return ask

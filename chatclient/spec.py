@@ -147,6 +147,12 @@ class RequestSpec:
         present = self.options
         return replace(self, options=options if present is None else present.merge(options))
 
+    def without_model_name(self) -> Self:
+        """Return this for another model: what the present one is called means nothing to it."""
+        if self.options is None or self.options.model is None:
+            return self
+        return replace(self, options=self.options.mutate(model=None))
+
     def with_default_tools(self, sources: Iterable[ToolSource]) -> Self:
         """Return this with more tools that every request offers."""
         return replace(self, default_tools=(*self.default_tools, *resolve_sources(sources)))
