@@ -3,11 +3,15 @@
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
+from chatclient.advisors.notes import note_of, noted
 from chatclient.chain import MEMORY_ORDER, ChatClientRequest, ChatClientResponse, Next
 from chatclient.errors import BudgetExceededError, UsageError
 from chatclient.model_calls import Ledger, booked_in, present_ledger
+from chatclient.observation import Step
 from chatclient.response import NO_USAGE, ChatResponse, Usage
+from chatclient.serialization import usage_from_dict, usage_to_dict
 
 SPENT = "spent"
 """The key in a response's context of what the turn has spent, a `Spent`."""
@@ -37,7 +41,8 @@ class Budget:
     Every model call of the turn counts: those of its rounds, of agents that it asks as tools, and
     those that advisors and memories make aside with `ask_model`. Before each it is looked whether
     a limit has been reached; then nothing is sent and the turn ends with an error. An answer that
-    is there is never thrown away, even when it was more expensive than expected.
+    is there is never thrown away, even when it was more expensive than expected. A turn that waits
+    for approval goes on with what it has spent before.
 
     What an agent with a budget of its own spends counts for both; `Budget()` limits nothing, and
     counts.
@@ -89,24 +94,50 @@ class Budget:
         Raises:
             BudgetExceededError: A limit was reached, and there is more to be sent.
         """
-        ledger = _Ledger(self, present_ledger())
+        ledger = _Ledger(self, present_ledger(), request.runtime.steps)
+        if note := note_of(ledger.note, request):
+            ledger.spent = Spent(usage_from_dict(note["usage"]), note["calls"], note["cost"])
         try:
             with booked_in(ledger):
                 response = await call_next(request)
         finally:
             ledger.closed = True
-        return response.mutate(context={SPENT: ledger.spent})
+        spent = ledger.spent
+
+        def noting() -> dict[str, Any]:
+            return {"usage": usage_to_dict(spent.usage), "calls": spent.calls, "cost": spent.cost}
+
+        response = noted(ledger.note, noting, request, response) or response
+        return response.mutate(context={SPENT: spent})
 
 
 @dataclass(slots=True, eq=False)
 class _Ledger:
-    """What one turn has spent so far, and what books the turn in which it is made, if any."""
+    """What one turn has spent so far.
+
+    Attributes:
+        budget: Says how much that may be.
+        around: What books another budget of the same turn, or the turn in which this one is made,
+            if any.
+        steps: What the turn consists of; tells it from others.
+        spent: How much it is.
+        closed: Whether the turn is over: what it has begun for later is not booked any more.
+    """
 
     budget: Budget
     around: Ledger | None
+    steps: list[Step] | None
     spent: Spent = Spent()
-    closed: bool = False  # what the turn has begun for later is not booked any more
+    closed: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def note(self) -> str:
+        """The key of what is noted of this one while the turn waits for approval."""
+        budgets, around = 1, self.around
+        while isinstance(around, _Ledger) and around.steps is self.steps:
+            budgets, around = budgets + 1, around.around
+        return f"budget {budgets}"
 
     def check(self) -> None:
         """Raise when a limit is reached, here or around."""

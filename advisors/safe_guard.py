@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from chatclient.chain import MEMORY_ORDER, ChatClientRequest, ChatClientResponse, Next
+from chatclient.checks import check_callable
 from chatclient.errors import UsageError
 from chatclient.events import ReasoningDelta, RoundEnded, TextDelta
 from chatclient.messages import AssistantMessage, Message, UserMessage
@@ -29,6 +30,57 @@ Forbidden = str | re.Pattern[str] | Callable[[str], Any]
 holds something forbidden."""
 
 
+class ForbiddenText:
+    """What must not be said, and where it is said.
+
+    Args:
+        *forbidden: Words and phrases, found whole and in any case; patterns; and functions.
+
+    Raises:
+        UsageError: Nothing is forbidden, a word is blank, or something is none of these.
+    """
+
+    def __init__(self, *forbidden: Forbidden | Iterable[Forbidden]) -> None:
+        each = list(_flat(forbidden))
+        if not each:
+            msg = "nothing is forbidden, so nothing would be refused; give at least one word"
+            raise UsageError(msg)
+        words = [item for item in each if isinstance(item, str)]
+        if not all(word.strip() for word in words):
+            msg = "a forbidden word is blank, which would forbid everything"
+            raise UsageError(msg)
+        self._words = _pattern_of(words)
+        self._patterns = [item for item in each if isinstance(item, re.Pattern)]
+        self._checks = [item for item in each if not isinstance(item, str | re.Pattern)]
+        for check in self._checks:
+            check_callable("what is forbidden", check)
+        # How far back a word that has begun may reach, space that is wider than usual included.
+        self._reach = max((len(word) + 4 * word.count(" ") for word in words), default=0) + 1
+
+    async def found_in(self, text: str, runtime: Runtime) -> bool:
+        """Return whether *text* holds something of it."""
+        if self._words is not None and self._words.search(text):
+            return True
+        if any(pattern.search(text) for pattern in self._patterns):
+            return True
+        for check in self._checks:
+            if await runtime.invoke(check, text):
+                return True
+        return False
+
+    def safe_length(self, text: str, known: int) -> int:
+        """Return how much of *text*, safe up to *known*, stays so; -1 when it is forbidden."""
+        if self._patterns or self._checks:
+            return 0
+        if self._words is None:
+            return len(text)
+        # At its end, a word may still become another one: `class` forbids `classic` nothing.
+        ended = self._words.search(text, known)
+        if ended is not None and ended.end() < len(text):
+            return -1
+        return max(0, len(text) - self._reach)
+
+
 class SafeGuardAdvisor:
     """Answers in the model's place where something forbidden is asked, or was answered.
 
@@ -48,7 +100,7 @@ class SafeGuardAdvisor:
         order: Where the advisor stands in the chain.
 
     Raises:
-        UsageError: A word is blank.
+        UsageError: Nothing is forbidden, a word is blank, or something is none of these.
     """
 
     name = "SafeGuardAdvisor"
@@ -61,16 +113,7 @@ class SafeGuardAdvisor:
         check_output: bool = True,
         order: int = SAFE_GUARD_ORDER,
     ) -> None:
-        each = list(_flat(forbidden))
-        words = [item for item in each if isinstance(item, str)]
-        if not all(word.strip() for word in words):
-            msg = "a forbidden word is blank, which would forbid everything"
-            raise UsageError(msg)
-        self._words = _pattern_of(words)
-        self._patterns = [item for item in each if isinstance(item, re.Pattern)]
-        self._checks = [item for item in each if not isinstance(item, str | re.Pattern)]
-        # How far back a word that has begun may reach, space that is wider than usual included.
-        self._reach = max((len(word) + 4 * word.count(" ") for word in words), default=0) + 1
+        self._forbidden = ForbiddenText(*forbidden)
         self._failure = failure_response
         self._check_input = check_input
         self._check_output = check_output
@@ -79,11 +122,11 @@ class SafeGuardAdvisor:
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         """Return the response of the rest of the chain, or a refusal."""
         runtime = request.runtime
-        if self._check_input and await self._forbids(_just_said(request), runtime):
+        if self._check_input and await self._forbidden.found_in(_just_said(request), runtime):
             return self._refusal(ChatClientResponse(ChatResponse(), request.context), "input")
         if not self._check_output:
             return await call_next(request)
-        guarded = _Guarded(self, runtime)
+        guarded = _Guarded(self._forbidden, runtime)
         sent = request.mutate(runtime=guarded.runtime) if runtime.streaming else request
         try:
             response = await call_next(sent)
@@ -93,21 +136,11 @@ class SafeGuardAdvisor:
             await guarded.emit_failure(self._failure)
             return refusal
         answer = response.chat_response
-        if await self._forbids(_all_said(answer), runtime):
+        if await self._forbidden.found_in(_all_said(answer), runtime):
             if guarded.spoken:
                 await guarded.emit_failure(self._failure)
             return self._refusal(response, "output")
         return response
-
-    async def _forbids(self, text: str, runtime: Runtime) -> bool:
-        if self._words is not None and self._words.search(text):
-            return True
-        if any(pattern.search(text) for pattern in self._patterns):
-            return True
-        for check in self._checks:
-            if await runtime.invoke(check, text):
-                return True
-        return False
 
     def _refusal(self, response: ChatClientResponse, what: str) -> ChatClientResponse:
         message = AssistantMessage(self._failure)
@@ -116,22 +149,10 @@ class SafeGuardAdvisor:
         )
         return response.mutate(chat_response=refusal, context={SAFE_GUARD_BLOCKED: what})
 
-    def _safe_length(self, text: str, known: int) -> int:
-        """Return how much of *text*, safe up to *known*, stays so; -1 when it is forbidden."""
-        if self._patterns or self._checks:
-            return 0
-        if self._words is None:
-            return len(text)
-        # At its end, a word may still become another one: `class` forbids `classic` nothing.
-        ended = self._words.search(text, known)
-        if ended is not None and ended.end() < len(text):
-            return -1
-        return max(0, len(text) - self._reach)
-
 
 def _flat(forbidden: Iterable[Forbidden | Iterable[Forbidden]]) -> Iterable[Forbidden]:
     for item in forbidden:
-        if isinstance(item, str | re.Pattern) or callable(item):
+        if isinstance(item, str | re.Pattern) or callable(item) or not isinstance(item, Iterable):
             yield item
         else:
             yield from item
@@ -171,10 +192,8 @@ class _Guarded:
     round ends, what was held back is judged as it is.
     """
 
-    def __init__(self, guard: SafeGuardAdvisor, runtime: Runtime) -> None:
-        # One thing in two halves.
-        self._safe_length = guard._safe_length  # noqa: SLF001
-        self._forbids = guard._forbids  # noqa: SLF001
+    def __init__(self, forbidden: ForbiddenText, runtime: Runtime) -> None:
+        self._forbidden = forbidden
         self._runtime = runtime
         self._kind: type[TextDelta | ReasoningDelta] = TextDelta
         self._text = ""
@@ -191,10 +210,10 @@ class _Guarded:
                 await self.release()
                 self._kind = type(event)
             self._text += event.text
-            await self._say(self._safe_length(self._text, self._emitted))
+            await self._say(self._forbidden.safe_length(self._text, self._emitted))
             return
         await self.release()
-        if isinstance(event, RoundEnded) and await self._forbidden(_all_said(event.response)):
+        if isinstance(event, RoundEnded) and await self._forbids(_all_said(event.response)):
             raise _ForbiddenError
         await self._runtime.emit(event)
 
@@ -204,13 +223,13 @@ class _Guarded:
 
     async def release(self) -> None:
         """Say what is held back, or stop."""
-        if self._text and await self._forbidden(self._text):
+        if self._text and await self._forbids(self._text):
             raise _ForbiddenError
         await self._say(len(self._text))
         self._text, self._emitted = "", 0
 
-    async def _forbidden(self, text: str) -> bool:
-        return await self._forbids(text, self._runtime)
+    async def _forbids(self, text: str) -> bool:
+        return await self._forbidden.found_in(text, self._runtime)
 
     async def _say(self, safe: int) -> None:
         if safe < 0:

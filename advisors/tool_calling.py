@@ -19,6 +19,7 @@ from chatclient.chain import (
 from chatclient.errors import DeadlineExceededError, ToolLoopError, UsageError
 from chatclient.events import ReasoningDelta, ReasoningSigned, TextDelta
 from chatclient.messages import Message, SystemMessage
+from chatclient.operations import ClientCall
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
 from chatclient.response import NO_USAGE, ChatResponse, Generation
@@ -27,6 +28,7 @@ from chatclient.tool import CONVERSATION_ID, ToolCallback
 from chatclient.tools import PendingTurn, ToolCallingManager, ToolExecutionResult
 from chatclient.tools.approval import AGENT_TURNS, DECISIONS
 from chatclient.tools.awaiting import awaited
+from chatclient.tools.compensation import rewritten
 from chatclient.tools.execution import ToolTurn
 from chatclient.values import EMPTY, merged
 
@@ -169,14 +171,20 @@ class ToolCallingAdvisor:
         turn = ToolTurn(_tool_context(request, request.prompt.options))
         turn.unoffered = self.unoffered_tools(request)
         loop = _Loop(self, request, call_next, turn)
+        resumed: Resumed | None = request.context.get(RESUME)
+        if resumed is None:
+            turn.recall(request.prompt.messages)  # of a turn that failed, and is gone on with
         try:
-            response = await loop.run(request.context.get(RESUME))
-        except BaseException:  # whatever ends the turn before its end
+            response = await loop.run(resumed)
+        except BaseException:  # however the turn is cut short
             await self.manager.abandon(loop.prompt, request.runtime, turn)
+            loop.note()
             raise
         finally:
             if turn.begun:
                 await request.runtime.shielded(turn.forget_begun())
+        if resumed is not None:
+            resumed.usage = NO_USAGE  # whoever asks again adds up what each answer has cost
         said = loop.said
         if turn.executions or said:
             response = response.mutate(
@@ -288,6 +296,7 @@ class _Loop:
                 self.prompt, answer, self.request.runtime, self.turn
             )
             self.history = result.conversation_history
+            self.note()
             ended = await self._ended(response, result)
             if ended is not None:
                 return ended
@@ -319,6 +328,12 @@ class _Loop:
     def prompt(self) -> Prompt:
         """The conversation so far, with the tools of the turn."""
         return Prompt.of(self.history, self.options)
+
+    def note(self) -> None:
+        """Let the trail know what has been said in whole rounds, for whoever has to go on."""
+        steps, said = self.request.runtime.steps, self.said
+        if said and steps and isinstance(call := steps[0].operation, ClientCall):
+            call.said = rewritten(said, self.turn.undone)
 
     async def _round(self) -> tuple[ChatClientRequest, ChatClientResponse]:
         """Call the model once."""
@@ -443,18 +458,21 @@ class _Loop:
 
     def _suspended(self, response: ChatClientResponse, pending: PendingTurn) -> ChatClientResponse:
         answer = response.chat_response.with_usage(self.usage)
+        pending = replace(pending, usage=self.usage)
         return response.mutate(chat_response=answer, context={PENDING_TURN: pending})
 
     async def _resume(self, resumed: Resumed) -> ChatClientResponse | None:
         """Run what had to wait, unless it has been run, and go on from there."""
         sent, pending = self.request.prompt, resumed.pending
         self.history, self.begun = pending.messages, len(pending.messages)
+        self.usage = resumed.usage
         result = await resumed.run(sent, self.advisor.manager, self.request.runtime, self.turn)
         response = ChatClientResponse(
             ChatResponse((Generation(pending.message, "tool_call"),)), self.request.context
         )
         self.added = resumed.said_since(sent)
         self.history = self.messages = (*result.conversation_history, *self.added)
+        self.note()
         return await self._ended(response, result)
 
 

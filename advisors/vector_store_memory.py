@@ -5,14 +5,8 @@ from collections.abc import Sequence
 from html import escape
 from uuid import NAMESPACE_OID, uuid4, uuid5
 
-from chatclient.advisors.turns import (
-    answer_of,
-    conversation_id_of,
-    in_time,
-    note_of,
-    noted,
-    turn_key_of,
-)
+from chatclient.advisors.notes import note_of, noted
+from chatclient.advisors.turns import answer_of, conversation_id_of, in_time, turn_key_of
 from chatclient.chain import MEMORY_ORDER, ChatClientRequest, ChatClientResponse, Next
 from chatclient.errors import ChatMemoryError, UsageError
 from chatclient.messages import UserMessage

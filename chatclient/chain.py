@@ -26,10 +26,6 @@ MEMORY_ORDER = HIGHEST_PRECEDENCE + 200
 TOOL_CALLING_ORDER = HIGHEST_PRECEDENCE + 300
 """Where the tool loop stands by default; advisors of higher order run once per round."""
 
-DEFAULT_MESSAGES = "default_messages"
-"""The key in a request's context of the messages that every conversation of the client begins with,
-where it has any: they are in the prompt, but nobody has just said them."""
-
 _ARGUMENTS = 2  # of an advisor: the request, and the rest of the chain
 
 SOURCES = "sources"
@@ -65,12 +61,12 @@ class ChatClientRequest:
         """Return a copy with the given values changed; *context* is laid over the present one.
 
         Raises:
-            TypeError: *prompt* is none.
+            TypeError: *prompt* is not a Prompt.
         """
         given: object = prompt
         if given is not None and not isinstance(given, Prompt):
             msg = (
-                f"{given!r} is no Prompt; change the request's own, for example with"
+                f"{given!r} is not a Prompt; change the request's own, for example with"
                 " request.prompt.augment_user_message(...) or .append(...)"
             )
             raise TypeError(msg)
@@ -126,7 +122,8 @@ class Advisor(Protocol):
 
     Two attributes are optional. `order` (default 0) places the advisor: lower is further out,
     equal orders keep the order in which they were added. `name` (default: that of the function or
-    class) is what it is called in `print(client)`, logs and spans.
+    class) is what it is called in `print(client)`, logs and spans. One that has to know the model
+    of its chain has a method `before_model(model)`, which returns the advisor to call there.
 
     An advisor gets and returns whole responses in all four modes. What is streamed goes past it,
     through `request.runtime.emit`; see `Runtime.with_emitter` for changing that.
@@ -193,15 +190,18 @@ class AdvisorChain:
         self.model = model
         self._entry = _model_call(model)
         for advisor in reversed(self.advisors):
-            self._entry = _step(advisor, self._entry)
+            self._entry = _step(advisor, self._entry, model)
 
     def __call__(self, request: ChatClientRequest) -> Awaitable[ChatClientResponse]:
         """Return the response to *request*."""
         return self._entry(request)
 
 
-def _step(advisor: Advisor, call_next: Next) -> Next:
+def _step(advisor: Advisor, call_next: Next, model: ChatModel) -> Next:
     name, order = name_of(advisor), order_of(advisor)
+    before_model: Callable[[ChatModel], Advisor] | None = getattr(advisor, "before_model", None)
+    if before_model is not None:
+        advisor = before_model(model)
 
     async def step(request: ChatClientRequest) -> ChatClientResponse:
         if type(request) is not ChatClientRequest:
@@ -214,7 +214,7 @@ def _step(advisor: Advisor, call_next: Next) -> Next:
             observed.result = response
         if not isinstance(response, ChatClientResponse):
             msg = (
-                f"advisor {name_of(advisor)!r} returned {response!r}; it has to return a "
+                f"advisor {name!r} returned {response!r}; it has to return a "
                 "ChatClientResponse, as a rule the one from `await call_next(request)`"
             )
             raise TypeError(msg)
@@ -233,7 +233,7 @@ def _no_request(given: object) -> TypeError:
 def _no_coroutine(name: str, pending: object) -> str:
     if inspect.isasyncgen(pending):
         return f"advisor {name!r} is a generator; let it `return` one response and `yield` none"
-    return f"advisor {name!r} is no coroutine function; write it with `async def`"
+    return f"advisor {name!r} is not a coroutine function; write it with `async def`"
 
 
 def _model_call(model: ChatModel) -> Next:

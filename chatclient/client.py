@@ -20,7 +20,6 @@ from chatclient.assembly import (
     with_system_text,
 )
 from chatclient.chain import (
-    DEFAULT_MESSAGES,
     Advisor,
     AdvisorChain,
     ChatClientResponse,
@@ -36,7 +35,7 @@ from chatclient.messages import Media, Message
 from chatclient.model import ChatModel
 from chatclient.observation import Observer
 from chatclient.options import ChatOptions, OptionValues
-from chatclient.prompt import Prompt
+from chatclient.prompt import DEFAULT_MESSAGES, Prompt
 from chatclient.providers.registry import chat_model
 from chatclient.runtime import BLOCKING, ON_LOOP, Runtime, within_callers_deadline
 from chatclient.spec import RequestSpec, TextSpec, refuse_no_text
@@ -175,8 +174,8 @@ class ChatClient(Closeable):
                 client's; or nothing, for requests built step by step.
 
         Raises:
-            UsageError: The text is blank, or none.
-            TypeError: One of the messages is none.
+            UsageError: The text is blank, or not a string.
+            TypeError: One of them is not a message.
         """
         request = ChatClientRequestSpec(self, self._defaults)
         if prompt is None:
@@ -201,7 +200,7 @@ class ChatClient(Closeable):
             where they were not the client's own.
 
         Raises:
-            UsageError: A call is left undecided, or *turn* is none.
+            UsageError: A call is left undecided, or *turn* is not a pending turn.
         """
         if isinstance(turn, str):
             turn = PendingTurn.from_json(turn)
@@ -423,7 +422,7 @@ class ChatClientBuilder:
         """Say what to do with several tools of one name: refuse them, or keep one.
 
         Raises:
-            UsageError: *policy* is no value that is known.
+            UsageError: *policy* is not a known value.
         """
         check_word("duplicate_tools", policy, DuplicatePolicy)
         return type(self)(replace(self._engine, duplicate_tools=policy), self._spec)
@@ -471,7 +470,7 @@ class ChatClientRequestSpec:
             metadata: For the application, not sent.
 
         Raises:
-            UsageError: The text is blank, or none.
+            UsageError: The text is blank, or not a string.
         """
         return self._with(self._spec.with_system(text, params, metadata))
 
@@ -493,7 +492,7 @@ class ChatClientRequestSpec:
             metadata: For the application, not sent.
 
         Raises:
-            UsageError: The text is blank, or none.
+            UsageError: The text is blank, or not a string.
         """
         return self._with(self._spec.with_user(text, params, media, metadata))
 
@@ -512,7 +511,7 @@ class ChatClientRequestSpec:
                 provider has will do as well, but type checkers know them in its own class only.
 
         Raises:
-            UsageError: The model's provider has no such option, or *options* are none.
+            UsageError: The model's provider has no such option, or *options* is not a ChatOptions.
         """
         return self._with(with_options(self._client._engine, self._spec, options, values))
 
@@ -631,7 +630,7 @@ class ChatClientRequestSpec:
 
 @functools.cache
 def _asked_for() -> ToolSignature:
-    """Return what an agent takes; pydantic's first schema is none of an import's business."""
+    """Return what an agent takes; made on first use, since pydantic's first schema is slow."""
     return signature_of_schema(
         {
             "properties": {"request": {"type": "string", "description": "What is asked for."}},
@@ -699,6 +698,14 @@ class ClientTool:
         if turn is not None:
             raise ApprovalRequired(turn)
         return ToolResult(response.chat_response.text)
+
+    def read_arguments(self, arguments: str) -> Mapping[str, Any]:
+        """Return what the model gives, by name; see `ToolInvocation.arguments`.
+
+        Raises:
+            ToolArgumentError: The arguments do not fit.
+        """
+        return self._takes.read(arguments)
 
     def _question(self, arguments: str, context: ToolContext) -> str:
         """Return what the model asks, values as JSON."""

@@ -1,12 +1,10 @@
 """What was said in one turn, read from the response that it came to."""
 
-from collections.abc import Iterable
-
 from chatclient.advisors.tool_calling import TOOL_MESSAGES
-from chatclient.chain import DEFAULT_MESSAGES, ChatClientResponse
-from chatclient.messages import AssistantMessage, Message, Part, SystemMessage, UserMessage
+from chatclient.chain import ChatClientResponse
+from chatclient.messages import AssistantMessage, Message, Part, UserMessage
 from chatclient.observation import Step
-from chatclient.operations import ClientCall, ModelCall
+from chatclient.operations import ModelCall
 from chatclient.response import ChatResponse
 
 
@@ -20,7 +18,8 @@ def messages_in(response: ChatClientResponse) -> tuple[Message, ...]:
 
 def new_messages_in(response: ChatClientResponse) -> tuple[Message, ...]:
     """Return those of the messages that belong to the turn: from the user's last words on."""
-    said, asked = messages_in(response), _asked(response)  # users may say more on the way
+    said, asked = messages_in(response), _asked(response)
+    # Users may say more on the way, which is a part of the turn.
     begin = max((at for at, each in enumerate(asked) if isinstance(each, UserMessage)), default=0)
     while begin and isinstance(said[begin - 1], UserMessage):
         begin -= 1
@@ -51,14 +50,4 @@ def whole_answer(response: ChatResponse) -> AssistantMessage | None:
 
 
 def _asked(response: ChatClientResponse) -> tuple[Message, ...]:
-    """Return what the request carried that its successor will not bring of its own."""
-    call = response.trail.steps[0].operation if response.trail is not None else None
-    if not isinstance(call, ClientCall):
-        return ()
-    said = _without_system(call.prompt.messages)
-    defaults = _without_system(call.context.get(DEFAULT_MESSAGES, ()))
-    return said[len(defaults) :] if said[: len(defaults)] == defaults else said
-
-
-def _without_system(messages: Iterable[Message]) -> tuple[Message, ...]:
-    return tuple(message for message in messages if not isinstance(message, SystemMessage))
+    return () if response.trail is None else response.trail.asked

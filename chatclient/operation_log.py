@@ -47,7 +47,7 @@ class _Line:
         self._round = round_
 
     def end(self, ended: Step, error: BaseException | None) -> None:
-        """Write it."""
+        """Write the line."""
         operation = ended.operation
         log.debug(
             _EVENTS[operation.kind],

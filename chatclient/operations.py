@@ -66,6 +66,7 @@ class ClientCall(Operation):
         streaming: Whether somebody consumes events.
         conversation_id: The conversation, if there is one.
         context: What the advisors are told beside it.
+        said: What models and tools have said since, in whole rounds; the tool loop keeps it.
     """
 
     kind: ClassVar[Kind] = "client"
@@ -74,6 +75,7 @@ class ClientCall(Operation):
     streaming: bool
     conversation_id: str | None
     context: Mapping[str, Any] = field(default=EMPTY, repr=False)
+    said: tuple[Message, ...] = field(default=(), repr=False)
 
     @property
     def name(self) -> str:

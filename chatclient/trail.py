@@ -5,11 +5,11 @@ it cost is worked out when somebody asks.
 """
 
 from asyncio import CancelledError
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from chatclient.messages import Message
+from chatclient.messages import Message, SystemMessage
 from chatclient.observation import Operation, Step
 from chatclient.operations import (
     ANSWERING_MODEL,
@@ -21,7 +21,7 @@ from chatclient.operations import (
     RetryWait,
     ToolRun,
 )
-from chatclient.prompt import Prompt
+from chatclient.prompt import DEFAULT_MESSAGES, Prompt
 from chatclient.response import NO_USAGE, ChatResponse, Usage
 
 _SHOWN = 60  # characters of a text that a line of the trail repeats
@@ -93,8 +93,8 @@ class Round:
 class Trail:
     """The operations of one turn, in the order in which they began.
 
-    `rounds` and `usage` are data; `str(trail)` is text for people. The trail of a turn that failed
-    is at `error.trail`.
+    `rounds`, `usage` and `messages` are data; `str(trail)` is text for people. The trail of a turn
+    that failed is at `error.trail`.
 
     Args:
         steps: The operations; more are added while the turn runs.
@@ -166,6 +166,36 @@ class Trail:
         return sum((call.result.usage for call in calls if call.result is not None), NO_USAGE)
 
     @property
+    def asked(self) -> tuple[Message, ...]:
+        """What the request carried that its successor will not bring of its own."""
+        call = self._call
+        if call is None:
+            return ()
+        said = _without_system(call.prompt.messages)
+        defaults = _without_system(call.context.get(DEFAULT_MESSAGES, ()))
+        return said[len(defaults) :] if said[: len(defaults)] == defaults else said
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """What the request carried, and what models and tools have said since in whole rounds.
+
+        The answer that ends the turn is not among it. When the turn has failed, these are the
+        messages of a request that goes on with it, instead of running its tools once more.
+        """
+        call = self._call
+        return () if call is None else (*self.asked, *call.said)
+
+    @property
+    def _call(self) -> ClientCall | None:
+        operation = self.steps[0].operation if self.steps else None
+        return operation if isinstance(operation, ClientCall) else None
+
+    @property
+    def parent(self) -> Step | None:
+        """What asked for the turn: a step of another one, or None."""
+        return self.steps[0].parent if self.steps else None
+
+    @property
     def seconds(self) -> float | None:
         """How long the turn took; None while it runs."""
         return self.steps[0].seconds if self.steps else None
@@ -179,6 +209,10 @@ class Trail:
 
 def _is(step: Step, kind: type[Operation]) -> bool:
     return isinstance(step.operation, kind)
+
+
+def _without_system(messages: Iterable[Message]) -> tuple[Message, ...]:
+    return tuple(message for message in messages if not isinstance(message, SystemMessage))
 
 
 def _is_round(step: Step) -> bool:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, ExitStack
 
+from chatclient.checks import check_kind
 from chatclient.errors import UsageError
 from chatclient.model import ChatModel, OutputMode
 from chatclient.operations import note_answering_model
@@ -19,15 +20,12 @@ class ModelChoice:
         models: The models.
 
     Raises:
-        UsageError: There is none, or one that is no chat model.
+        UsageError: There is none, or one of them is not a chat model.
     """
 
     def __init__(self, models: Sequence[ChatModel]) -> None:
         for model in models:
-            given: object = model
-            if not isinstance(given, ChatModel):
-                msg = f"{given!r} is no chat model; that of a client is at client.model"
-                raise UsageError(msg)
+            check_kind("a model to choose from", model, ChatModel, _hint(model))
         if not models:
             msg = "there is nothing to choose from: give at least one model"
             raise UsageError(msg)
@@ -49,6 +47,12 @@ class ModelChoice:
         async with AsyncExitStack() as stack:
             for model in reversed(self.models):
                 stack.push_async_callback(model.aclose)
+
+
+def _hint(model: object) -> str:
+    if isinstance(model, str):
+        return f"a name stands for a model in ChatClient.create({model!r}).model"
+    return "pass models one by one; that of a client is at client.model"
 
 
 def prompt_for(model: ChatModel, prompt: Prompt) -> Prompt:

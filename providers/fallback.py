@@ -1,8 +1,9 @@
 """Another model when one fails."""
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import aclosing
 
+from chatclient.checks import error_kinds
 from chatclient.errors import ProviderError
 from chatclient.logs import get_logger
 from chatclient.model import ChatModel, OutputMode
@@ -15,8 +16,8 @@ from chatclient.runtime import Runtime
 
 log = get_logger(__name__)
 
-Fails = tuple[type[Exception], ...] | Callable[[Exception], bool]
-"""Which errors make the next model try: their types, or a function that says so."""
+Fails = type[Exception] | Collection[type[Exception]] | Callable[[Exception], bool]
+"""Which errors make the next model try: their type or types, or a function that says so."""
 
 
 class FallbackChatModel(ChatModel):
@@ -32,12 +33,13 @@ class FallbackChatModel(ChatModel):
         on: Which errors make the next one try; default: everything that a provider does wrong.
 
     Raises:
-        UsageError: There is no model.
+        UsageError: There is no model, one of them is something else, or *on* is neither a type of
+            errors, nor several, nor a function.
     """
 
     def __init__(self, *models: ChatModel, on: Fails = (ProviderError,)) -> None:
         self._choice = ModelChoice(models)
-        self._on = on
+        self._fails = _judge(on)
 
     @property
     def models(self) -> tuple[ChatModel, ...]:
@@ -48,6 +50,11 @@ class FallbackChatModel(ChatModel):
     def name(self) -> str:
         """The names of all models, in order."""
         return " → ".join(model.name for model in self.models)
+
+    @property
+    def address(self) -> str:
+        """The addresses of all models, in order."""
+        return " → ".join(model.address for model in self.models)
 
     def output_mode(self, options: ChatOptions) -> OutputMode:
         """Return how all of the models can be held to a schema."""
@@ -105,12 +112,19 @@ class FallbackChatModel(ChatModel):
 
     def _next_or_raise(self, model: ChatModel, error: Exception, runtime: Runtime) -> None:
         """Go on to the next model, or raise the error being handled."""
-        fails = self._on(error) if callable(self._on) else isinstance(error, self._on)
-        if not fails:
+        if not self._fails(error):
             raise error
         log.info("fallback", model=model.name, error=repr(error))
         with runtime.observe(Fallback(self, model, type(error).__name__)):
             pass  # a moment, for the trail and whoever watches
+
+
+def _judge(on: Fails) -> Callable[[Exception], bool]:
+    """Return what says whether an error makes the next model try."""
+    if isinstance(on, type) or not callable(on):
+        kinds = error_kinds("on", on)
+        return lambda error: isinstance(error, kinds)
+    return on
 
 
 async def _from_the_first_word(

@@ -54,6 +54,17 @@ def test_other_errors_are_raised_at_once(ask: Ask) -> None:
     assert never.prompts == []
 
 
+@pytest.mark.parametrize("on", [OverloadedError, [OverloadedError], {OverloadedError, KeyError}])
+def test_errors_are_chosen_by_one_type_or_several(ask: Ask, on: Any) -> None:
+    """Any other error is the caller's."""
+    model = FallbackChatModel(failing(), ScriptedModel("ok"), on=on)
+    broken = FallbackChatModel(ScriptedModel(LookupError("bug")), ScriptedModel("never"), on=on)
+
+    assert ask(ChatClient.create(model).prompt("Hi")).text == "ok"
+    with pytest.raises(LookupError, match="bug"):
+        ask(ChatClient.create(broken).prompt("Hi"))
+
+
 def test_each_model_has_its_own_options(ask: Ask) -> None:
     """A model's name is its own; what the request sets goes to all."""
     first = ScriptedModel(lambda p: OverloadedError("busy"), options=ChatOptions(model="a"))

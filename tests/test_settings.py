@@ -135,7 +135,7 @@ def test_a_file_that_is_no_toml(tmp_path: Path) -> None:
     """The error names it."""
     (tmp_path / "chatclient.toml").write_text("model = ")
 
-    with pytest.raises(UsageError, match=r"'chatclient\.toml' is no TOML"):
+    with pytest.raises(UsageError, match=r"'chatclient\.toml' is not TOML"):
         ChatClientSettings.load()
 
 
@@ -148,8 +148,8 @@ def test_mistakes_are_told_all_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path
         ChatClientSettings.load()
 
     told = str(raised.value)
-    assert "modle is no setting" in told
-    assert "memory.max_mesages is no setting" in told
+    assert "modle is not a setting" in told
+    assert "memory.max_mesages is not a setting" in told
     assert "tools.max_concurrency (or CHATCLIENT_TOOLS__MAX_CONCURRENCY): input should" in told
 
 

@@ -10,6 +10,7 @@ from chatclient.driving import drive
 from chatclient.errors import ToolDefinitionError, ToolResultError
 from chatclient.threads import is_async
 from chatclient.tool import ToolContext, ToolDefinition, ToolMetadata, ToolResult
+from chatclient.tools.approval import decided_before
 from chatclient.tools.compensation import check_compensation
 from chatclient.tools.conversion import ResultConverter, called, to_tool_result
 from chatclient.tools.decorator import ToolMark, mark_of
@@ -90,7 +91,8 @@ class FunctionToolCallback:
         call = self._signature.prepare(self.function, arguments, context)
         if not self._is_async:
             call = functools.partial(called, call)
-        value = await context.runtime.invoke(call, timeout=context.timeout)
+        with decided_before(self.name):
+            value = await context.runtime.invoke(call, timeout=context.timeout)
         if self.result_converter is None:
             return to_tool_result(
                 value,
@@ -104,6 +106,14 @@ class FunctionToolCallback:
             return ToolResult(converted, value=value)
         msg = f"the result converter of tool {self.name!r} returned {converted!r}, which is no text"
         raise ToolResultError(msg)
+
+    def read_arguments(self, arguments: str) -> Mapping[str, Any]:
+        """Return what the model gives, by name; see `ToolInvocation.arguments`.
+
+        Raises:
+            ToolArgumentError: The arguments do not fit.
+        """
+        return self._signature.read(arguments)
 
     def call(self, arguments: str = "{}", tool_context: Mapping[str, Any] = EMPTY) -> str:
         """Run the tool outside of any conversation and return what the model would see."""

@@ -53,8 +53,9 @@ def conversation_problems(
     - System messages stand before all others.
     - After them the user begins, and user and assistant take turns.
     - Each tool call has an id of its own in its message; the very next message has one response
-      for each of them and no other; then the assistant goes on, or the user says more.
-    - Nobody says nothing.
+      for each of them and no other; then the assistant goes on, or the user says
+      more.
+    - No message is empty.
 
     Args:
         messages: The conversation.
