@@ -3,7 +3,7 @@
 import copy
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from inspect import signature
 from typing import Any, Self, cast
 
@@ -30,6 +30,7 @@ from chatclient.tools.approval import AGENT_TURNS, DECISIONS
 from chatclient.tools.awaiting import awaited
 from chatclient.tools.compensation import rewritten
 from chatclient.tools.execution import ToolTurn
+from chatclient.tools.outcome import ToolExecution
 from chatclient.values import EMPTY, merged
 
 PENDING_TURN = "pending_turn"
@@ -169,6 +170,7 @@ class ToolCallingAdvisor:
             return await call_next(request)
         request = await self.initialize_loop(request)
         turn = ToolTurn(_tool_context(request, request.prompt.options))
+        turn.undone = _undone_before(request.runtime, turn)
         turn.unoffered = self.unoffered_tools(request)
         loop = _Loop(self, request, call_next, turn)
         resumed: Resumed | None = request.context.get(RESUME)
@@ -190,6 +192,9 @@ class ToolCallingAdvisor:
             response = response.mutate(
                 context={TOOL_EXECUTIONS: tuple(turn.executions), TOOL_MESSAGES: said}
             )
+            if PENDING_TURN not in response.context:  # somebody may have stored a turn that waits
+                done = _Done(self.manager, loop.prompt, request.runtime, turn)
+                request.runtime.undo_on_failure(done)
         return await self.finalize_loop(response)
 
     async def initialize_loop(self, request: ChatClientRequest) -> ChatClientRequest:
@@ -240,6 +245,28 @@ class ToolCallingAdvisor:
     async def finalize_loop(self, response: ChatClientResponse) -> ChatClientResponse:
         """Return what leaves the loop."""
         return response
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """A turn that has come to its end in a request that has not."""
+
+    manager: ToolCallingManager
+    prompt: Prompt
+    runtime: Runtime
+    turn: ToolTurn
+
+    async def undo(self) -> None:
+        await self.manager.abandon(self.prompt, self.runtime, self.turn)
+
+
+def _undone_before(runtime: Runtime, turn: ToolTurn) -> dict[int, ToolExecution]:
+    """Return where *turn* notes what it undoes: where earlier turns of the request do.
+
+    An advisor that asks again may show the model what they did, and nothing is undone twice.
+    """
+    earlier = (each.turn for each in runtime.unsettled or () if isinstance(each, _Done))
+    return next(earlier, turn).undone
 
 
 def _tool_context(request: ChatClientRequest, options: ChatOptions) -> Mapping[str, Any]:

@@ -225,6 +225,7 @@ class ToolContext(Mapping[str, Any]):
             changed it; None before that.
         remark: What the model is told before the result, such as that the user changed the
             arguments, or None; set by who approves the call.
+        result: What the tool came to; None before that.
         runtime: How the request runs; see `Runtime.invoke`.
     """
 
@@ -234,6 +235,7 @@ class ToolContext(Mapping[str, Any]):
         "arguments",
         "attempt",
         "remark",
+        "result",
         "runtime",
         "timeout",
         "tool_call_id",
@@ -256,6 +258,7 @@ class ToolContext(Mapping[str, Any]):
         self.remark: str | None = None
         self.attempt = attempt
         self._idempotency = idempotency
+        self.result: ToolResult | None = None
         self.runtime = runtime or BLOCKING
         self.timeout = timeout
         self.tool_call_id = tool_call_id

@@ -33,7 +33,11 @@ async def watched(
         with runtime.observe(call) as observed:
             observed.add_to_asker(trail.steps)
             request = ChatClientRequest(prompt, context, runtime)
-            response = await runtime.until_deadline(chain(request))
+            try:
+                response = await runtime.until_deadline(chain(request))
+            except BaseException:  # whatever ends it without an answer
+                await runtime.undo()
+                raise
             observed.result = response.chat_response
     except ChatClientError as error:
         error.trail = trail  # that of an agent which raised it is a part of it

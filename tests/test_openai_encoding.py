@@ -11,6 +11,7 @@ from chatclient.messages import (
     AssistantMessage,
     Media,
     Message,
+    Part,
     ProviderPart,
     Reasoning,
     SystemMessage,
@@ -473,7 +474,10 @@ def test_signed_blocks_of_thought_go_back_unchanged() -> None:
     """LiteLLM's take the place of the text, as OpenRouter's details do."""
     blocks = [{"type": "thinking", "thinking": "so", "signature": "s"}]
     name = COMPATIBLE.provider
-    parts = [Reasoning("so", provider=name), ProviderPart(name, {"thinking_blocks": blocks})]
+    parts: list[Part] = [
+        Reasoning("so", provider=name),
+        ProviderPart(name, {"thinking_blocks": blocks}),
+    ]
     element = on_wire(AssistantMessage(parts, metadata={REASONING_FIELD: "reasoning"}), COMPATIBLE)
 
     assert element == {"role": "assistant", "content": "", "thinking_blocks": blocks}

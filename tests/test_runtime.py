@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any
 
+import anyio.to_thread
 import pytest
 
 from chatclient.driving import drive
@@ -723,3 +724,23 @@ def test_sleep_pauses_this_request(mode: str) -> None:
         return time.monotonic() - started
 
     assert run(mode, job) >= 0.03
+
+
+async def test_what_has_not_begun_is_not_begun_for_a_request_that_is_cancelled() -> None:
+    """There may be no thread for it yet."""
+    begun: list[str] = []
+    limiter = anyio.to_thread.current_default_thread_limiter()
+    tokens, limiter.total_tokens = limiter.total_tokens, 1
+    try:
+        running = asyncio.ensure_future(ON_LOOP.invoke(time.sleep, 0.05))
+        await asyncio.sleep(0.01)
+        waiting = asyncio.ensure_future(ON_LOOP.invoke(begun.append, "second"))
+        await asyncio.sleep(0.01)
+        waiting.cancel()
+        await running
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+    finally:
+        limiter.total_tokens = tokens
+
+    assert begun == []
