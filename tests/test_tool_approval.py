@@ -761,9 +761,10 @@ def test_a_change_that_cannot_be_run_is_refused(ask: Ask, arguments: str) -> Non
     assert paid == [1]
 
 
-def test_a_change_made_at_once_has_to_fit_too(ask: Ask) -> None:
+@pytest.mark.parametrize("arguments", ['{"amount": "x"}', "no JSON"])
+def test_a_change_made_at_once_has_to_fit_too(ask: Ask, arguments: str) -> None:
     """It is the application's mistake, and no model could mend it."""
-    decision = Decision(approved=True, arguments='{"amount": "x"}')
+    decision = Decision(approved=True, arguments=arguments)
     client = client_of(
         ScriptedModel(pay_call(5), "no"), approval=ToolApproval(ask=lambda _: decision)
     )
