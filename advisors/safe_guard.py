@@ -5,12 +5,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from chatclient.chain import MEMORY_ORDER, ChatClientRequest, ChatClientResponse, Next
+from chatclient.chain import MEMORY_ORDER, Advisor, ChatClientRequest, ChatClientResponse, Next
+from chatclient.checks import check_callable
 from chatclient.errors import UsageError
-from chatclient.events import ReasoningDelta, RoundEnded, TextDelta
+from chatclient.events import ReasoningDelta, ReasoningSigned, RoundEnded, TextDelta
 from chatclient.messages import AssistantMessage, Message, UserMessage
 from chatclient.response import ChatResponse, Generation
 from chatclient.runtime import Runtime
+from chatclient.values import FrozenDict
 
 SAFE_GUARD_ORDER = MEMORY_ORDER + 50
 """Where guards stand by default: inside memory, which so never holds what they refuse, and outside
@@ -36,6 +38,9 @@ class SafeGuardAdvisor:
     is refused is answered with a text of its own, finish reason `content_filter`, and memory keeps
     neither the question nor the refusal, so that one bad turn does not spoil the next.
 
+    Each round of the tool loop is looked at, and what is refused there ends the turn: the tools
+    that the round asked for are not run. What tools did in earlier rounds stands.
+
     In a stream nothing forbidden is ever emitted: words are held back for as long as they may
     become forbidden, and with patterns and functions until the round has ended. What was already
     said stays said; the failure response follows it.
@@ -48,7 +53,7 @@ class SafeGuardAdvisor:
         order: Where the advisor stands in the chain.
 
     Raises:
-        UsageError: A word is blank.
+        UsageError: Nothing is forbidden, a word is blank, or something is none of these.
     """
 
     name = "SafeGuardAdvisor"
@@ -61,7 +66,61 @@ class SafeGuardAdvisor:
         check_output: bool = True,
         order: int = SAFE_GUARD_ORDER,
     ) -> None:
-        each = list(_flat(forbidden))
+        self._forbidden = ForbiddenText(_flat(forbidden))
+        self._failure = failure_response
+        self._check_input = check_input
+        self._check_output = check_output
+        # Where the two halves meet; other guards have requests of their own.
+        self._slot = f"safe_guard_{id(self):x}"
+        self.order = order
+
+    def inside_loop(self, order: int) -> Advisor | None:
+        """Return the half that judges each round, to stand right inside of the tool loop."""
+        if not self._check_output:
+            return None
+        return _EachRound(self._forbidden, self._failure, self._slot, order)
+
+    async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        """Return the response of the rest of the chain, or a refusal."""
+        runtime = request.runtime
+        if self._check_input and await self._forbidden.is_in(_just_said(request), runtime):
+            return _refusal(
+                ChatClientResponse(ChatResponse(), request.context), self._failure, "input"
+            )
+        if not self._check_output:
+            return await call_next(request)
+        judge = _Judge(self._forbidden, runtime)
+        heard = _Heard(self._forbidden, judge, runtime)
+        sent = request.mutate(
+            context={self._slot: judge}, runtime=heard.runtime if runtime.streaming else None
+        )
+        response = await call_next(sent)
+        await heard.release()
+        answer = response.chat_response
+        refused = response.context.get(self._slot) is _REFUSED and answer.text == self._failure
+        if not refused and await judge.forbids(_all_said(answer)):
+            response, refused = _refusal(response, self._failure, "output"), True
+        if refused or heard.withheld:
+            await heard.say_apart(response.chat_response.text)
+        context = {k: v for k, v in response.context.items() if k != self._slot}
+        return ChatClientResponse(response.chat_response, FrozenDict(context))
+
+
+class ForbiddenText:
+    """What must not be said, and how it is found.
+
+    Args:
+        forbidden: Words, patterns and functions.
+
+    Raises:
+        UsageError: Nothing is forbidden, a word is blank, or something is none of these.
+    """
+
+    def __init__(self, forbidden: Iterable[Forbidden]) -> None:
+        each = list(forbidden)
+        if not each:
+            msg = "nothing is forbidden, so nothing would be refused; give at least one word"
+            raise UsageError(msg)
         words = [item for item in each if isinstance(item, str)]
         if not all(word.strip() for word in words):
             msg = "a forbidden word is blank, which would forbid everything"
@@ -69,37 +128,13 @@ class SafeGuardAdvisor:
         self._words = _pattern_of(words)
         self._patterns = [item for item in each if isinstance(item, re.Pattern)]
         self._checks = [item for item in each if not isinstance(item, str | re.Pattern)]
+        for check in self._checks:
+            check_callable("what is forbidden", check)
         # How far back a word that has begun may reach, space that is wider than usual included.
         self._reach = max((len(word) + 4 * word.count(" ") for word in words), default=0) + 1
-        self._failure = failure_response
-        self._check_input = check_input
-        self._check_output = check_output
-        self.order = order
 
-    async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
-        """Return the response of the rest of the chain, or a refusal."""
-        runtime = request.runtime
-        if self._check_input and await self._forbids(_just_said(request), runtime):
-            return self._refusal(ChatClientResponse(ChatResponse(), request.context), "input")
-        if not self._check_output:
-            return await call_next(request)
-        guarded = _Guarded(self, runtime)
-        sent = request.mutate(runtime=guarded.runtime) if runtime.streaming else request
-        try:
-            response = await call_next(sent)
-            await guarded.release()
-        except _ForbiddenError:
-            refusal = self._refusal(ChatClientResponse(ChatResponse(), request.context), "output")
-            await guarded.emit_failure(self._failure)
-            return refusal
-        answer = response.chat_response
-        if await self._forbids(_all_said(answer), runtime):
-            if guarded.spoken:
-                await guarded.emit_failure(self._failure)
-            return self._refusal(response, "output")
-        return response
-
-    async def _forbids(self, text: str, runtime: Runtime) -> bool:
+    async def is_in(self, text: str, runtime: Runtime) -> bool:
+        """Return whether *text* holds something forbidden."""
         if self._words is not None and self._words.search(text):
             return True
         if any(pattern.search(text) for pattern in self._patterns):
@@ -109,14 +144,7 @@ class SafeGuardAdvisor:
                 return True
         return False
 
-    def _refusal(self, response: ChatClientResponse, what: str) -> ChatClientResponse:
-        message = AssistantMessage(self._failure)
-        refusal = replace(
-            response.chat_response, generations=(Generation(message, "content_filter"),)
-        )
-        return response.mutate(chat_response=refusal, context={SAFE_GUARD_BLOCKED: what})
-
-    def _safe_length(self, text: str, known: int) -> int:
+    def safe_length(self, text: str, known: int) -> int:
         """Return how much of *text*, safe up to *known*, stays so; -1 when it is forbidden."""
         if self._patterns or self._checks:
             return 0
@@ -131,7 +159,7 @@ class SafeGuardAdvisor:
 
 def _flat(forbidden: Iterable[Forbidden | Iterable[Forbidden]]) -> Iterable[Forbidden]:
     for item in forbidden:
-        if isinstance(item, str | re.Pattern) or callable(item):
+        if isinstance(item, str | re.Pattern) or callable(item) or not isinstance(item, Iterable):
             yield item
         else:
             yield from item
@@ -160,62 +188,112 @@ def _all_said(answer: ChatResponse) -> str:
     return "\n".join(texts)
 
 
-class _ForbiddenError(Exception):
-    """Ends a stream at its first forbidden word."""
+def _refusal(response: ChatClientResponse, failure: str, what: str) -> ChatClientResponse:
+    """Return *response* with nothing but the *failure* response, and *what* was refused."""
+    generation = Generation(AssistantMessage(failure), "content_filter")
+    refusal = replace(response.chat_response, generations=(generation,))
+    return response.mutate(chat_response=refusal, context={SAFE_GUARD_BLOCKED: what})
 
 
-class _Guarded:
-    """Lets through what is streamed as far as it cannot become forbidden.
+_REFUSED = "refused"  # in the place of its judge: what has become of a request
+
+
+class _Judge:
+    """Judges what is said in one request, each text once: it may take a model to do so."""
+
+    def __init__(self, forbidden: ForbiddenText, runtime: Runtime) -> None:
+        self._forbidden = forbidden
+        self._runtime = runtime
+        self._verdicts: dict[str, bool] = {}
+
+    async def forbids(self, text: str) -> bool:
+        verdict = self._verdicts.get(text)
+        if verdict is None:
+            verdict = self._verdicts[text] = await self._forbidden.is_in(text, self._runtime)
+        return verdict
+
+
+class _EachRound:
+    """Refuses a round of the tool loop in which something forbidden was said, and so ends it."""
+
+    name = "SafeGuardAdvisor, each round"
+
+    def __init__(self, forbidden: ForbiddenText, failure: str, slot: str, order: int) -> None:
+        self._forbidden = forbidden
+        self._failure = failure
+        self._slot = slot
+        self.order = order
+
+    async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        judge = request.context.get(self._slot)
+        if not isinstance(judge, _Judge):  # an advisor between has begun anew
+            judge = _Judge(self._forbidden, request.runtime)
+        response = await call_next(request)
+        if not await judge.forbids(_all_said(response.chat_response)):
+            return response
+        refusal = _refusal(response, self._failure, "output")
+        return refusal.mutate(context={self._slot: _REFUSED})
+
+
+class _Heard:
+    """Lets through what is streamed as far as it cannot become forbidden, and withholds the rest.
 
     Text and thoughts are looked at apart from each other; when one gives way to the other, or the
-    round ends, what was held back is judged as it is.
+    round ends, what was held back is judged as it is. Of what a model goes on to say after that,
+    nothing is let through: what becomes of the round is decided when it returns.
+
+    Attributes:
+        withheld: Whether something was, since anything was last let through.
     """
 
-    def __init__(self, guard: SafeGuardAdvisor, runtime: Runtime) -> None:
-        # One thing in two halves.
-        self._safe_length = guard._safe_length  # noqa: SLF001
-        self._forbids = guard._forbids  # noqa: SLF001
+    def __init__(self, forbidden: ForbiddenText, judge: _Judge, runtime: Runtime) -> None:
+        self._forbidden = forbidden
+        self._judge = judge
         self._runtime = runtime
         self._kind: type[TextDelta | ReasoningDelta] = TextDelta
         self._text = ""
         self._emitted = 0
-        self.spoken = False
+        self._silent = False  # until the round ends
+        self._spoken = self.withheld = False
 
     @property
     def runtime(self) -> Runtime:
         return self._runtime.with_emitter(self._emit)
 
     async def _emit(self, event: Any) -> None:
+        if self._silent and isinstance(event, TextDelta | ReasoningDelta | ReasoningSigned):
+            return
         if isinstance(event, TextDelta | ReasoningDelta):
             if type(event) is not self._kind:
                 await self.release()
                 self._kind = type(event)
+                if self._silent:
+                    return
             self._text += event.text
-            await self._say(self._safe_length(self._text, self._emitted))
+            await self._say(self._forbidden.safe_length(self._text, self._emitted))
             return
         await self.release()
-        if isinstance(event, RoundEnded) and await self._forbidden(_all_said(event.response)):
-            raise _ForbiddenError
+        if isinstance(event, RoundEnded):
+            if self._silent or await self._judge.forbids(_all_said(event.response)):
+                event = RoundEnded(replace(event.response, generations=()))
+            self._silent = False
         await self._runtime.emit(event)
 
-    async def emit_failure(self, text: str) -> None:
+    async def say_apart(self, text: str) -> None:
         """Say *text*, apart from whatever was said before."""
-        await self._runtime.emit(TextDelta(f"\n\n{text}" if self.spoken else text))
+        await self._runtime.emit(TextDelta(f"\n\n{text}" if self._spoken else text))
 
     async def release(self) -> None:
-        """Say what is held back, or stop."""
-        if self._text and await self._forbidden(self._text):
-            raise _ForbiddenError
-        await self._say(len(self._text))
+        """Say what is held back, unless it is forbidden."""
+        forbidden = self._text and await self._judge.forbids(self._text)
+        await self._say(-1 if forbidden else len(self._text))
         self._text, self._emitted = "", 0
-
-    async def _forbidden(self, text: str) -> bool:
-        return await self._forbids(text, self._runtime)
 
     async def _say(self, safe: int) -> None:
         if safe < 0:
-            raise _ForbiddenError
-        if safe > self._emitted:
+            self._silent = self.withheld = True
+            self._text, self._emitted = "", 0
+        elif safe > self._emitted:
             piece, self._emitted = self._text[self._emitted : safe], safe
-            self.spoken = True
+            self._spoken, self.withheld = True, False
             await self._runtime.emit(self._kind(piece))

@@ -3,7 +3,7 @@
 import copy
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from inspect import signature
 from typing import Any, Self, cast
 
@@ -30,6 +30,7 @@ from chatclient.tools.approval import AGENT_TURNS, DECISIONS
 from chatclient.tools.awaiting import awaited
 from chatclient.tools.compensation import rewritten
 from chatclient.tools.execution import ToolTurn
+from chatclient.tools.outcome import ToolExecution
 from chatclient.values import EMPTY, merged
 
 PENDING_TURN = "pending_turn"
@@ -47,7 +48,11 @@ TOOL_EXECUTIONS = "tool_executions"
 
 TOOL_MESSAGES = "tool_messages"
 """The key in a response's context of what was said on the way to the answer, in order: messages
-with tool calls and those with the tools' answers, a tuple."""
+with tool calls, those with the tools' answers, and what a user said meanwhile, a tuple."""
+
+MEANWHILE = "said_meanwhile"
+"""The key in a request's context of a function that returns, and forgets, the messages that have
+arrived since it was last asked: the loop asks it when tools have run. See `Steering`."""
 
 EARLIER_MESSAGES = "earlier_messages"
 """The key in a request's context, inside a loop that sends no history, of what the turn has said
@@ -165,6 +170,7 @@ class ToolCallingAdvisor:
             return await call_next(request)
         request = await self.initialize_loop(request)
         turn = ToolTurn(_tool_context(request, request.prompt.options))
+        turn.undone = _undone_before(request.runtime, turn)
         turn.unoffered = self.unoffered_tools(request)
         loop = _Loop(self, request, call_next, turn)
         resumed: Resumed | None = request.context.get(RESUME)
@@ -172,7 +178,7 @@ class ToolCallingAdvisor:
             turn.recall(request.prompt.messages)  # of a turn that failed, and is gone on with
         try:
             response = await loop.run(resumed)
-        except BaseException:  # whatever ends the turn before its end
+        except BaseException:  # however the turn is cut short
             await self.manager.abandon(loop.prompt, request.runtime, turn)
             loop.note()
             raise
@@ -181,10 +187,14 @@ class ToolCallingAdvisor:
                 await request.runtime.shielded(turn.forget_begun())
         if resumed is not None:
             resumed.usage = NO_USAGE  # whoever asks again adds up what each answer has cost
-        if turn.executions:
+        said = loop.said
+        if turn.executions or said:
             response = response.mutate(
-                context={TOOL_EXECUTIONS: tuple(turn.executions), TOOL_MESSAGES: loop.said}
+                context={TOOL_EXECUTIONS: tuple(turn.executions), TOOL_MESSAGES: said}
             )
+            if PENDING_TURN not in response.context:  # somebody may have stored a turn that waits
+                done = _Done(self.manager, loop.prompt, request.runtime, turn)
+                request.runtime.undo_on_failure(done)
         return await self.finalize_loop(response)
 
     async def initialize_loop(self, request: ChatClientRequest) -> ChatClientRequest:
@@ -222,6 +232,10 @@ class ToolCallingAdvisor:
             request: What was sent in this round.
             response: What the model answered to it.
             result: What the tools answered, with the whole conversation.
+
+        Returns:
+            What is sent in the next round. What is added to the conversation is sent this once, and
+            not remembered; see `chatclient.advisors.steering` for saying something that stays.
         """
         if self.conversation_history is not False:
             return result.conversation_history
@@ -231,6 +245,28 @@ class ToolCallingAdvisor:
     async def finalize_loop(self, response: ChatClientResponse) -> ChatClientResponse:
         """Return what leaves the loop."""
         return response
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """A turn that has come to its end in a request that has not."""
+
+    manager: ToolCallingManager
+    prompt: Prompt
+    runtime: Runtime
+    turn: ToolTurn
+
+    async def undo(self) -> None:
+        await self.manager.abandon(self.prompt, self.runtime, self.turn)
+
+
+def _undone_before(runtime: Runtime, turn: ToolTurn) -> dict[int, ToolExecution]:
+    """Return where *turn* notes what it undoes: where earlier turns of the request do.
+
+    An advisor that asks again may show the model what they did, and nothing is undone twice.
+    """
+    earlier = (each.turn for each in runtime.unsettled or () if isinstance(each, _Done))
+    return next(earlier, turn).undone
 
 
 def _tool_context(request: ChatClientRequest, options: ChatOptions) -> Mapping[str, Any]:
@@ -264,8 +300,10 @@ class _Loop:
         self.options = request.prompt.options
         self.context = request.context
         self.refresh: RefreshTools | None = request.context.get(REFRESH_TOOLS)
-        if self.refresh is not None:  # the loop's own business, not that of advisors inside it
-            self.context = {k: v for k, v in self.context.items() if k != REFRESH_TOOLS}
+        self.meanwhile: Callable[[], tuple[Message, ...]] | None = request.context.get(MEANWHILE)
+        if self.refresh is not None or self.meanwhile is not None:
+            own = (REFRESH_TOOLS, MEANWHILE)  # the loop's business, not that of advisors inside it
+            self.context = {k: v for k, v in self.context.items() if k not in own}
         self.found: Sequence[ToolCallback] = self.options.tool_callbacks or ()
         self.usage = NO_USAGE
 
@@ -275,6 +313,7 @@ class _Loop:
             ended = await self._resume(resumed)
             if ended is not None:
                 return ended
+            self._say(self._said_meanwhile())
         while True:
             sent, response = await self._round()
             answer = response.chat_response
@@ -288,7 +327,23 @@ class _Loop:
             ended = await self._ended(response, result)
             if ended is not None:
                 return ended
-            self.messages = await self.advisor.next_messages(sent, response, result)
+            await self._go_on(sent, response, result)
+
+    async def _go_on(
+        self, sent: ChatClientRequest, response: ChatClientResponse, result: ToolExecutionResult
+    ) -> None:
+        """Make up what the next round is sent."""
+        self.messages = await self.advisor.next_messages(sent, response, result)
+        self._say(self._said_meanwhile())
+
+    def _said_meanwhile(self) -> tuple[Message, ...]:
+        return () if self.meanwhile is None else self.meanwhile()
+
+    def _say(self, messages: tuple[Message, ...]) -> None:
+        """Make *messages* a part of the turn."""
+        if messages:
+            self.history = (*self.history, *messages)
+            self.messages = (*self.messages, *messages)
 
     @property
     def said(self) -> tuple[Message, ...]:
@@ -406,7 +461,7 @@ class _Loop:
         self, response: ChatClientResponse, result: ToolExecutionResult
     ) -> ChatClientResponse:
         """Ask the model to answer from what it has, without tools."""
-        self.messages = await self.advisor.next_messages(self.request, response, result)
+        await self._go_on(self.request, response, result)
         self.options = self.options.mutate(tool_choice="none")
         sent, response = await self._round()
         answer = response.chat_response

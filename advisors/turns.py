@@ -5,7 +5,8 @@ reading the memory, and written to it at its end, as a unit. One that comes to n
 failed, was cancelled or limited by an error, or waits for approval) leaves nothing behind.
 """
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
@@ -165,12 +166,14 @@ class Turns:
             return waiting
         answer = answer_of(response.chat_response)
         if answer is not None and turn.own:
-            messages = (*turn.own, *(said if self.tool_messages else ()), answer)
+            if not self.tool_messages:  # but what the user said meanwhile
+                said = tuple(message for message in said if isinstance(message, UserMessage))
+            messages = (*turn.own, *said, answer)
             in_time(request.runtime)
             with request.runtime.observe(MemoryAccess("store", turn.conversation_id)) as observed:
-                await self.memory.append(
-                    turn.conversation_id, messages, request.runtime, key=turn.key
-                )
+                runtime = request.runtime
+                work = self.memory.append(turn.conversation_id, messages, runtime, key=turn.key)
+                await stored(work, runtime)
                 observed.result = messages
         return response
 
@@ -224,6 +227,20 @@ def turn_key_of(request: ChatClientRequest) -> str | None:
     """Return the key that *request* gives its turn, or None."""
     key = request.context.get(TURN_KEY)
     return None if key is None else str(key)  # ids of jobs are numbers or UUIDs, too
+
+
+async def stored(work: Awaitable[object], runtime: Runtime) -> None:
+    """Await *work*, with which the turn is remembered, and let it stand from then on.
+
+    What a memory says was done must not be undone. That is so, too, when the request is cancelled
+    meanwhile: stores finish what they have begun.
+    """
+    try:
+        await work
+    except asyncio.CancelledError:
+        runtime.settle()
+        raise
+    runtime.settle()
 
 
 def in_time(runtime: Runtime) -> None:

@@ -6,7 +6,13 @@ from html import escape
 from uuid import NAMESPACE_OID, uuid4, uuid5
 
 from chatclient.advisors.notes import note_of, noted
-from chatclient.advisors.turns import answer_of, conversation_id_of, in_time, turn_key_of
+from chatclient.advisors.turns import (
+    answer_of,
+    conversation_id_of,
+    in_time,
+    stored,
+    turn_key_of,
+)
 from chatclient.chain import MEMORY_ORDER, ChatClientRequest, ChatClientResponse, Next
 from chatclient.errors import ChatMemoryError, UsageError
 from chatclient.messages import UserMessage
@@ -160,7 +166,7 @@ class VectorStoreChatMemoryAdvisor:
 
     async def _put(self, entries: list[Document], conversation_id: str, runtime: Runtime) -> None:
         try:
-            await self._store.put(entries, runtime)
+            await stored(self._store.put(entries, runtime), runtime)
         except Exception as error:
             msg = f"the long-term memory of conversation {conversation_id!r} cannot be written"
             raise ChatMemoryError(msg, conversation_id=conversation_id) from error

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import warnings
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, overload
 
 from chatclient.advisors.tool_calling import PENDING_TURN, TOOL_EXECUTIONS
@@ -20,8 +20,11 @@ from chatclient.structured.output import Native, entity_in
 from chatclient.tools import PendingTurn, ToolExecution
 from chatclient.trail import Trail
 
-if TYPE_CHECKING:  # loaded by who retrieves
-    from chatclient.vector_store import Document
+if TYPE_CHECKING:
+    # `type[T]` takes classes only: no unions, no literals, nothing annotated.
+    from typing_extensions import TypeForm
+
+    from chatclient.vector_store import Document  # loaded by who retrieves
 
 T = TypeVar("T")
 
@@ -124,7 +127,14 @@ class CallResponse(PendingRequest):
     ) -> T: ...
 
     @overload
-    def entity(self, kind: Any, *, native: Native | None = None, validate: bool = False) -> Any: ...
+    def entity(
+        self, kind: Mapping[str, Any], *, native: Native | None = None, validate: bool = False
+    ) -> Any: ...
+
+    @overload
+    def entity(
+        self, kind: "TypeForm[T]", *, native: Native | None = None, validate: bool = False
+    ) -> T: ...
 
     def entity(self, kind: Any, *, native: Native | None = None, validate: bool = False) -> Any:
         """Return the answer as a value of a type.
@@ -159,8 +169,13 @@ class CallResponse(PendingRequest):
 
     @overload
     def response_entity(
-        self, kind: Any, *, native: Native | None = None, validate: bool = False
+        self, kind: Mapping[str, Any], *, native: Native | None = None, validate: bool = False
     ) -> ResponseEntity[Any]: ...
+
+    @overload
+    def response_entity(
+        self, kind: "TypeForm[T]", *, native: Native | None = None, validate: bool = False
+    ) -> ResponseEntity[T]: ...
 
     def response_entity(
         self, kind: Any, *, native: Native | None = None, validate: bool = False
@@ -259,8 +274,13 @@ class AsyncCallResponse(PendingRequest):
 
     @overload
     async def entity(
-        self, kind: Any, *, native: Native | None = None, validate: bool = False
+        self, kind: Mapping[str, Any], *, native: Native | None = None, validate: bool = False
     ) -> Any: ...
+
+    @overload
+    async def entity(
+        self, kind: "TypeForm[T]", *, native: Native | None = None, validate: bool = False
+    ) -> T: ...
 
     async def entity(
         self, kind: Any, *, native: Native | None = None, validate: bool = False
@@ -280,8 +300,13 @@ class AsyncCallResponse(PendingRequest):
 
     @overload
     async def response_entity(
-        self, kind: Any, *, native: Native | None = None, validate: bool = False
+        self, kind: Mapping[str, Any], *, native: Native | None = None, validate: bool = False
     ) -> ResponseEntity[Any]: ...
+
+    @overload
+    async def response_entity(
+        self, kind: "TypeForm[T]", *, native: Native | None = None, validate: bool = False
+    ) -> ResponseEntity[T]: ...
 
     async def response_entity(
         self, kind: Any, *, native: Native | None = None, validate: bool = False

@@ -74,7 +74,7 @@ def build_chain(engine: Engine, spec: RequestSpec) -> AdvisorChain:
         loops = [ToolCallingAdvisor(engine.manager)]
         advisors.append(loops[0])
     for loop in loops:
-        advisors = _around_memory(engine, loop, sorted(advisors, key=order_of))
+        advisors = _with_halves(engine, loop, sorted(advisors, key=order_of))
     return AdvisorChain(advisors, engine.model)
 
 
@@ -97,8 +97,12 @@ def _refuse_shared_memory(advisors: Sequence[Advisor]) -> None:
         kept[place] = advisor
 
 
-def _around_memory(engine: Engine, loop: Advisor, advisors: list[Advisor]) -> list[Advisor]:
-    """Return *advisors*, which are in order, with *loop* fit for memory that stands inside it."""
+def _with_halves(engine: Engine, loop: Advisor, advisors: list[Advisor]) -> list[Advisor]:
+    """Return *advisors*, which are in order, with those on both sides of *loop* on both sides.
+
+    Memory inside the loop has a second half around it, and a guard outside one that sees each
+    round.
+    """
     at = advisors.index(loop)
     inside = [advisor for advisor in advisors[at + 1 :] if is_memory(advisor)]
     if isinstance(loop, ToolCallingAdvisor):
@@ -107,7 +111,14 @@ def _around_memory(engine: Engine, loop: Advisor, advisors: list[Advisor]) -> li
     # Where memory stands by default: what is remembered is not what others have made of it.
     order = min(MEMORY_ORDER, order_of(loop))
     halves = [around_loop(order) for around_loop in makers if around_loop is not None]
-    return sorted([*advisors[:at], *halves, loop, *advisors[at + 1 :]], key=order_of)
+    rounds = [half for advisor in advisors[:at] if (half := _inside(advisor, order_of(loop)))]
+    return sorted([*advisors[:at], *halves, loop, *rounds, *advisors[at + 1 :]], key=order_of)
+
+
+def _inside(advisor: Advisor, order: int) -> Advisor | None:
+    """Return the half of *advisor* that stands right inside of the tool loop, if it has one."""
+    inside_loop = getattr(advisor, "inside_loop", None)
+    return None if inside_loop is None else inside_loop(order)
 
 
 def describe_chain(chain: AdvisorChain) -> str:
@@ -178,7 +189,7 @@ def with_options(
     """Return *spec* with more options, single ones checked against what the model knows.
 
     Raises:
-        UsageError: The model's provider has no such option, or *options* are none.
+        UsageError: The model's provider has no such option, or *options* is not a ChatOptions.
     """
     given: object = options
     if not isinstance(given, ChatOptions | None):

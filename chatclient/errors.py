@@ -1,7 +1,9 @@
 """The errors of the library, ordered by what a caller does next.
 
+```text
 ChatClientError                          anything this library raises on purpose
 ├── UsageError (also a ValueError)       the call is wrong; nothing was sent      → fix the code
+│   ├── WrongTypeError                   (also a TypeError) an argument of the wrong kind
 │   ├── TemplateError                    .missing
 │   ├── ToolDefinitionError              a tool cannot be built
 │   ├── DuplicateToolError               .tool_names
@@ -37,6 +39,7 @@ ChatClientError                          anything this library raises on purpose
 ├── BudgetExceededError                  the turn cost too much                   .spent .limit
 ├── DeadlineExceededError                the deadline of the whole call has passed
 └── BlockingCallError                    a blocking call reached code that needs an event loop
+```
 """
 
 from collections.abc import Iterable
@@ -66,6 +69,10 @@ def _bare(kind: type[ChatClientError]) -> ChatClientError:
 
 class UsageError(ChatClientError, ValueError):
     """The call is wrong in itself; nothing was sent."""
+
+
+class WrongTypeError(UsageError, TypeError):
+    """An argument is of the wrong kind; the message says what would be right."""
 
 
 class TemplateError(UsageError):

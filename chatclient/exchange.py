@@ -3,6 +3,7 @@
 from chatclient.advisors.tool_calling import TOOL_MESSAGES
 from chatclient.chain import ChatClientResponse
 from chatclient.messages import AssistantMessage, Message, Part, UserMessage
+from chatclient.observation import Step
 from chatclient.operations import ModelCall
 from chatclient.response import ChatResponse
 
@@ -10,16 +11,16 @@ from chatclient.response import ChatResponse
 def messages_in(response: ChatClientResponse) -> tuple[Message, ...]:
     """Return what the request carried, what models and tools said, and the answer."""
     tool_messages: tuple[Message, ...] = response.context.get(TOOL_MESSAGES, ())
-    asked = () if response.trail is None else response.trail.asked
-    said = (*asked, *tool_messages)
+    said = (*_asked(response), *tool_messages)
     answer = whole_answer(response.chat_response)
     return said if answer is None or not answer.parts else (*said, answer)
 
 
 def new_messages_in(response: ChatClientResponse) -> tuple[Message, ...]:
     """Return those of the messages that belong to the turn: from the user's last words on."""
-    said = messages_in(response)
-    begin = max((at for at, each in enumerate(said) if isinstance(each, UserMessage)), default=0)
+    said, asked = messages_in(response), _asked(response)
+    # Users may say more on the way, which is a part of the turn.
+    begin = max((at for at, each in enumerate(asked) if isinstance(each, UserMessage)), default=0)
     while begin and isinstance(said[begin - 1], UserMessage):
         begin -= 1
     return said[begin:]
@@ -28,8 +29,13 @@ def new_messages_in(response: ChatClientResponse) -> tuple[Message, ...]:
 def round_responses_in(response: ChatClientResponse) -> tuple[ChatResponse, ...]:
     """Return what the model answered in each round, the last one among them."""
     steps = () if response.trail is None else response.trail.steps
-    calls = [step for step in steps if isinstance(step.operation, ModelCall)]
-    return tuple(call.result for call in calls if call.result is not None)
+    return tuple(step.result for step in steps if _is_whole_round(step))
+
+
+def _is_whole_round(step: Step) -> bool:
+    call = step.operation
+    whole = step.result is not None and step.error is None
+    return isinstance(call, ModelCall) and not call.aside and whole
 
 
 def whole_answer(response: ChatResponse) -> AssistantMessage | None:
@@ -41,3 +47,7 @@ def whole_answer(response: ChatResponse) -> AssistantMessage | None:
     for generation in generations:  # a blank line between each and the next
         parts += ["\n\n", *generation.output.parts] if parts else generation.output.parts
     return AssistantMessage(parts)
+
+
+def _asked(response: ChatClientResponse) -> tuple[Message, ...]:
+    return () if response.trail is None else response.trail.asked

@@ -36,7 +36,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, TypeVarTuple, overload
 
 import anyio
 import anyio.to_thread
@@ -50,6 +50,7 @@ from chatclient.threads import LoopThread, Work, call_in_thread, is_async, priva
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
+Ts = TypeVarTuple("Ts")
 
 _GRACE = 0.1  # seconds after the deadline for what ends at it by itself
 
@@ -70,6 +71,8 @@ class Runtime:
         emitter: Where events go.
         observers: Who is told of the request's operations.
         steps: Where they are noted, for the request's trail, or None.
+        unsettled: What the request has done and would undo if it failed, or None where it is not
+            known when the request ends.
     """
 
     blocking: bool
@@ -78,6 +81,7 @@ class Runtime:
     emitter: Emitter = _discard
     observers: tuple[Observer, ...] = ()
     steps: list[Step] | None = None
+    unsettled: list["Unsettled"] | None = None
 
     async def emit(self, event: Any) -> None:
         """Hand *event* to whoever consumes the stream; without a stream this does nothing."""
@@ -95,8 +99,13 @@ class Runtime:
         return Step(operation, self.steps, self.observers)
 
     def watched_by(self, steps: list[Step] | None, observers: tuple[Observer, ...]) -> "Runtime":
-        """Return this runtime with its operations noted in *steps* and told to *observers*."""
-        return Runtime(self.blocking, self.streaming, self.deadline, self.emitter, observers, steps)
+        """Return this runtime for a request of its own.
+
+        Its operations are noted in *steps* and told to *observers*; nothing has been done in it.
+        """
+        return Runtime(
+            self.blocking, self.streaming, self.deadline, self.emitter, observers, steps, []
+        )
 
     def with_emitter(self, emitter: Emitter) -> "Runtime":
         """Return this runtime with events going to *emitter* instead.
@@ -139,11 +148,29 @@ class Runtime:
         else:
             await anyio.sleep(seconds)
 
+    @overload
     async def invoke(
         self,
-        function: Callable[..., Any],
+        function: Callable[[*Ts], Awaitable[T]],
         /,
-        *args: Any,
+        *args: *Ts,
+        timeout: float | None = None,  # noqa: ASYNC109
+    ) -> T: ...
+
+    @overload
+    async def invoke(
+        self,
+        function: Callable[[*Ts], Awaitable[T] | T],
+        /,
+        *args: *Ts,
+        timeout: float | None = None,  # noqa: ASYNC109
+    ) -> T: ...
+
+    async def invoke(
+        self,
+        function: Callable[[*Ts], Any],
+        /,
+        *args: *Ts,
         timeout: float | None = None,  # noqa: ASYNC109 - blocking requests need it as a number
     ) -> Any:
         """Call user code, plain or asynchronous, without blocking anyone else.
@@ -156,7 +183,8 @@ class Runtime:
             function: What to call; whatever awaitable it returns is awaited.
             *args: Its positional arguments.
             timeout: Seconds it may take. A plain function cannot be stopped: past its time it is
-                abandoned to its thread and its result dropped.
+                abandoned to its thread and its result dropped. Until then, a request that is
+                cancelled waits for it.
 
         Raises:
             TimeoutError: *timeout* has passed.
@@ -170,9 +198,10 @@ class Runtime:
                 return await _wait_for(self, result, timeout)
             return result
         if timeout is None:
-            return await _invoke_on_loop(function, args, abandon=False)
+            return await _invoke_on_loop(function, args, None)
+        end = time.monotonic() + timeout
         async with asyncio.timeout(timeout):
-            return await _invoke_on_loop(function, args, abandon=True)
+            return await _invoke_on_loop(function, args, end)
 
     async def run_on(
         self,
@@ -197,7 +226,7 @@ class Runtime:
         async with asyncio.timeout(timeout):
             return await _wait_on_loop(self, job, thread)
 
-    async def finish(self, function: Callable[..., T], /, *args: Any) -> T:
+    async def finish(self, function: Callable[[*Ts], T], /, *args: *Ts) -> T:
         """Call a plain function that nothing may leave behind unfinished, such as a transaction.
 
         Like `invoke`, but a request that is cancelled on an event loop ends only when the function
@@ -214,6 +243,21 @@ class Runtime:
         anyio, which would cancel whatever is awaited in it, gets in its way.
         """
         return await (work if self.blocking else to_its_end(work))
+
+    def undo_on_failure(self, done: "Unsettled") -> None:
+        """See that *done* is undone if the request fails from here on, or is cancelled."""
+        if self.unsettled is not None:
+            self.unsettled.append(done)
+
+    def settle(self) -> None:
+        """Let what the request has done so far stand, whatever becomes of the request."""
+        if self.unsettled:
+            self.unsettled.clear()
+
+    async def undo(self) -> None:
+        """Undo what the request has done so far and nobody has settled, the last first."""
+        if self.unsettled:
+            await self.shielded(_undone(self.unsettled))
 
     async def within(self, seconds: float | None, awaitable: Awaitable[T]) -> T:
         """Await for at most *seconds*; a blocking request can only be as good as its leaves.
@@ -276,6 +320,19 @@ class Runtime:
         return kind(self, job, context)
 
 
+class Unsettled(Protocol):
+    """Something that a request has done, such as a turn of its tools."""
+
+    async def undo(self) -> None:
+        """Undo it, as far as that is possible; raises nothing."""
+        ...
+
+
+async def _undone(unsettled: list[Unsettled]) -> None:
+    while unsettled:
+        await unsettled.pop().undo()
+
+
 class Begun(Protocol[T_co]):
     """Something that runs beside a request."""
 
@@ -333,13 +390,37 @@ ON_LOOP = Runtime(blocking=False)
 
 
 async def _invoke_on_loop(
-    function: Callable[..., Any], args: tuple[Any, ...], *, abandon: bool
+    function: Callable[..., Any], args: tuple[Any, ...], end: float | None
 ) -> Any:
     if is_async(function):
         return await function(*args)
-    call = functools.partial(function, *args)
-    result = await anyio.to_thread.run_sync(call, abandon_on_cancel=abandon)
+    result = await _in_worker(functools.partial(function, *args), end)
     return await result if inspect.isawaitable(result) else result
+
+
+async def _in_worker(call: Callable[[], T], end: float | None) -> T | None:
+    """Call a plain function in a worker thread; who is cancelled waits for it, until *end*."""
+    over: Future[None] = Future()
+
+    def run() -> T | None:
+        if not over.set_running_or_notify_cancel():  # cancelled before there was a thread
+            return None
+        try:
+            return call()
+        finally:
+            over.set_result(None)
+
+    try:
+        return await anyio.to_thread.run_sync(run, abandon_on_cancel=True)
+    except asyncio.CancelledError:
+        if not over.cancel():
+            left = None if end is None else max(0.0, end - time.monotonic())
+            waiting = asyncio.wrap_future(over)
+            try:
+                await to_its_end(asyncio.wait([waiting], timeout=left))
+            finally:
+                waiting.cancel()  # an abandoned thread outlives the loop
+        raise
 
 
 async def _gather_in_tasks(

@@ -92,7 +92,7 @@ def _part_to_dict(part: Part) -> Any:
         case ProviderPart():
             return {"type": "provider", **_fields(part)}
         case _:
-            raise TypeError(f"{type(part).__name__} is no part of a message")
+            raise TypeError(f"{type(part).__name__} is not a part of a message")
 
 
 def _fields(part: Any) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """What a request gives that is streamed: what happens on the way to its answer."""
 
 import functools
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
@@ -22,6 +22,7 @@ from chatclient.events import (
     Done,
     ReasoningDelta,
     ReasoningSigned,
+    StreamEvent,
     TextDelta,
     ToolCallFinished,
 )
@@ -41,8 +42,10 @@ from chatclient.tools import PendingTurn, ToolExecution
 from chatclient.trail import Trail
 from chatclient.values import EMPTY
 
-if TYPE_CHECKING:  # loaded by who retrieves
-    from chatclient.vector_store import Document
+if TYPE_CHECKING:
+    from typing_extensions import TypeForm
+
+    from chatclient.vector_store import Document  # loaded by who retrieves
 
 T = TypeVar("T")
 
@@ -212,7 +215,7 @@ class StreamResponse(_Stream):
         """Return the same as `chat_response`, the last with the context the advisors left."""
         return self._pieces(self._client_chunk_of)
 
-    def events(self) -> Generator[Any, None, None]:
+    def events(self) -> Generator[StreamEvent | object, None, None]:
         """Return everything that happens: `StreamEvent`s and the application's own."""
         return self._pieces(_event_of)
 
@@ -227,8 +230,13 @@ class StreamResponse(_Stream):
 
     @overload
     def entity(
-        self, kind: Any, *, native: Native | None = None, validate: bool = False
+        self, kind: Mapping[str, Any], *, native: Native | None = None, validate: bool = False
     ) -> Generator[Any, None, None]: ...
+
+    @overload
+    def entity(
+        self, kind: "TypeForm[T]", *, native: Native | None = None, validate: bool = False
+    ) -> Generator[T, None, None]: ...
 
     def entity(
         self, kind: Any, *, native: Native | None = None, validate: bool = False
@@ -303,7 +311,7 @@ class AsyncStreamResponse(_Stream):
         """Return the same as `chat_response`, the last with the context the advisors left."""
         return self._pieces(self._client_chunk_of)
 
-    def events(self) -> "AsyncPieces[Any]":
+    def events(self) -> "AsyncPieces[StreamEvent | object]":
         """Return everything that happens: `StreamEvent`s and the application's own."""
         return self._pieces(_event_of)
 
@@ -318,8 +326,13 @@ class AsyncStreamResponse(_Stream):
 
     @overload
     def entity(
-        self, kind: Any, *, native: Native | None = None, validate: bool = False
+        self, kind: Mapping[str, Any], *, native: Native | None = None, validate: bool = False
     ) -> "AsyncPieces[Any]": ...
+
+    @overload
+    def entity(
+        self, kind: "TypeForm[T]", *, native: Native | None = None, validate: bool = False
+    ) -> "AsyncPieces[T]": ...
 
     def entity(
         self, kind: Any, *, native: Native | None = None, validate: bool = False
@@ -341,7 +354,7 @@ class AsyncPieces(AsyncIterator[T]):
 
     def __init__(
         self,
-        events: AsyncEvents[ChatClientResponse],
+        events: AsyncEvents[Any, ChatClientResponse],
         convert: Convert[T],
         last_events: Callable[..., list[Any]],
     ) -> None:

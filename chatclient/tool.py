@@ -16,7 +16,7 @@ from typing import (
     runtime_checkable,
 )
 
-from chatclient.checks import check_word
+from chatclient.checks import check_word, seconds
 from chatclient.errors import MissingContextError, ToolDefinitionError, ToolUsageError
 from chatclient.events import ToolProgress
 from chatclient.json import dumps, loads
@@ -166,7 +166,8 @@ class ToolMetadata:
             for a method with `@tool`, the name of another method will do.
 
     Raises:
-        UsageError: *return_direct* or *effect* is no value that is known.
+        UsageError: *return_direct* or *effect* is not a known value, or *timeout* is not greater
+            than 0.
     """
 
     return_direct: bool | Literal["if_last"] = False
@@ -181,6 +182,8 @@ class ToolMetadata:
     def __post_init__(self) -> None:
         check_word("return_direct", self.return_direct, True, False, "if_last")  # noqa: FBT003
         check_word("effect", self.effect, Effect)
+        if self.timeout is not None:
+            object.__setattr__(self, "timeout", seconds("timeout", self.timeout))
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +225,7 @@ class ToolContext(Mapping[str, Any]):
             changed it; None before that.
         remark: What the model is told before the result, such as that the user changed the
             arguments, or None; set by who approves the call.
+        result: What the tool came to; None before that.
         runtime: How the request runs; see `Runtime.invoke`.
     """
 
@@ -231,6 +235,7 @@ class ToolContext(Mapping[str, Any]):
         "arguments",
         "attempt",
         "remark",
+        "result",
         "runtime",
         "timeout",
         "tool_call_id",
@@ -253,6 +258,7 @@ class ToolContext(Mapping[str, Any]):
         self.remark: str | None = None
         self.attempt = attempt
         self._idempotency = idempotency
+        self.result: ToolResult | None = None
         self.runtime = runtime or BLOCKING
         self.timeout = timeout
         self.tool_call_id = tool_call_id

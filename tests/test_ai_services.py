@@ -590,9 +590,9 @@ class Attribute(Protocol):
         (AwaitedStream, "make it a plain `def`"),
         (NoSchema, "AbstractEventLoop"),
         (Blank, "has a blank text"),
-        (Property, "no plain method"),
-        (Static, "no plain method"),
-        (Attribute, "no plain method"),
+        (Property, "not a plain method"),
+        (Static, "not a plain method"),
+        (Attribute, "not a plain method"),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
 )
@@ -610,7 +610,7 @@ def test_mistakes_in_what_is_no_interface() -> None:
             return "done"
 
     client = ChatClient.create(ScriptedModel())
-    with pytest.raises(UsageError, match="is no class"):
+    with pytest.raises(UsageError, match="is not a class"):
         ai_service("Assistant", client)
     with pytest.raises(UsageError, match="Empty has no method"):
         ai_service(Empty, client)

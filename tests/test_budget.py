@@ -1,5 +1,7 @@
 """Budgets: what counts, what is refused, and turns within turns."""
 
+import contextvars
+import threading
 from typing import Any
 
 import pytest
@@ -7,7 +9,9 @@ from conftest import Ask, Asked
 
 from chatclient import ChatClient, ChatResponse
 from chatclient.advisors.budget import SPENT, Budget, Spent
+from chatclient.advisors.memory import MessageChatMemoryAdvisor
 from chatclient.errors import BudgetExceededError, UsageError
+from chatclient.memory import SummarizingChatMemory, Window
 from chatclient.response import Usage
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import ToolApproval, ToolCallingManager, ToolMetadata, tool
@@ -109,12 +113,53 @@ def test_an_agent_stops_when_the_turn_around_it_has_to(ask: Ask) -> None:
     assert len(outer.prompts) == 1
 
 
-def test_half_a_budget_counts_nothing(ask: Ask) -> None:
-    """The advisor around model calls does no harm without the one around the turn."""
-    _, each_call = Budget(calls=1)
-    client = ChatClient.builder(looping(3)).default_advisors(each_call).default_tools(look_up)
+def test_agents_without_a_budget_count_as_well(ask: Ask) -> None:
+    """Whoever sends something within the turn spends from its budget."""
+    inner = ChatClient.create(ScriptedModel(lambda prompt: "an answer"))
+    outer = ScriptedModel(*(call("expert", '{"request": "?"}', id=str(n)) for n in range(9)))
+    client = ChatClient.builder(outer).default_tools(inner.as_tool("expert", "Knows everything."))
+    with pytest.raises(BudgetExceededError, match="spent 4 of 4"):
+        ask(client.default_advisors(Budget(calls=4)).build().prompt("?"))
 
-    assert ask(client.build().prompt("?")).text == "done"
+    assert len(outer.prompts) == 2
+
+
+def test_words_that_advisors_and_memories_ask_aside_are_booked(ask: Ask) -> None:
+    """So is the summary that a memory has written when the turn is over."""
+    helper = ScriptedModel(lambda prompt: "in short", usage=Usage(100, 0))
+    few = Window.messages(2)
+    memory = SummarizingChatMemory(helper, trigger=few, window=few)
+    builder = ChatClient.builder(ScriptedModel("a", "b"))
+    client = builder.default_advisors(MessageChatMemoryAdvisor(memory), Budget()).build()
+    ask(client.prompt("x").conversation("c"))
+    result = ask(client.prompt("y").conversation("c"))
+
+    assert result.response.context[SPENT] == Spent(Usage(110, 5), 2)
+
+
+def test_what_a_turn_leaves_running_is_booked_no_more() -> None:
+    """A thread that a tool has begun may go on for hours."""
+    model = ScriptedModel("late")
+    later = ChatClient.create(model)
+    threads: list[threading.Thread] = []
+
+    @tool
+    def begin() -> str:
+        """Begin something."""
+        context = contextvars.copy_context()
+        request = later.prompt("?").call()
+        threads.append(threading.Thread(target=lambda: context.run(request.content)))
+        return "begun"
+
+    client = client_of(ScriptedModel(call("begin"), "done"), calls=2)
+    answer = client.prompt("?").tools(begin).call()
+    spent = answer.chat_client_response().context[SPENT]
+    threads[0].start()
+    threads[0].join()
+
+    assert spent.calls == 2
+    assert model.unused == 0
+    assert answer.trail().inner == ()
 
 
 @pytest.mark.parametrize("wrong", [{"cost": 1.0}, {"calls": 0}, {"total_tokens": -1}])

@@ -1,6 +1,8 @@
 """What must not be said: asked, answered, streamed and remembered."""
 
+import pickle
 import re
+from itertools import groupby
 from typing import Any
 
 import pytest
@@ -124,8 +126,10 @@ def test_harmless_thoughts_are_streamed_in_order(ask: Ask) -> None:
     result = ask(guarded(ScriptedModel(message), "bomb").prompt("?"))
 
     assert result.text == "Fine."
-    kinds = [type(e) for e in result.events if isinstance(e, ReasoningDelta | TextDelta)]
-    assert kinds == sorted(kinds, key=lambda kind: kind is TextDelta)
+    pieces = [e for e in result.events if isinstance(e, ReasoningDelta | TextDelta)]
+    told = [(kind, "".join(e.text for e in run)) for kind, run in groupby(pieces, type)]
+    expected = [(ReasoningDelta, "Hm, hm, hm."), (TextDelta, "Fine.")]
+    assert told == (expected if ask.streaming else [])
 
 
 @tool
@@ -134,13 +138,107 @@ def look_up() -> str:
     return "found"
 
 
-def test_the_words_before_a_tool_call_are_looked_at_when_streamed(ask: Ask) -> None:
-    """A stream ends at its first forbidden word; a call only has its answer to show."""
-    model = ScriptedModel(("The bomb: ", call("look_up")), "fine")
+def test_each_round_is_looked_at(ask: Ask) -> None:
+    """A forbidden word ends the turn with its round, in all four ways; no tool is run any more."""
+    memory = MessageWindowChatMemory(InMemoryChatMemoryRepository())
+    model = ScriptedModel(call("look_up"), ("The bomb: ", call("look_up")), "fine")
     client = guarded(model, "bomb").mutate().default_tools(look_up).build()
-    result = ask(client.prompt("?"))
+    request = client.prompt("?").conversation("c").advisors(MessageChatMemoryAdvisor(memory))
+    result = ask(request)
 
-    assert result.text == (f"The\n\n{FAILURE_RESPONSE}" if ask.streaming else "fine")
+    assert result.text == (f"The\n\n{FAILURE_RESPONSE}" if ask.streaming else FAILURE_RESPONSE)
+    assert result.response.chat_response.text == FAILURE_RESPONSE
+    assert result.response.context[SAFE_GUARD_BLOCKED] == "output"
+    assert (len(model.prompts), len(result.executions), memory.get("c")) == (2, 1, [])
+    assert pickle.loads(pickle.dumps(result.response)) == result.response
+
+
+def test_advisors_further_in_know_nothing_of_it(ask: Ask) -> None:
+    """One that asks again, or falls back, on errors sees none; nor on half a stream."""
+    seen: list[str] = []
+
+    async def watch(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        try:
+            response = await call_next(request)
+        except Exception as error:
+            seen.append(repr(error))
+            raise
+        seen.append(response.chat_response.text)
+        return response
+
+    client = guarded(ScriptedModel("A bomb it is."), "bomb").mutate().default_advisors(watch)
+
+    assert ask(client.build().prompt("?")).text.endswith(FAILURE_RESPONSE)
+    assert seen == ["A bomb it is."]
+
+
+def test_what_is_mended_further_in_is_said(ask: Ask) -> None:
+    """Asked again, or with its words blotted out: what counts is what comes out of the round."""
+
+    async def again(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        await call_next(request)
+        return await call_next(request)
+
+    async def blot(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        response = await call_next(request)
+        answer = response.chat_response
+        return response.mutate(chat_response=answer.with_text(answer.text.replace("bomb", "***")))
+
+    client = guarded(ScriptedModel("A bomb!", "A flower!"), "bomb")
+    result = ask(client.prompt("?").advisors(again))
+    assert (result.text, result.response.chat_response.text) == ("A flower!", "A flower!")
+
+    result = ask(guarded(ScriptedModel("It is a bomb."), "bomb").prompt("?").advisors(blot))
+    assert result.response.chat_response.text == "It is a ***."
+    assert result.text == ("It is a\n\nIt is a ***." if ask.streaming else "It is a ***.")
+
+
+def test_thoughts_that_give_way_to_words_are_judged_first(ask: Ask) -> None:
+    """Nothing is let through after something forbidden, not even what proves a thought."""
+    thought = Reasoning("A bomb")
+    message = AssistantMessage("Fine words.", reasoning=[thought])
+    result = ask(guarded(ScriptedModel(message), re.compile("bomb")).prompt("?"))
+
+    assert result.text == FAILURE_RESPONSE
+    assert not any(isinstance(e, ReasoningDelta) for e in result.events)
+
+
+def test_a_function_is_asked_once_about_a_text(ask: Ask) -> None:
+    """It may be another model."""
+    asked: list[str] = []
+
+    def check(text: str) -> bool:
+        asked.append(text)
+        return False
+
+    model = ScriptedModel(("Let me see. ", call("look_up")), "Found.")
+    client = guarded(model, check).mutate().default_tools(look_up).build()
+
+    assert ask(client.prompt("?")).text.endswith("Found.")
+    assert asked == ["?", "Let me see. ", "Found."]
+
+
+def test_guards_refuse_apart_from_each_other(ask: Ask) -> None:
+    """What one has refused is said once."""
+    outer, inner = SafeGuardAdvisor("gun"), SafeGuardAdvisor("bomb")
+    client = ChatClient.create(ScriptedModel("bomb")).mutate().default_advisors(outer, inner)
+
+    assert ask(client.build().prompt("?")).text == FAILURE_RESPONSE
+
+
+def test_a_guard_is_drawn_on_both_sides_of_the_loop() -> None:
+    """It judges the answer around the loop, and each round inside."""
+    assert "\n    → SafeGuardAdvisor, each round" in str(guarded(ScriptedModel(), "bomb"))
+    one_side = guarded(ScriptedModel(), "bomb", check_output=False)
+    assert "each round" not in str(one_side).replace("runs once per round", "")
+
+
+def test_inside_the_loop_a_guard_judges_by_itself(ask: Ask) -> None:
+    """Each round is a request to it."""
+    model = ScriptedModel(("The bomb: ", call("look_up")), "fine")
+    client = guarded(model, "bomb", order=0).mutate().default_tools(look_up).build()
+
+    assert ask(client.prompt("?")).text.endswith(FAILURE_RESPONSE)
 
 
 def test_each_side_can_be_left_alone(ask: Ask) -> None:
@@ -213,7 +311,7 @@ def test_an_end_that_says_more_than_was_streamed_is_looked_at(ask: Ask, forbidde
     result = ask(client.prompt("?"))
 
     assert result.text == FAILURE_RESPONSE
-    assert not any(isinstance(event, RoundEnded) for event in result.events)
+    assert "bomb" not in str(result.events)
 
 
 def test_a_response_of_ones_own(ask: Ask) -> None:
@@ -221,11 +319,6 @@ def test_a_response_of_ones_own(ask: Ask) -> None:
     client = guarded(ScriptedModel(), ["bomb", "gun"], failure_response="No.")
 
     assert ask(client.prompt("A gun")).text == "No."
-
-
-def test_nothing_forbidden_forbids_nothing(ask: Ask) -> None:
-    """An empty list lets everything pass."""
-    assert ask(guarded(ScriptedModel("bomb"), []).prompt("bomb")).text == "bomb"
 
 
 def test_a_blank_word_is_a_mistake() -> None:

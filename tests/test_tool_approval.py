@@ -188,7 +188,7 @@ def test_what_needs_approval_may_be_asked_asynchronously(ask: Ask) -> None:
 
 
 def test_whoever_is_asked_may_leave_it_open(ask: Ask) -> None:
-    """None is no decision: the turn is suspended after all."""
+    """None is not a decision: the turn is suspended after all."""
     turn = suspended(ask, pay_call(5), approval=ToolApproval(ask=lambda _: None))
 
     assert turn.pending == (pay_call(5),)

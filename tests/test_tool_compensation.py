@@ -1,16 +1,38 @@
 """Sagas: what tools have done is undone when a later one fails, or the turn does."""
 
 import asyncio
+import threading
+import time
+from collections.abc import Callable
 from typing import Any
 
+import anyio
 import pytest
 from conftest import Ask
 from test_tool_calling import assert_paired, results
 
-from chatclient import ChatClient, Prompt, ToolResponseMessage, UserMessage
+from chatclient import (
+    MEMORY_ORDER,
+    Advisor,
+    ChatClient,
+    ChatClientRequest,
+    ChatClientResponse,
+    ChatResponse,
+    Next,
+    Prompt,
+    ToolResponseMessage,
+    UserMessage,
+)
+from chatclient.advisors.guardrails import GuardrailResult, OutputGuardrailAdvisor
 from chatclient.advisors.memory import MessageChatMemoryAdvisor
-from chatclient.errors import ProviderError, ToolDefinitionError, ToolExecutionError, ToolLoopError
-from chatclient.events import ToolProgress
+from chatclient.errors import (
+    GuardrailError,
+    ProviderError,
+    ToolDefinitionError,
+    ToolExecutionError,
+    ToolLoopError,
+)
+from chatclient.events import ToolCallFinished, ToolProgress
 from chatclient.memory import InMemoryChatMemoryRepository, MessageWindowChatMemory
 from chatclient.testing import ScriptedModel, call
 from chatclient.tool import ToolContext, ToolMetadata
@@ -185,6 +207,153 @@ def test_a_turn_that_fails_is_undone(
     assert trip.log == [*BOOKED, *UNDONE]
 
 
+class Broken(InMemoryChatMemoryRepository):
+    """Can be read only."""
+
+    async def append(self, *_: Any, **__: Any) -> bool:
+        msg = "the disk is full"
+        raise OSError(msg)
+
+
+def at(order: int) -> Callable[[Advisor], Advisor]:
+    def placed(advisor: Any) -> Advisor:
+        advisor.order = order
+        return advisor  # type: ignore[no-any-return]
+
+    return placed
+
+
+@at(MEMORY_ORDER - 10)
+async def raises(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+    await call_next(request)
+    raise LookupError
+
+
+@at(MEMORY_ORDER + 10)
+async def asks_twice(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+    await call_next(request)
+    return await call_next(request)
+
+
+def refuse(_: ChatResponse) -> GuardrailResult:
+    return GuardrailResult.failure("rude")
+
+
+@pytest.mark.parametrize(
+    ("advisor", "error", "more"),
+    [
+        (raises, LookupError, ()),
+        (OutputGuardrailAdvisor(refuse), GuardrailError, ()),
+        (MessageChatMemoryAdvisor(MessageWindowChatMemory(Broken())), OSError, ()),
+        (asks_twice, ProviderError, (ProviderError("down"),)),
+    ],
+)
+def test_a_request_that_fails_around_its_turn_is_undone(
+    advisor: Any, error: type[Exception], more: tuple[Any, ...], ask: Ask
+) -> None:
+    """Its turn has come to an answer, which nobody gets; so it is as if it had not been."""
+    trip = Trip()
+    client = client_of(ScriptedModel(FLIGHT, HOTEL, "you fool", *more), trip)
+    with pytest.raises(error):
+        ask(client.prompt("x").conversation("c").advisors(advisor))
+
+    assert trip.log == [*BOOKED, *UNDONE]
+
+
+async def test_a_request_that_is_cancelled_around_its_turn_is_undone() -> None:
+    """Also in a scope of anyio, which cancels whatever is awaited in it."""
+
+    async def waits(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        response = await call_next(request)
+        await asyncio.sleep(60)
+        return response
+
+    trip = Trip()
+    request = client_of(ScriptedModel(FLIGHT, HOTEL, "done"), trip).prompt("x")
+    with anyio.move_on_after(0.1):
+        await request.advisors(at(MEMORY_ORDER)(waits)).acall()
+
+    assert trip.log == [*BOOKED, *UNDONE]
+
+
+def test_what_a_memory_has_kept_stands(ask: Ask) -> None:
+    """The next turn is told of it, whatever fails after that."""
+    trip = Trip()
+    memory = MessageWindowChatMemory(InMemoryChatMemoryRepository())
+    advisors = [raises, MessageChatMemoryAdvisor(memory)]
+    with pytest.raises(LookupError):
+        ask(
+            client_of(ScriptedModel(FLIGHT, "done"), trip)
+            .prompt("x")
+            .conversation("c")
+            .advisors(advisors)
+        )
+
+    assert trip.log == ["flight to Rome"]
+    assert memory.get("c")[-1].text == "done"
+
+
+async def test_what_a_memory_keeps_while_the_request_is_cancelled_stands() -> None:
+    """A store finishes what it has begun."""
+    begun = threading.Event()
+
+    class Slow(InMemoryChatMemoryRepository):
+        async def append(self, *given: Any, **more: Any) -> bool:
+            runtime = given[2]
+            new = await super().append(*given, **more)
+            begun.set()
+            await runtime.finish(time.sleep, 0.05)
+            return new
+
+    trip = Trip()
+    memory = MessageWindowChatMemory(Slow())
+    request = client_of(ScriptedModel(FLIGHT, "done"), trip).prompt("x").conversation("c")
+    request = request.advisors(MessageChatMemoryAdvisor(memory))
+    task = asyncio.ensure_future(request.acall().content())
+    await asyncio.to_thread(begun.wait)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert (trip.log, memory.get("c")[-1].text) == (["flight to Rome"], "done")
+
+
+def test_what_several_attempts_have_done_is_undone_once(ask: Ask) -> None:
+    """A turn that goes on is shown what was done before, in each attempt."""
+    trip = Trip()
+    approval = ToolApproval(needed=lambda invocation: invocation.tool_call.name == "book_hotel")
+    model = ScriptedModel(FLIGHT, HOTEL, "rude", "fool")
+    client = client_of(model, trip, interceptors=[approval])
+    pending = ask(client.prompt("x")).response.context["pending_turn"]
+    again = OutputGuardrailAdvisor(lambda _: GuardrailResult.retry("no"), max_retries=1)
+    with pytest.raises(GuardrailError):
+        ask(client.resume(pending, "approve").advisors(again))
+
+    assert trip.log == [*BOOKED, *UNDONE]
+
+
+def test_a_turn_that_waits_is_not_undone(ask: Ask) -> None:
+    """An advisor may have stored it, and tell so by an error of its own."""
+    trip = Trip()
+    approval = ToolApproval(needed=lambda invocation: invocation.tool_call.name == "pay")
+    client = client_of(ScriptedModel([FLIGHT, CHEAP]), trip, interceptors=[approval])
+    with pytest.raises(LookupError):
+        ask(client.prompt("x").advisors(raises))
+
+    assert trip.log == ["flight to Rome"]
+
+
+def test_what_an_agent_has_answered_stands(ask: Ask) -> None:
+    """Its request is one of its own, and has not failed."""
+    trip = Trip()
+    agent = client_of(ScriptedModel(FLIGHT, "booked"), trip).as_tool("travel", "Book travels.")
+    client = client_of(ScriptedModel(call("travel", {"request": "Rome"}), "done"), agent)
+    with pytest.raises(LookupError):
+        ask(client.prompt("x").advisors(raises))
+
+    assert trip.log == ["flight to Rome"]
+
+
 async def _ask(client: ChatClient) -> str:
     return (await client.prompt("x").acall()).content()
 
@@ -230,6 +399,21 @@ def test_a_blocking_stream_that_is_left_is_undone() -> None:
     assert trip.log == ["flight to Rome", "no flight to Rome"]
 
 
+@pytest.mark.parametrize("blocking_concurrency", [1, 4])
+def test_what_has_just_been_done_is_undone(blocking_concurrency: int) -> None:
+    """A stream may be left at the very event that tells of it."""
+    trip = Trip()
+    model = ScriptedModel([FLIGHT, HOTEL])
+    client = client_of(model, trip, blocking_concurrency=blocking_concurrency)
+    events = client.prompt("x").stream().events()
+    while not isinstance(next(events), ToolCallFinished):
+        pass
+    events.close()
+
+    assert "flight to Rome" in trip.log
+    assert sum("no" in line for line in trip.log) == len(trip.log) / 2
+
+
 async def test_an_async_stream_that_is_left_is_undone() -> None:
     """The same on a loop, by the time the stream is closed."""
     trip = Trip()
@@ -240,6 +424,39 @@ async def test_an_async_stream_that_is_left_is_undone() -> None:
                 break
 
     assert trip.log == ["flight to Rome", "no flight to Rome"]
+
+
+@pytest.mark.parametrize("seconds", [None, 20])
+async def test_a_plain_tool_is_awaited_and_undone(seconds: float | None) -> None:
+    """It cannot be stopped when the turn is cancelled; what it was run with is taken back."""
+    log: list[str] = []
+    begun = threading.Event()
+
+    def take_back(execution: ToolExecution) -> None:
+        log.append(f"{execution.response.data}, {execution.arguments}")
+
+    @tool(timeout=seconds, compensation=take_back)
+    def ship(city: str) -> str:
+        """Ship it."""
+        begun.set()
+        time.sleep(0.05)
+        log.append(f"to {city}")
+        return f"shipped to {city}"
+
+    async def elsewhere(invocation: ToolInvocation, call_next: NextTool) -> ToolResult:
+        return await call_next(invocation.with_arguments('{"city": "Oslo"}'))
+
+    model = ScriptedModel(call("ship", '{"city": "Rome"}'))
+    client = client_of(model, ship, interceptors=[elsewhere])
+    task = asyncio.ensure_future(_ask(client))
+    await asyncio.to_thread(begun.wait)
+    for _ in range(2):  # whoever is impatient cancels again
+        task.cancel()
+        await asyncio.sleep(0)
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert log == ["to Oslo", 'shipped to Oslo, {"city": "Oslo"}']
 
 
 def test_a_turn_that_waited_is_undone(ask: Ask) -> None:

@@ -97,6 +97,10 @@ def decision_of(decision: object) -> Decision:
     return decision
 
 
+Ask = Callable[[ToolInvocation], Decision | bool | Awaitable[Decision | bool | None] | None]
+"""Decides about a call at once, or with None that somebody is to decide later."""
+
+
 @contextmanager
 def decided_before(tool_name: str) -> Generator[None, None, None]:
     """Refuse to suspend the turn from within a function: nobody would tell it what was decided.
@@ -170,7 +174,7 @@ class ToolApproval:
     """
 
     needed: Callable[[ToolInvocation], bool | Awaitable[bool]] = _writes
-    ask: Callable[[ToolInvocation], Any] | None = None
+    ask: Ask | None = None
 
     async def __call__(self, invocation: ToolInvocation, call_next: NextTool, /) -> ToolResult:
         """Run the tool if that is allowed.
@@ -215,7 +219,7 @@ def decisions_for(turn: PendingTurn, decisions: Decisions) -> dict[str, Decision
 
     Raises:
         UsageError: A call is left undecided, or an id is that of no pending call; or a single word
-            is none that is known; or this is neither a turn nor decisions.
+            is not a known one; or this is neither a turn nor decisions.
     """
     given: object = turn
     if not isinstance(given, PendingTurn):

@@ -1,5 +1,6 @@
 """A tool made of a Python callable."""
 
+import asyncio
 import functools
 import inspect
 from collections.abc import Callable, Mapping
@@ -89,10 +90,26 @@ class FunctionToolCallback:
     async def invoke(self, arguments: str, context: ToolContext) -> ToolResult:
         """Run the tool; see `ToolCallback.invoke`."""
         call = self._signature.prepare(self.function, arguments, context)
-        if not self._is_async:
-            call = functools.partial(called, call)
-        with decided_before(self.name):
-            value = await context.runtime.invoke(call, timeout=context.timeout)
+        if self._is_async:
+            with decided_before(self.name):
+                return self._told(await context.runtime.invoke(call, timeout=context.timeout))
+        returned: list[Any] = []
+
+        def run() -> Any:
+            value = called(call)
+            returned.append(value)
+            return value
+
+        try:
+            with decided_before(self.name):
+                return self._told(await context.runtime.invoke(run, timeout=context.timeout))
+        except asyncio.CancelledError:
+            for value in returned:  # by a thread that could not be stopped
+                context.result = None if inspect.isawaitable(value) else self._told(value)
+            raise
+
+    def _told(self, value: Any) -> ToolResult:
+        """Return what the model is told when the tool has returned *value*."""
         if self.result_converter is None:
             return to_tool_result(
                 value,

@@ -81,6 +81,7 @@ async def run_tool(invocation: ToolInvocation) -> ToolResult:
     runtime = context.runtime
     context.timeout = timeout = time_for(callback.metadata.timeout, runtime)
     context.arguments = arguments = invocation.tool_call.arguments
+    context.result = None
     try:
         if timeout is None:
             result = await callback.invoke(arguments, context)
@@ -97,6 +98,7 @@ async def run_tool(invocation: ToolInvocation) -> ToolResult:
         raise RuntimeError(msg) from error
     if not isinstance(result, ToolResult):
         raise _no_result(f"invoke() of tool {callback.definition.name!r}", result)
+    context.result = result
     return result
 
 

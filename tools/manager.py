@@ -241,7 +241,7 @@ class ToolCallingManager:
         round_ = Round(self, prompt, message, runtime, turn, cut_off=cut_off)
         try:
             executions = await round_.run(done)
-        except BaseException:  # whatever ends the turn before its end
+        except BaseException:  # however the turn is cut short
             await self.abandon(prompt, runtime, turn, round_.executed)
             raise
         pending = tuple(call for call in message.tool_calls if call.id in round_.pending)

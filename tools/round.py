@@ -129,7 +129,11 @@ class Round:
         begun = self.turn.begun.pop(key_of(call), None)
         if begun is not None:  # while the model was still speaking
             return replace(await begun.result(runtime), tool_call=call, attempt=attempt)
-        return await self._single.run(call, runtime, attempt=attempt, ordinal=ordinal)
+
+        def keep(execution: ToolExecution) -> None:
+            self._executions[at] = execution
+
+        return await self._single.run(call, runtime, attempt=attempt, ordinal=ordinal, keep=keep)
 
     def _refusal(self, call: ToolCall) -> str | None:
         """Return why *call* is not run, or None when it is."""

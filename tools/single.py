@@ -35,6 +35,9 @@ if TYPE_CHECKING:  # which makes these
 Callbacks = Mapping[str, ToolCallback]
 """Tools by name."""
 
+Keep = Callable[[ToolExecution], None]
+"""Takes a call that was run, before anybody is told of it."""
+
 MetadataOf = Callable[[str], ToolMetadata]
 """Knows how tools are to be run, by name."""
 
@@ -43,6 +46,10 @@ def metadata_of(name: str, callbacks: Callbacks) -> ToolMetadata:
     """Return how the tool called *name* is to be run; in no special way, if there is none."""
     callback = callbacks.get(name)
     return PLAIN if callback is None else callback.metadata
+
+
+def _forget(_execution: ToolExecution) -> None:
+    """Keep nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +71,7 @@ class SingleCalls:
     cut_off: str | None = None
 
     async def run(
-        self, call: ToolCall, runtime: Runtime, *, attempt: int, ordinal: int
+        self, call: ToolCall, runtime: Runtime, *, attempt: int, ordinal: int, keep: Keep = _forget
     ) -> ToolExecution:
         """Run one call.
 
@@ -73,6 +80,7 @@ class SingleCalls:
             runtime: How the request runs.
             attempt: How many calls of this tool the turn has seen, this one included.
             ordinal: How many times the turn has made this very call, this time included.
+            keep: Is given what the tool came to, also when the turn ends at that moment.
 
         Raises:
             ApprovalRequired: It has to wait for a decision.
@@ -89,7 +97,15 @@ class SingleCalls:
         )
         turn.begin(self.messages)
         with runtime.observe(self._operation(call)) as observed:
-            execution = observed.result = await self._executed(call, context)
+            try:
+                execution = observed.result = await self._executed(call, context, keep)
+            except ApprovalRequired:
+                raise
+            except BaseException:
+                if context.result is not None:  # the tool has done its work all the same
+                    response = _response(call, _noted(context.result, context.arguments))
+                    keep(ToolExecution(call, response, attempt=attempt, value=context.result.value))
+                raise
         return execution
 
     async def answered(
@@ -101,6 +117,7 @@ class SingleCalls:
         attempt: int,
         ran: tuple[float | None, float] = (None, 0.0),
         error: Exception | None = None,
+        keep: Keep = _forget,
     ) -> ToolExecution:
         """Tell that *call* has come to *result*, and return that.
 
@@ -111,29 +128,27 @@ class SingleCalls:
             attempt: How many calls of this tool the turn has seen, this one included.
             ran: When the tool began and how long it took, if it was run.
             error: What went wrong.
+            keep: Is given what is returned before anybody is told, who may leave the stream.
         """
         started, seconds = ran
-        response = ToolResponse(
-            call.id, call.name, result.text, result.is_error, result.media, result.metadata
-        )
+        response = _response(call, result)
+        execution = ToolExecution(call, response, seconds, attempt, error, result.value, started)
+        keep(execution)
         await runtime.emit(ToolCallFinished(call, response, seconds))
-        return ToolExecution(call, response, seconds, attempt, error, result.value, started)
+        return execution
 
     def _operation(self, call: ToolCall) -> ToolRun:
         callback = self.callbacks.get(call.name)
         description = "" if callback is None else callback.definition.description
         return ToolRun(call, description, self.turn.context.get(CONVERSATION_ID))
 
-    async def _executed(self, call: ToolCall, context: ToolContext) -> ToolExecution:
+    async def _executed(self, call: ToolCall, context: ToolContext, keep: Keep) -> ToolExecution:
         started_at, started = time.time(), time.perf_counter()
         error: Exception | None = None
         try:
             if call.id == self.cut_off:
                 _require_whole(call)
-            callback = await self.manager.find(call.name, self.callbacks, context.runtime)
-            result = await self.manager.run(call, callback, context)
-            if context.arguments is not None and callback.metadata.compensation is not None:
-                self.turn.compensations[id(call)] = callback.metadata.compensation
+            result = await self._run_tool(call, context)
         except (ApprovalRequired, ToolUsageError, MemoryError):
             raise  # nothing that a model could mend
         except Exception as problem:  # noqa: BLE001 - a tool is the application's code
@@ -144,8 +159,16 @@ class SingleCalls:
         if context.remark is not None:
             result = _remarked(result, context.remark)
         return await self.answered(
-            call, result, context.runtime, attempt=context.attempt, ran=ran, error=error
+            call, result, context.runtime, attempt=context.attempt, ran=ran, error=error, keep=keep
         )
+
+    async def _run_tool(self, call: ToolCall, context: ToolContext) -> ToolResult:
+        callback = await self.manager.find(call.name, self.callbacks, context.runtime)
+        try:
+            return await self.manager.run(call, callback, context)
+        finally:
+            if context.arguments is not None and callback.metadata.compensation is not None:
+                self.turn.compensations[id(call)] = callback.metadata.compensation
 
     async def _failed(self, call: ToolCall, error: Exception, context: ToolContext) -> ToolResult:
         if not context.runtime.remaining():
@@ -156,6 +179,12 @@ class SingleCalls:
         count = self.turn.failures[call.name, kind]
         told = await self.manager.processed(ToolFailure(kind, call, error, count, context))
         return replace(told, metadata=merged(told.metadata, {FAILURE: kind}))
+
+
+def _response(call: ToolCall, result: ToolResult) -> ToolResponse:
+    return ToolResponse(
+        call.id, call.name, result.text, result.is_error, result.media, result.metadata
+    )
 
 
 def _noted(result: ToolResult, ran_with: str | None) -> ToolResult:

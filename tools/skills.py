@@ -154,7 +154,7 @@ class Skills:
         """Return the skills in the folders inside *folder*, those that have a `SKILL.md`.
 
         Raises:
-            UsageError: There is none, or one is no skill; see `Skill.from_folder`.
+            UsageError: There is none, or one is not a skill; see `Skill.from_folder`.
         """
         files = sorted(Path(folder).glob(f"*/{_FILE}"))
         return cls(*(Skill.from_folder(file.parent) for file in files))
