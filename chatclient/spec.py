@@ -9,7 +9,7 @@ from typing import Any, Self
 from chatclient.chain import Advisor, is_advisor
 from chatclient.errors import UsageError
 from chatclient.instructions import SystemFunction, WrittenSystem
-from chatclient.messages import Media, Message, SystemMessage, UserMessage, as_messages
+from chatclient.messages import Media, Message, SystemMessage, UserMessage, flat_messages
 from chatclient.options import ChatOptions
 from chatclient.template import DEFAULT_RENDERER, PromptTemplate, TemplateRenderer
 from chatclient.tools.sources import Resolved, ToolSource, resolve_sources
@@ -134,13 +134,7 @@ class RequestSpec:
 
     def with_messages(self, messages: Iterable[Message | Iterable[Message]]) -> Self:
         """Return this with more messages, given one by one or as collections."""
-        flat: list[Message] = []
-        for message in messages:
-            if isinstance(message, Iterable):
-                flat.extend(as_messages(message))
-            else:
-                flat.extend(as_messages((message,)))
-        return replace(self, messages=(*self.messages, *flat))
+        return replace(self, messages=(*self.messages, *flat_messages(messages)))
 
     def with_options(self, options: ChatOptions) -> Self:
         """Return this with *options* over the present ones."""

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from bag_of_words import BagOfWords
 
-from chatclient import ChatClient, ChatOptions
+from chatclient import ChatClient, ChatOptions, Prompt
 from chatclient.advisors.context_window import ContextWindowAdvisor
 from chatclient.advisors.guardrails import (
     GuardrailResult,
@@ -19,7 +19,13 @@ from chatclient.advisors.retrieval import RetrievalAugmentationAdvisor
 from chatclient.advisors.safe_guard import SafeGuardAdvisor
 from chatclient.advisors.simple_logger import SimpleLoggerAdvisor
 from chatclient.errors import UsageError
-from chatclient.messages import AssistantMessage, ToolCall
+from chatclient.messages import (
+    AssistantMessage,
+    SystemMessage,
+    ToolCall,
+    ToolResponseMessage,
+    UserMessage,
+)
 from chatclient.providers.anthropic import AnthropicChatOptions
 from chatclient.providers.fallback import FallbackChatModel
 from chatclient.rag import (
@@ -186,6 +192,31 @@ MISUSES: dict[str, tuple[Callable[[], object], str]] = {
         "an object with a method invoke()",
     ),
     "a number as stop texts": (lambda: ChatOptions(stop=5), "stop is an Iterable, not 5"),  # type: ignore[arg-type]
+    "a mapping as a message": (
+        lambda: UserMessage({"role": "user", "content": "hi"}),
+        "{'role': 'user', 'content': 'hi'} is no part of a message",
+    ),
+    "a number among parts": (
+        lambda: UserMessage(["a", 5]),  # type: ignore[list-item]
+        "5 is no part of a message: no text and no media",
+    ),
+    "a number as a message": (lambda: UserMessage(5), "5 is no part of a message"),  # type: ignore[arg-type]
+    "nothing as a system message": (
+        lambda: SystemMessage(None),  # type: ignore[arg-type]
+        "the content of a system message is a str, not None",
+    ),
+    "a tuple as a tool's answer": (
+        lambda: ToolResponseMessage([("1", "a", "x")]),  # type: ignore[list-item]
+        "a tool's answer is a ToolResponse, not ('1', 'a', 'x')",
+    ),
+    "a text among messages": (
+        lambda: Prompt("x").append("hi"),
+        "expected messages, got 'hi'; wrap text in UserMessage(...)",
+    ),
+    "a mapping as options": (
+        lambda: Prompt("x", {"temperature": 1}),  # type: ignore[arg-type]
+        "write ChatOptions(temperature=0.2)",
+    ),
     "a number forbidden": (lambda: SafeGuardAdvisor("a", 5), "not 5"),  # type: ignore[arg-type]
 }
 

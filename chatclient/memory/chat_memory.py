@@ -113,7 +113,7 @@ class ChatMemory(ABC):
         key: str | None,
         runtime: Runtime,
     ) -> None:
-        several = (messages,) if isinstance(messages, Message) else as_messages(messages)
+        several = as_messages(messages)
         await self.append(checked_id(conversation_id), several, runtime, key=key)
 
 

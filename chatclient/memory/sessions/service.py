@@ -17,7 +17,7 @@ from chatclient.memory.sessions.compaction import (
 from chatclient.memory.sessions.event import Session, SessionEvent, now
 from chatclient.memory.sessions.filter import EVERYTHING, EventFilter
 from chatclient.memory.sessions.repository import SessionRepository, no_session
-from chatclient.messages import Message, as_messages
+from chatclient.messages import Message, as_messages, flat_messages
 from chatclient.runtime import BLOCKING, ON_LOOP, Runtime
 from chatclient.values import EMPTY
 
@@ -270,25 +270,25 @@ class SessionService:
         return await self.sessions.of_user(user_id, ON_LOOP)
 
     def append(
-        self, session_id: str, *messages: Message, **how: Unpack[NewEvents]
+        self, session_id: str, *messages: Message | Iterable[Message], **how: Unpack[NewEvents]
     ) -> tuple[SessionEvent, ...]:
         """Return the events that *messages* became in the log; none if they were there already.
 
         Args:
             session_id: Which session; it has to exist.
-            *messages: What was said, as a unit.
+            *messages: What was said, as a unit; one by one or in collections.
             **how: See `NewEvents`.
 
         Raises:
             ChatMemoryError: There is no such session.
         """
-        return drive(self.sessions.append(session_id, messages, BLOCKING, **how))
+        return drive(self.sessions.append(session_id, flat_messages(messages), BLOCKING, **how))
 
     async def aappend(
-        self, session_id: str, *messages: Message, **how: Unpack[NewEvents]
+        self, session_id: str, *messages: Message | Iterable[Message], **how: Unpack[NewEvents]
     ) -> tuple[SessionEvent, ...]:
         """Return the events that *messages* became in the log; see `append`."""
-        return await self.sessions.append(session_id, messages, ON_LOOP, **how)
+        return await self.sessions.append(session_id, flat_messages(messages), ON_LOOP, **how)
 
     def events(self, session_id: str, filter: EventFilter = EVERYTHING) -> tuple[SessionEvent, ...]:
         """Return the events of a session that *filter* means; archived ones too, unless it says."""
