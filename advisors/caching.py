@@ -6,10 +6,11 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any, Protocol
 
 from chatclient.chain import LOWEST_PRECEDENCE, ChatClientRequest, ChatClientResponse, Next
-from chatclient.errors import UsageError
+from chatclient.checks import check_method, check_number, seconds
 from chatclient.events import RoundEnded, events_of
 from chatclient.json import dumps
 from chatclient.logs import get_logger
@@ -59,25 +60,23 @@ class InMemoryResponseStore:
 
     Args:
         max_entries: How many responses.
-        ttl: For how many seconds each, or None for ever.
+        ttl: For how long each, in seconds or as a `timedelta`, or None for ever.
         clock: Gives the time in seconds.
 
     Raises:
-        UsageError: A limit is not positive.
+        UsageError: A limit is no number, or not positive.
     """
 
     def __init__(
         self,
         *,
         max_entries: int = 1000,
-        ttl: float | None = 3600.0,
+        ttl: float | timedelta | None = 3600.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        if max_entries < 1 or (ttl is not None and ttl <= 0):
-            msg = "a response store keeps at least one response, for more than no time"
-            raise UsageError(msg)
+        check_number("max_entries", max_entries, least=1)
         self._max_entries = max_entries
-        self._ttl = float("inf") if ttl is None else ttl
+        self._ttl = float("inf") if ttl is None else seconds("ttl", ttl)
         self._clock = clock
         self._kept: OrderedDict[str, tuple[float, ChatResponse]] = OrderedDict()
         self._lock = threading.Lock()
@@ -125,6 +124,8 @@ class ResponseCacheAdvisor:
     name = "ResponseCacheAdvisor"
 
     def __init__(self, store: ResponseStore | None = None, *, order: int = CACHING_ORDER) -> None:
+        if store is not None:
+            check_method("a response store", store, "get")
         self.store: ResponseStore = InMemoryResponseStore() if store is None else store
         self.order = order
 

@@ -18,6 +18,7 @@ from chatclient.advisors.tool_calling import (
     TOOL_MESSAGES,
 )
 from chatclient.chain import DEFAULT_MESSAGES, ChatClientRequest, ChatClientResponse, Next
+from chatclient.checks import check_kind
 from chatclient.errors import DeadlineExceededError, UsageError
 from chatclient.exchange import whole_answer
 from chatclient.memory.chat_memory import ChatMemory
@@ -86,6 +87,8 @@ class Turns:
     """
 
     def __init__(self, memory: ChatMemory, *, tool_messages: bool) -> None:
+        hint = "put a repository into one: MessageWindowChatMemory(repository)"
+        check_kind("a memory", memory, ChatMemory, hint)
         self.memory = memory
         self.tool_messages = tool_messages
         # Where the two halves of an advisor meet: other memory advisors have turns of their own.

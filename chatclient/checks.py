@@ -100,6 +100,18 @@ def seconds(what: str, given: object) -> float:
     return given
 
 
+def lasting(what: str, given: float | timedelta | None) -> timedelta | None:
+    """Return how long something lasts, given in seconds or as a `timedelta`; None is for ever.
+
+    Raises:
+        UsageError: It is neither, or not greater than 0.
+    """
+    if given is None:
+        return None
+    length = seconds(what, given)
+    return given if isinstance(given, timedelta) else timedelta(seconds=length)
+
+
 def names(given: str | Iterable[str]) -> frozenset[str]:
     """Return the names in *given*; a text is one of them, and not its letters.
 

@@ -25,7 +25,7 @@ from chatclient.chain import (
     AdvisorChain,
     ChatClientResponse,
 )
-from chatclient.checks import check_word
+from chatclient.checks import check_callable, check_kind, check_method, check_word
 from chatclient.closing import Closeable
 from chatclient.entities import prompt_for_entity, with_output_advisors
 from chatclient.errors import UsageError
@@ -93,9 +93,11 @@ class ChatClient(Closeable):
             model: A chat model, or its name: `"openai:gpt-5-mini"`, `"local"`.
 
         Raises:
-            UsageError: The name names no provider.
+            UsageError: The name names no provider, or it is no model.
         """
         model = chat_model(model) if isinstance(model, str) else model
+        hint = "it may also be named: ChatClient.create('openai:gpt-5-mini')"
+        check_kind("what a client asks", model, ChatModel, hint)
         return ChatClientBuilder(Engine(model, ToolCallingManager()), RequestSpec())
 
     @classmethod
@@ -353,6 +355,7 @@ class ChatClientBuilder:
 
     def default_template_renderer(self, renderer: TemplateRenderer) -> Self:
         """Set what fills the placeholders of system and user texts."""
+        check_callable("a template renderer", renderer)
         return self._with(replace(self._spec, renderer=renderer))
 
     def tool_calling(self, enabled: bool) -> Self:  # noqa: FBT001 - reads as a fact
@@ -361,15 +364,27 @@ class ChatClientBuilder:
 
     def tool_calling_manager(self, manager: ToolCallingManager) -> Self:
         """Set what runs the tools of every request."""
+        check_kind("what runs tools", manager, ToolCallingManager)
         return type(self)(replace(self._engine, manager=manager), self._spec)
 
     def tool_callback_resolver(self, resolver: ToolCallbackResolver) -> Self:
         """Set what knows tools by name."""
+        hint = "put tools into a StaticToolCallbackResolver(...)"
+        check_method("what knows tools by name", resolver, "resolve", hint)
         return type(self)(replace(self._engine, resolver=resolver), self._spec)
 
-    def observers(self, *observers: Observer) -> Self:
-        """Add observers of every request's operations, such as a `Telemetry` of one's own."""
-        engine = replace(self._engine, observers=(*self._engine.observers, *observers))
+    def observers(self, *observers: Observer | Iterable[Observer]) -> Self:
+        """Add observers of every request's operations, such as a `Telemetry` of one's own.
+
+        Raises:
+            WrongTypeError: One of them observes nothing.
+        """
+        flat: list[Observer] = []
+        for each in observers:
+            flat.extend(each if isinstance(each, list | tuple | set) else (each,))
+        for each in flat:
+            check_method("an observer", each, "begin")
+        engine = replace(self._engine, observers=(*self._engine.observers, *flat))
         return type(self)(engine, self._spec)
 
     def duplicate_tools(self, policy: DuplicatePolicy) -> Self:
@@ -396,6 +411,16 @@ class ChatClientBuilder:
 
     def _with(self, spec: RequestSpec) -> Self:
         return type(self)(self._engine, spec)
+
+    def __repr__(self) -> str:
+        return f"ChatClientBuilder({self._engine.model.name})"
+
+    if not TYPE_CHECKING:  # type checkers would take any name for one of a builder's
+
+        def __getattr__(self, name: str) -> Any:
+            hint = "; call .build() first" if name in dir(ChatClient) else ""
+            msg = f"a ChatClientBuilder has no {name!r}{hint}"
+            raise AttributeError(msg, name=name, obj=self)
 
 
 class ChatClientRequestSpec:
@@ -523,6 +548,7 @@ class ChatClientRequestSpec:
 
     def template_renderer(self, renderer: TemplateRenderer) -> Self:
         """Set what fills the placeholders of this request."""
+        check_callable("a template renderer", renderer)
         return self._with(replace(self._spec, renderer=renderer))
 
     @property

@@ -3,8 +3,9 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 
+from chatclient.checks import check_kind
 from chatclient.driving import drive
-from chatclient.errors import UsageError
+from chatclient.errors import WrongTypeError
 from chatclient.logs import get_logger
 from chatclient.memory.conversation import without_system
 from chatclient.memory.in_memory import InMemoryChatMemoryRepository
@@ -141,7 +142,8 @@ class WindowChatMemory(ChatMemory):
         prune: bool = False,
     ) -> None:
         self.window = window
-        self.repository = _checked(repository)
+        check_kind("a window", window, Window, "write Window.messages(20)")
+        self.repository = checked_repository(repository)
         self.prune = prune
 
     async def load(self, conversation_id: str, runtime: Runtime) -> tuple[Message, ...]:
@@ -232,7 +234,7 @@ class TokenWindowChatMemory(WindowChatMemory):
         super().__init__(Window.tokens(max_tokens, estimator), repository, prune=prune)
 
 
-def _checked(repository: ChatMemoryRepository | None) -> ChatMemoryRepository:
+def checked_repository(repository: ChatMemoryRepository | None) -> ChatMemoryRepository:
     """Return *repository*, or a new one in the memory of this process.
 
     Raises:
@@ -240,12 +242,13 @@ def _checked(repository: ChatMemoryRepository | None) -> ChatMemoryRepository:
     """
     if repository is None:
         return InMemoryChatMemoryRepository()
-    if not hasattr(repository, "load"):
+    given: object = repository
+    if not isinstance(given, ChatMemoryRepository):
         msg = (
             f"{repository!r} is no repository: conversations are kept in a ChatMemoryRepository,"
             " such as SqlChatMemoryRepository(url); how many are shown is max_messages="
         )
-        raise UsageError(msg)
+        raise WrongTypeError(msg)
     return repository
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from html import escape
 
+from chatclient.checks import check_kind
 from chatclient.errors import ProviderError
 from chatclient.logs import get_logger
 from chatclient.messages import UserMessage
@@ -30,6 +31,7 @@ class TemplateQuestion:
         options: What is asked of the model beside its own options.
 
     Raises:
+        UsageError: The model is none.
         TemplateError: The template lacks a placeholder.
     """
 
@@ -41,6 +43,7 @@ class TemplateQuestion:
         placeholders: tuple[str, ...],
         options: ChatOptions | None,
     ) -> None:
+        check_kind("what is asked", model, ChatModel, "of a client, pass client.model")
         self.model = model
         self._template = PromptTemplate(template, values)
         self._options = model.options if options is None else model.options.merge(options)
