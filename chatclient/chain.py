@@ -10,7 +10,7 @@ from types import CoroutineType, FunctionType, MethodType
 from typing import Any, Protocol, Self
 
 from chatclient.aggregator import MessageAggregator
-from chatclient.errors import DeadlineExceededError, StreamInterruptedError
+from chatclient.errors import DeadlineExceededError, StreamInterruptedError, WrongTypeError
 from chatclient.events import RoundEnded, TextDelta, events_of
 from chatclient.model import ChatModel
 from chatclient.observation import Step
@@ -71,7 +71,7 @@ class ChatClientRequest:
         """Return a copy with the given values changed; *context* is laid over the present one.
 
         Raises:
-            TypeError: *prompt* is none.
+            WrongTypeError: *prompt* is none.
         """
         given: object = prompt
         if given is not None and not isinstance(given, Prompt):
@@ -79,7 +79,7 @@ class ChatClientRequest:
                 f"{given!r} is no Prompt; change the request's own, for example with"
                 " request.prompt.augment_user_message(...) or .append(...)"
             )
-            raise TypeError(msg)
+            raise WrongTypeError(msg)
         return type(self)(
             self.prompt if prompt is None else prompt,
             self.context if context is None else merged(self.context, context),
@@ -215,7 +215,7 @@ def _step(advisor: Advisor, call_next: Next) -> Next:
         with request.runtime.observe(AdvisorPass(name, order, request.prompt)) as observed:
             pending: Any = advisor(request, call_next)
             if type(pending) is not CoroutineType and not inspect.isawaitable(pending):
-                raise TypeError(_no_coroutine(name, pending))
+                raise WrongTypeError(_no_coroutine(name, pending))
             response: object = await pending
             observed.result = response
         if not isinstance(response, ChatClientResponse):
@@ -223,14 +223,14 @@ def _step(advisor: Advisor, call_next: Next) -> Next:
                 f"advisor {name_of(advisor)!r} returned {response!r}; it has to return a "
                 "ChatClientResponse, as a rule the one from `await call_next(request)`"
             )
-            raise TypeError(msg)
+            raise WrongTypeError(msg)
         return response
 
     return step
 
 
-def _no_request(given: object) -> TypeError:
-    return TypeError(
+def _no_request(given: object) -> WrongTypeError:
+    return WrongTypeError(
         f"an advisor called call_next with {given!r}; it takes the request, or a changed copy:"
         " call_next(request.mutate(prompt=...))"
     )

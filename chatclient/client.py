@@ -3,9 +3,11 @@
 from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
+from datetime import timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
+from chatclient import checks
 from chatclient.advisors.resumed import Resumed
 from chatclient.advisors.tool_calling import RESUME
 from chatclient.answers import AsyncCallResponse, CallResponse, pending_in
@@ -38,7 +40,7 @@ from chatclient.options import ChatOptions, OptionValues
 from chatclient.prompt import Prompt
 from chatclient.providers.registry import chat_model
 from chatclient.runtime import BLOCKING, ON_LOOP, Runtime, within_callers_deadline
-from chatclient.spec import RequestSpec, TextSpec, refuse_no_text
+from chatclient.spec import RequestSpec, TextSpec, refuse_no_text, with_more
 from chatclient.streams import AsyncStreamResponse, StreamResponse
 from chatclient.structured import StructuredOutput
 from chatclient.template import TemplateRenderer
@@ -337,9 +339,11 @@ class ChatClientBuilder:
         """
         return self._with(self._spec.with_default_tools(sources))
 
-    def default_tool_context(self, context: Mapping[str, Any] | None = None, **more: Any) -> Self:
+    def default_tool_context(
+        self, context: Mapping[str, Any] | None = None, /, **more: Any
+    ) -> Self:
         """Add what tools are told behind the model's back in every request."""
-        return self._with(self._spec.with_tool_context({**(context or {}), **more}))
+        return self._with(self._spec.with_tool_context(with_more("a tool context", context, more)))
 
     def default_advisors(
         self,
@@ -349,9 +353,11 @@ class ChatClientBuilder:
         """Add advisors that every request passes."""
         return self._with(self._spec.with_advisors(advisors, params))
 
-    def default_advisor_params(self, params: Mapping[str, Any] | None = None, **more: Any) -> Self:
+    def default_advisor_params(
+        self, params: Mapping[str, Any] | None = None, /, **more: Any
+    ) -> Self:
         """Add what advisors find in the context of every request."""
-        return self._with(self._spec.with_advisors((), {**(params or {}), **more}))
+        return self._with(self._spec.with_advisors((), with_more("params", params, more)))
 
     def default_template_renderer(self, renderer: TemplateRenderer) -> Self:
         """Set what fills the placeholders of system and user texts."""
@@ -507,9 +513,9 @@ class ChatClientRequestSpec:
         """
         return self._with(self._spec.with_tools(sources, keep_defaults=keep_defaults))
 
-    def tool_context(self, context: Mapping[str, Any] | None = None, **more: Any) -> Self:
+    def tool_context(self, context: Mapping[str, Any] | None = None, /, **more: Any) -> Self:
         """Add what tools are told behind the model's back."""
-        return self._with(self._spec.with_tool_context({**(context or {}), **more}))
+        return self._with(self._spec.with_tool_context(with_more("a tool context", context, more)))
 
     def advisors(
         self,
@@ -519,9 +525,9 @@ class ChatClientRequestSpec:
         """Add advisors to the client's own, and params for all of them."""
         return self._with(self._spec.with_advisors(advisors, params))
 
-    def advisor_params(self, params: Mapping[str, Any] | None = None, **more: Any) -> Self:
+    def advisor_params(self, params: Mapping[str, Any] | None = None, /, **more: Any) -> Self:
         """Add what advisors find in the request's context."""
-        return self._with(self._spec.with_advisors((), {**(params or {}), **more}))
+        return self._with(self._spec.with_advisors((), with_more("params", params, more)))
 
     def conversation(self, conversation_id: str) -> Self:
         """Say which conversation this request continues; memory advisors and tools read it.
@@ -535,12 +541,13 @@ class ChatClientRequestSpec:
             raise UsageError(msg)
         return self.advisor_params({CONVERSATION_ID: conversation_id})
 
-    def deadline(self, seconds: float) -> Self:
-        """Give the whole call, with all its rounds and tools, at most *seconds*."""
-        if seconds <= 0:
-            msg = f"a deadline lies ahead; {seconds!r} seconds do not"
-            raise UsageError(msg)
-        return self._with(replace(self._spec, deadline=seconds))
+    def deadline(self, seconds: float | timedelta) -> Self:
+        """Give the whole call, with all its rounds and tools, at most *seconds*.
+
+        Raises:
+            UsageError: That is no number, nor a `timedelta`, or not greater than 0.
+        """
+        return self._with(replace(self._spec, deadline=checks.seconds("a deadline", seconds)))
 
     def tool_calling(self, enabled: bool) -> Self:  # noqa: FBT001 - reads as a fact
         """Say whether tools are run; without, tool calls come back unexecuted."""
@@ -583,6 +590,9 @@ class ChatClientRequestSpec:
 
     def _with(self, spec: RequestSpec) -> Self:
         return type(self)(self._client, spec)
+
+    def __repr__(self) -> str:
+        return f"ChatClientRequestSpec({self._client.model.name})"
 
 
 @cache

@@ -54,8 +54,16 @@ from chatclient.rag import (
 from chatclient.runtime import Runtime
 from chatclient.structured import StructuredOutput, TypeOutputConverter
 from chatclient.telemetry import Telemetry
-from chatclient.testing import ScriptedModel
-from chatclient.tools import PendingTurn, ToolCallingManager, ToolFailurePolicy, ToolLimits, tool
+from chatclient.template import PromptTemplate
+from chatclient.testing import ScriptedModel, call
+from chatclient.tools import (
+    PendingTurn,
+    ToolCallingManager,
+    ToolContext,
+    ToolFailurePolicy,
+    ToolLimits,
+    tool,
+)
 from chatclient.tools.approval import decisions_for
 from chatclient.tools.search import KeywordToolIndex
 from chatclient.vector_store import Document, InMemoryVectorStore, SimilaritySearch
@@ -336,6 +344,32 @@ MISUSES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: ResponseCacheAdvisor(InMemoryResponseStore),  # type: ignore[arg-type]
         "make one: InMemoryResponseStore(...)",
     ),
+    "a text as a tool context": (
+        lambda: ChatClient.create(MODEL).prompt("x").tool_context("prod"),  # type: ignore[arg-type]
+        "a tool context is a Mapping, not 'prod'; pass a mapping, or values by name",
+    ),
+    "a text as params": (
+        lambda: ChatClient.builder(MODEL).default_system("Hi {name}", params="x"),  # type: ignore[arg-type]
+        "params is a Mapping, not 'x'",
+    ),
+    "a text as params of advisors": (
+        lambda: ChatClient.builder(MODEL).default_advisors(params="x"),  # type: ignore[arg-type]
+        "params is a Mapping, not 'x'",
+    ),
+    "a text as a deadline": (
+        lambda: ChatClient.create(MODEL).prompt("x").deadline("5"),  # type: ignore[arg-type]
+        "a deadline is a number of seconds or a timedelta, not '5'",
+    ),
+    "a number as a template": (lambda: PromptTemplate(5), "a template is a str, not 5"),  # type: ignore[arg-type]
+    "a template without values": (
+        lambda: PromptTemplate("Hi {name}").render(),
+        "by name to render()",
+    ),
+    "a number as an advisor": (
+        lambda: ChatClient.builder(MODEL).default_advisors(5),  # type: ignore[arg-type]
+        "5 is no advisor",
+    ),
+    "one text to embed": (lambda: BagOfWords().embed("x"), "put a single one into a list"),
     "a number forbidden": (lambda: SafeGuardAdvisor("a", 5), "not 5"),  # type: ignore[arg-type]
 }
 
@@ -387,3 +421,30 @@ def test_a_builder_says_how_to_begin_a_request() -> None:
         builder.prompt("x")
     assert not hasattr(builder, "colour")
     assert repr(builder) == "ChatClientBuilder(ScriptedModel)"
+
+
+def test_any_name_goes_into_a_tool_context(ask: Ask) -> None:
+    """Also those of the methods' own parameters."""
+
+    @tool
+    def stage(context: ToolContext) -> str:
+        return str(dict(context))
+
+    model = ScriptedModel(call("stage"), "done")
+    client = ChatClient.builder(model).default_tools(stage).default_tool_context(context="prod")
+    request = client.build().prompt("x").tool_context(more=1).deadline(timedelta(minutes=5))
+    result = ask(request.advisor_params(params="p"))
+
+    assert result.executions[0].response.data == "{'context': 'prod', 'more': 1}"
+    assert result.response.context["params"] == "p"
+
+
+def test_what_is_shown_helps() -> None:
+    """Names of kinds and models, no secrets and nothing of what is said."""
+    client = ChatClient.create(MODEL)
+
+    assert repr(client.prompt("secret")) == "ChatClientRequestSpec(ScriptedModel)"
+    assert repr(MODEL) == "ScriptedModel()"
+    assert repr(FallbackChatModel(MODEL)) == "FallbackChatModel('ScriptedModel')"
+    memory = MessageWindowChatMemory()
+    assert repr(memory) == "MessageWindowChatMemory(InMemoryChatMemoryRepository)"

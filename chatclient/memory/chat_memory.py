@@ -178,6 +178,9 @@ class WindowChatMemory(ChatMemory):
         """Delete a conversation from the repository."""
         await self.repository.delete(conversation_id, runtime)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({type(self.repository).__name__})"
+
     async def _prune(self, conversation_id: str, runtime: Runtime) -> None:
         """Delete what is outside the window, if that is as much as the window itself."""
         look = 2 * self.window.first_look
