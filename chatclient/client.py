@@ -385,9 +385,9 @@ class ChatClientBuilder:
         Raises:
             WrongTypeError: One of them observes nothing.
         """
-        flat: list[Observer] = []
+        flat: list[Any] = []
         for each in observers:
-            flat.extend(each if isinstance(each, list | tuple | set) else (each,))
+            flat.extend(each if isinstance(each, Iterable) else (each,))
         for each in flat:
             check_method("an observer", each, "begin")
         engine = replace(self._engine, observers=(*self._engine.observers, *flat))

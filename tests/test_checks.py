@@ -406,7 +406,7 @@ def test_observers_may_come_in_a_list(ask: Ask) -> None:
             seen.append(operation.name)
             return self
 
-        def end(self, step: Step, error: BaseException | None) -> None: ...
+        def end(self, ended: Step, error: BaseException | None) -> None: ...
 
     ask(ChatClient.builder(ScriptedModel("x")).observers([Watching()]).build().prompt("x"))
 
