@@ -262,3 +262,12 @@ def test_what_was_undone_is_told_when_a_turn_is_gone_on_with(ask: Ask) -> None:
     assert after[-1].responses[0].data == "held"
     assert kinds(failing(busy()).trail.messages) == ["user"]
     assert (Trail().messages, Trail().asked, Trail().parent) == ((), (), None)
+
+
+def test_a_turn_begins_with_all_that_the_user_says_last(ask: Ask) -> None:
+    """A question may be several messages."""
+    question = [UserMessage("c"), UserMessage("d")]
+    client = ChatClient.create(ScriptedModel("e"))
+    result = ask(client.prompt([UserMessage("a"), AssistantMessage("b"), *question]))
+
+    assert [m.text for m in result.answer.new_messages()] == ["c", "d", "e"]
