@@ -176,7 +176,9 @@ class ToolTurn:
     def of(cls, prompt: Prompt) -> "ToolTurn":
         """Return the turn that *prompt* is in the middle of, for loops of an application's own."""
         turn = cls(prompt.options.tool_context)
-        for message in last_turn(prompt.messages):
+        for message in reversed(prompt.messages):
+            if isinstance(message, UserMessage):
+                break
             if isinstance(message, ToolResponseMessage):
                 turn.rounds += 1
                 turn.calls.update(response.name for response in message.responses)
