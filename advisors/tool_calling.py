@@ -347,6 +347,7 @@ class _Loop:
         if messages:
             self.history = (*self.history, *messages)
             self.messages = (*self.messages, *messages)
+            self.note()
 
     @property
     def said(self) -> tuple[Message, ...]:
