@@ -44,6 +44,9 @@ from chatclient.advisors.memory import MessageChatMemoryAdvisor
 from chatclient.client import ChatClientBuilder, ChatClientRequestSpec
 from chatclient.events import Done, StreamEvent, TextDelta
 from chatclient.memory import MessageWindowChatMemory
+from chatclient.providers.local import LocalChatModel
+from chatclient.providers.openai import OpenAIChatModel
+from chatclient.providers.retries import RetryPolicy
 from chatclient.runtime import ON_LOOP
 from chatclient.structured import TypeOutputConverter
 from chatclient.testing import ScriptedModel, call
@@ -233,6 +236,17 @@ def test_stores_of_responses_may_be_asynchronous() -> None:
 
     ResponseCacheAdvisor(Kept())
     ResponseCacheAdvisor(Texts())  # type: ignore[arg-type]
+
+
+def test_every_model_takes_a_retry_policy(tmp_path: Path) -> None:
+    """The local one, too."""
+    patient = RetryPolicy(5)
+    for model in (
+        OpenAIChatModel("m", api_key="k", max_retries=patient),
+        LocalChatModel(model_path=tmp_path / "m.gguf", max_retries=patient),
+    ):
+        assert_type(model, OpenAIChatModel | LocalChatModel)
+        model.close()
 
 
 def test_entities() -> None:
