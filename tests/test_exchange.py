@@ -123,6 +123,14 @@ def test_a_turn_that_waited_is_one_turn(ask: Ask) -> None:
     assert kinds(resumed.new_messages()) == ["user", "assistant", "tool", "assistant"]
 
 
+def test_an_answer_that_says_nothing_is_no_message(ask: Ask) -> None:
+    """No provider would take it in the next request."""
+    model = ScriptedModel(AssistantMessage())
+    answer = ask(ChatClient.create(model).prompt("x")).answer
+
+    assert answer.messages() == (UserMessage("x"),)
+
+
 def test_an_answer_without_a_model_is_an_answer(ask: Ask) -> None:
     """An advisor that answers itself, whatever it leaves in the context, is quoted as well."""
 
