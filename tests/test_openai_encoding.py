@@ -11,6 +11,7 @@ from chatclient.messages import (
     AssistantMessage,
     Media,
     Message,
+    Part,
     ProviderPart,
     Reasoning,
     SystemMessage,
@@ -473,8 +474,9 @@ def test_signed_blocks_of_thought_go_back_unchanged() -> None:
     """LiteLLM's take the place of the text, as OpenRouter's details do."""
     blocks = [{"type": "thinking", "thinking": "so", "signature": "s"}]
     name = COMPATIBLE.provider
-    parts = [Reasoning("so", provider=name), ProviderPart(name, {"thinking_blocks": blocks})]
-    element = on_wire(AssistantMessage(parts, metadata={REASONING_FIELD: "reasoning"}), COMPATIBLE)
+    kept, received = ProviderPart(name, {"thinking_blocks": blocks}), {REASONING_FIELD: "reasoning"}
+    message = AssistantMessage([Reasoning("so", provider=name), kept], metadata=received)
+    element = on_wire(message, COMPATIBLE)
 
     assert element == {"role": "assistant", "content": "", "thinking_blocks": blocks}
 
@@ -483,7 +485,10 @@ def test_thoughts_that_came_in_the_content_go_back_there() -> None:
     """Databricks wants them signed; another provider's, or another API's, are kept back."""
     item = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "so"}]}
     name = COMPATIBLE.provider
-    thoughts = [Reasoning("so", provider=name), Reasoning(provider=name, data=item)]
+    thoughts: list[Part] = [
+        Reasoning("so", provider=name),
+        Reasoning(provider=name, data=item),
+    ]
     of_responses = Reasoning(provider="openai", data={"type": "reasoning", "id": "rs_1"})
 
     assert on_wire(AssistantMessage([*thoughts, "x"]), COMPATIBLE)["content"] == [
