@@ -1102,6 +1102,7 @@ def test_what_is_left_of_the_rate_limit_is_told(serve: Serve) -> None:
         "anthropic-ratelimit-requests-limit": "50",
         "anthropic-ratelimit-requests-remaining": "49",
         "anthropic-ratelimit-requests-reset": "2026-11-21T10:00:30Z",
+        "anthropic-ratelimit-tokens-limit": "²",
         "anthropic-ratelimit-tokens-remaining": "many",
         "anthropic-ratelimit-tokens-reset": "soon",
         "retry-after": "61",

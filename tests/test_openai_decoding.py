@@ -410,6 +410,7 @@ def test_groq_has_usage_in_a_place_of_its_own() -> None:
             RateLimit(400, 399, 19),
         ),
         ({"x-ratelimit-remaining-tokens": "many"}, None),
+        ({"x-ratelimit-limit-requests": "9" * 5000, "x-ratelimit-limit-tokens": "²"}, None),
         ({"content-type": "application/json"}, None),
         ({}, None),
     ],
