@@ -33,7 +33,7 @@ def failure(status: int, body: Any = None, **headers: str) -> ProviderError:
     return error_of("acme", status, named, json.dumps(body).encode())
 
 
-def saying(message: str, **more: Any) -> dict[str, Any]:
+def saying(message: Any, **more: Any) -> dict[str, Any]:
     return {"error": {"message": message, **more}}
 
 

@@ -621,6 +621,36 @@ def test_openai_takes_no_documents_by_their_url() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("media", "dialect", "problem"),
+    [
+        (Media("image/png", "", id="file-1"), OPENAI, "no image/png by its id .* the Responses"),
+        (Media("video/mp4", "", id="file-1"), COMPATIBLE, "no video/mp4 by its id .* the bytes$"),
+        (Media("application/pdf", "", id="file-1"), MISTRAL, "no application/pdf by its id"),
+        (Media("audio/wav", "https://x.org/a.wav"), OPENAI, "by its URL .* send the bytes$"),
+    ],
+)
+def test_media_that_the_api_has_no_form_for_are_refused(
+    media: Media, dialect: Dialect, problem: str
+) -> None:
+    """Rather than sent with an empty address; the error names what works."""
+    with pytest.raises(UsageError, match=problem):
+        on_wire(UserMessage([media]), dialect)
+
+
+def test_ids_are_as_short_as_openai_wants_them() -> None:
+    """A conversation that began with another server goes on; a call and its result stay a pair."""
+    id = f"chatcmpl-tool-{'a' * 32}"
+    call = AssistantMessage("", [ToolCall(id, "now", "{}")])
+    result = ToolResponseMessage([ToolResponse(id, "now", "noon")])
+    short = on_wire(call, OPENAI)["tool_calls"][0]["id"]
+
+    assert len(short) == 40
+    assert on_wire(result, OPENAI)["tool_call_id"] == short
+    assert on_wire(result, PRESETS["azure"].dialect)["tool_call_id"] == short
+    assert on_wire(result, COMPATIBLE)["tool_call_id"] == id
+
+
 def test_a_message_of_no_known_kind_is_refused() -> None:
     """A kind of message that this library does not have is an error of the caller's."""
     with pytest.raises(UsageError, match="Message is no kind of message"):
