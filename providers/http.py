@@ -243,7 +243,8 @@ class HttpClient:
             headers = await source(runtime) if callable(source) else source
             request = self._request(client, outgoing, headers, runtime)
             if self._own is not None:
-                sent = client.send(request, stream=True)
+                # Wherever it led, the key would go along.
+                sent = client.send(request, stream=True, follow_redirects=False)
             elif runtime.blocking:
                 sent = client.handle_request(request)
             else:
