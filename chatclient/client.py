@@ -137,6 +137,7 @@ class ChatClient(Closeable):
             manager_of,
             model_settings_of,
             observers_of,
+            options_of,
             repository_of,
             settings_of_process,
         )
@@ -161,7 +162,7 @@ class ChatClient(Closeable):
             owned=() if repository is None else (repository,),
         )
         builder = ChatClientBuilder(engine, spec)
-        return builder.default_options(**settings.options).build()
+        return builder.default_options(**options_of(settings, type(model.options))).build()
 
     @property
     def model(self) -> ChatModel:
