@@ -45,7 +45,10 @@ TOOL_EXECUTIONS = "tool_executions"
 
 TOOL_MESSAGES = "tool_messages"
 """The key in a response's context of what was said on the way to the answer, in order: messages
-with tool calls and those with the tools' answers, a tuple."""
+with tool calls and those with the tools' answers, a tuple.
+
+An advisor that asks again from there puts those messages into the prompt, and both tuples into the
+context of its request: the loop then goes on with them."""
 
 EARLIER_MESSAGES = "earlier_messages"
 """The key in a request's context, inside a loop that sends no history, of what the turn has said
@@ -164,6 +167,7 @@ class ToolCallingAdvisor:
         request = await self.initialize_loop(request)
         turn = ToolTurn(_tool_context(request, request.prompt.options))
         turn.undone = _undone_before(request.runtime, turn)
+        turn.executions.extend(request.context.get(TOOL_EXECUTIONS, ()))
         turn.unoffered = self.unoffered_tools(request)
         loop = _Loop(self, request, call_next, turn)
         try:
@@ -277,8 +281,10 @@ class _Loop:
         self.call_next = call_next
         self.turn = turn
         self.history = self.messages = request.prompt.messages
-        self.begun = len(self.history)
-        self.added: Sequence[Message] = ()  # by an advisor that asks a resumed turn again
+        # An advisor that asks again may have added to what was said before, or to the question.
+        self.before: Sequence[Message] = request.context.get(TOOL_MESSAGES, ())
+        self.begun = _begin_of(self.before, self.history)
+        self.added: Sequence[Message] = self._not_ours(self.history[self.begun :])
         self.options = request.prompt.options
         self.context = request.context
         self.refresh: RefreshTools | None = request.context.get(REFRESH_TOOLS)
@@ -451,9 +457,21 @@ class _Loop:
         response = ChatClientResponse(
             ChatResponse((Generation(pending.message, "tool_call"),)), self.request.context
         )
-        self.added = resumed.said_since(sent)
-        self.history = self.messages = (*result.conversation_history, *self.added)
+        known = result.conversation_history
+        since = tuple(m for m in resumed.said_since(sent) if not _is_among(m, known))
+        self.added = self._not_ours(since)
+        self.history = self.messages = (*known, *since)
         return await self._ended(response, result)
+
+    def _not_ours(self, messages: Sequence[Message]) -> tuple[Message, ...]:
+        """Return those of *messages* that neither models nor tools have said on the way."""
+        return tuple(m for m in messages if not _is_among(m, self.before))
+
+
+def _begin_of(said: Sequence[Message], history: Sequence[Message]) -> int:
+    """Return where in *history* what was said on the way begins: with *said*, or after its end."""
+    places = (at for at, message in enumerate(history) if said and message is said[0])
+    return next(places, len(history))
 
 
 def _is_among(message: Message, messages: Sequence[Message]) -> bool:

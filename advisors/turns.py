@@ -156,7 +156,9 @@ class Turns:
         Raises:
             ChatMemoryError: The turn cannot be kept.
         """
-        said = (*turn.said, *(_news(TOOL_MESSAGES, request, response) or ()))
+        before = request.context.get(TOOL_MESSAGES, ())
+        tools = response.context.get(TOOL_MESSAGES, ())
+        said = (*turn.said, *(m for m in tools if not any(m is each for each in before)))
 
         def note() -> dict[str, Any]:
             return {

@@ -133,8 +133,8 @@ class Advisor(Protocol):
     Two attributes are optional. `order` (default 0) places the advisor: lower is further out,
     equal orders keep the order in which they were added. `name` (default: that of the function or
     class) is what it is called in `print(client)`, logs and spans. One that stands outside of the
-    tool loop may have a method `inside_loop(order)`, which returns an advisor to be put right inside
-    of it, to see each round, or None.
+    tool loop may have a method `inside_loop(order)`, which returns an advisor to be put right
+    inside of it, to see each round, or None.
 
     An advisor gets and returns whole responses in all four modes. What is streamed goes past it,
     through `request.runtime.emit`; see `Runtime.with_emitter` for changing that.

@@ -210,7 +210,7 @@ def test_a_turn_that_fails_is_undone(
 class Broken(InMemoryChatMemoryRepository):
     """Can be read only."""
 
-    async def append(self, *_: Any, **__: Any) -> bool:  # type: ignore[override]
+    async def append(self, *_: Any, **__: Any) -> bool:
         msg = "the disk is full"
         raise OSError(msg)
 
@@ -298,7 +298,7 @@ async def test_what_a_memory_keeps_while_the_request_is_cancelled_stands() -> No
     begun = threading.Event()
 
     class Slow(InMemoryChatMemoryRepository):
-        async def append(self, *given: Any, **more: Any) -> bool:  # type: ignore[override]
+        async def append(self, *given: Any, **more: Any) -> bool:
             runtime = given[2]
             new = await super().append(*given, **more)
             begun.set()
