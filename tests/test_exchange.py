@@ -7,6 +7,7 @@ import pytest
 from conftest import Ask
 
 from chatclient import (
+    Advisor,
     AssistantMessage,
     ChatClient,
     ChatClientRequest,
@@ -19,6 +20,8 @@ from chatclient import (
     UserMessage,
 )
 from chatclient.advisors.memory import MessageChatMemoryAdvisor
+from chatclient.advisors.re_reading import ReReadingAdvisor
+from chatclient.chain import TOOL_CALLING_ORDER
 from chatclient.memory import MessageWindowChatMemory, conversation_problems
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import ToolApproval, ToolCallingManager, tool
@@ -118,6 +121,28 @@ def test_a_turn_that_waited_is_one_turn(ask: Ask) -> None:
 
     assert kinds(waiting.new_messages()) == ["user", "assistant"]
     assert kinds(resumed.new_messages()) == ["user", "assistant", "tool", "assistant"]
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_turn_that_waited_is_what_was_said(ask: Ask, inside: bool) -> None:
+    """Neither what memory showed, nor what an advisor had made of the question; stored or not."""
+    memory = MessageWindowChatMemory()
+    order = {"order": TOOL_CALLING_ORDER + 100} if inside else {}
+    model = ScriptedModel("Hello.", ASKS, call("weather", '{"city": "Oslo"}', id="2"), "Sunny.")
+    builder = ChatClient.builder(model).default_tools(weather)
+    builder = builder.default_messages(UserMessage("Hi"), AssistantMessage("Hi!"))
+    advisors: list[Advisor] = [ReReadingAdvisor(), MessageChatMemoryAdvisor(memory, **order)]
+    manager = ToolCallingManager(interceptors=[ToolApproval(needed=lambda _: True)])
+    client = builder.default_advisors(advisors).tool_calling_manager(manager).build()
+    client.prompt("Good morning!").conversation("c").call().content()
+    pending = client.prompt("How is Rome?").conversation("c").call().pending_turn()
+    assert pending is not None
+    waiting = ask(client.resume(pending.to_json(), "approve")).answer
+    answer = ask(client.resume(waiting.pending_turn(), "approve")).answer
+
+    assert kinds(waiting.messages()) == ["user", "assistant", "tool", "assistant"]
+    assert answer.messages() == answer.new_messages() == tuple(memory.get("c")[2:])
+    assert answer.messages()[0] == UserMessage("How is Rome?")
 
 
 def test_an_answer_without_a_model_is_an_answer(ask: Ask) -> None:

@@ -242,8 +242,8 @@ def test_tools_of_all_attempts_are_remembered(ask: Ask, guardrail: Any, refused:
     manager = ToolCallingManager(interceptors=[ToolApproval()])
     calls = [call("book", id=str(number)) for number in range(4)]
     model = ScriptedModel(calls[0], calls[1], refused, calls[2], refused, calls[3], "Done.")
-    client = client_of(model, OutputGuardrailAdvisor(guardrail)).mutate().default_tools(desk)
-    client = client.tool_calling_manager(manager).build()
+    builder = client_of(model, OutputGuardrailAdvisor(guardrail)).mutate().default_tools(desk)
+    client = builder.tool_calling_manager(manager).build()
     pending = client.prompt("Book").call().pending_turn()
     for _ in range(2):
         assert pending is not None
@@ -265,8 +265,8 @@ def test_a_resumed_turn_is_asked_again_with_all_that_was_said(ask: Ask) -> None:
     approval = ToolApproval(needed=lambda invocation: invocation.tool_call.id == "1")
     script = (call("book", id="1"), call("book", id="2"), "No", call("book", id="3"), "Done.")
     model = ScriptedModel(*script)
-    client = client_of(model, OutputGuardrailAdvisor(long_enough)).mutate().default_tools(desk)
-    client = client.tool_calling_manager(ToolCallingManager(interceptors=[approval])).build()
+    builder = client_of(model, OutputGuardrailAdvisor(long_enough)).mutate().default_tools(desk)
+    client = builder.tool_calling_manager(ToolCallingManager(interceptors=[approval])).build()
     pending = client.prompt("Book").call().pending_turn()
     assert pending is not None
     result = ask(client.resume(pending, "approve"))
@@ -282,8 +282,8 @@ def test_what_a_later_attempt_undoes_is_told(ask: Ask) -> None:
     """What was booked for the first answer no longer holds in the last."""
     desk = Desk()
     model = ScriptedModel(call("book"), "No", call("pay"), "No", "Sorry.")
-    client = client_of(model, OutputGuardrailAdvisor(long_enough)).mutate().default_tools(desk)
-    result = ask(client.build().prompt("Book"))
+    builder = client_of(model, OutputGuardrailAdvisor(long_enough)).mutate().default_tools(desk)
+    result = ask(builder.build().prompt("Book"))
 
     assert desk.log == ["booked", "cancelled"]
     assert [execution.is_error for execution in result.executions] == [True, True]
