@@ -21,7 +21,7 @@ from chatclient import (
 )
 from chatclient.advisors.memory import MessageChatMemoryAdvisor
 from chatclient.advisors.re_reading import ReReadingAdvisor
-from chatclient.chain import TOOL_CALLING_ORDER
+from chatclient.chain import MEMORY_ORDER, TOOL_CALLING_ORDER
 from chatclient.memory import MessageWindowChatMemory, conversation_problems
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import ToolApproval, ToolCallingManager, tool
@@ -127,11 +127,11 @@ def test_a_turn_that_waited_is_one_turn(ask: Ask) -> None:
 def test_a_turn_that_waited_is_what_was_said(ask: Ask, inside: bool) -> None:
     """Neither what memory showed, nor what an advisor had made of the question; stored or not."""
     memory = MessageWindowChatMemory()
-    order = {"order": TOOL_CALLING_ORDER + 100} if inside else {}
+    order = TOOL_CALLING_ORDER + 100 if inside else MEMORY_ORDER
     model = ScriptedModel("Hello.", ASKS, call("weather", '{"city": "Oslo"}', id="2"), "Sunny.")
     builder = ChatClient.builder(model).default_tools(weather)
     builder = builder.default_messages(UserMessage("Hi"), AssistantMessage("Hi!"))
-    advisors: list[Advisor] = [ReReadingAdvisor(), MessageChatMemoryAdvisor(memory, **order)]
+    advisors: list[Advisor] = [ReReadingAdvisor(), MessageChatMemoryAdvisor(memory, order=order)]
     manager = ToolCallingManager(interceptors=[ToolApproval(needed=lambda _: True)])
     client = builder.default_advisors(advisors).tool_calling_manager(manager).build()
     client.prompt("Good morning!").conversation("c").call().content()

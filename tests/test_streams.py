@@ -189,7 +189,8 @@ def test_an_iterator_that_ends_in_an_advisor_does_not_end_the_stream(ask: Ask) -
     """A mistake like `await anext(rows)` is seen in all four ways."""
 
     async def rows() -> AsyncGenerator[int, None]:
-        for row in ():
+        nothing: list[int] = []
+        for row in nothing:
             yield row
 
     async def audit(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
