@@ -1,27 +1,20 @@
 """Ends a turn that costs too much, whatever it is doing."""
 
 import threading
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
-from chatclient.chain import (
-    LOWEST_PRECEDENCE,
-    TOOL_CALLING_ORDER,
-    Advisor,
-    ChatClientRequest,
-    ChatClientResponse,
-    Next,
-)
+from chatclient.advisors.notes import note_of, noted
+from chatclient.chain import MEMORY_ORDER, ChatClientRequest, ChatClientResponse, Next
 from chatclient.errors import BudgetExceededError, UsageError
+from chatclient.model_calls import Ledger, booked_in, present_ledger
+from chatclient.observation import Step
 from chatclient.response import NO_USAGE, ChatResponse, Usage
+from chatclient.serialization import usage_from_dict, usage_to_dict
 
 SPENT = "spent"
 """The key in a response's context of what the turn has spent, a `Spent`."""
-
-_TURN_ORDER = TOOL_CALLING_ORDER - 50
-_CALL_ORDER = LOWEST_PRECEDENCE - 400
 
 Price = Callable[[ChatResponse], float]
 """Says what a response cost, in whatever currency the budget is in."""
@@ -45,13 +38,14 @@ class Spent:
 class Budget:
     """Limits what a turn may spend, over all its rounds and the agents it asks as tools.
 
-    Given to a client as it is: `default_advisors(Budget(total_tokens=50_000))`. It is two advisors,
-    one around the turn and one around each model call. Before each call it is looked whether a
-    limit has been reached; then nothing is sent and the turn ends with an error. An answer that is
-    there is never thrown away, even when it was more expensive than expected.
+    Every model call of the turn counts: those of its rounds, of agents that it asks as tools, and
+    those that advisors and memories make aside with `ask_model`. Before each it is looked whether
+    a limit has been reached; then nothing is sent and the turn ends with an error. An answer that
+    is there is never thrown away, even when it was more expensive than expected. A turn that waits
+    for approval goes on with what it has spent before.
 
-    What a client spends inside another one's turn (as its tool, say) counts for both, if it has a
-    budget of its own; `Budget()` limits nothing, and counts.
+    What an agent with a budget of its own spends counts for both; `Budget()` limits nothing, and
+    counts.
 
     Args:
         total_tokens: Input and output together.
@@ -64,6 +58,9 @@ class Budget:
     Raises:
         UsageError: A limit is not positive, or there is a cost without a price.
     """
+
+    name = "Budget"
+    order = MEMORY_ORDER - 60  # guardrails and memories may ask models, too
 
     def __init__(
         self,
@@ -91,28 +88,62 @@ class Budget:
             raise UsageError(msg)
         self.price = price
 
-    def __iter__(self) -> Iterator[Advisor]:
-        """Yield the advisors that the budget consists of."""
-        turn = _BudgetOfTurn(self)
-        yield turn
-        yield _BudgetOfCall(turn)
+    async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        """Return the response, with what it cost in its context.
+
+        Raises:
+            BudgetExceededError: A limit was reached, and there is more to be sent.
+        """
+        ledger = _Ledger(self, present_ledger(), request.runtime.steps)
+        if note := note_of(ledger.note, request):
+            ledger.spent = Spent(usage_from_dict(note["usage"]), note["calls"], note["cost"])
+        try:
+            with booked_in(ledger):
+                response = await call_next(request)
+        finally:
+            ledger.closed = True
+        spent = ledger.spent
+
+        def noting() -> dict[str, Any]:
+            return {"usage": usage_to_dict(spent.usage), "calls": spent.calls, "cost": spent.cost}
+
+        response = noted(ledger.note, noting, request, response) or response
+        return response.mutate(context={SPENT: spent})
 
 
 @dataclass(slots=True, eq=False)
 class _Ledger:
-    """What one turn has spent so far, and the turn in which it is made, if any."""
+    """What one turn has spent so far.
+
+    Attributes:
+        budget: Says how much that may be.
+        around: What books another budget of the same turn, or the turn in which this one is made,
+            if any.
+        steps: What the turn consists of; tells it from others.
+        spent: How much it is.
+        closed: Whether the turn is over: what it has begun for later is not booked any more.
+    """
 
     budget: Budget
-    opened_by: "_BudgetOfTurn"
-    around: "_Ledger | None"
+    around: Ledger | None
+    steps: list[Step] | None
     spent: Spent = Spent()
+    closed: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def note(self) -> str:
+        """The key of what is noted of this one while the turn waits for approval."""
+        budgets, around = 1, self.around
+        while isinstance(around, _Ledger) and around.steps is self.steps:
+            budgets, around = budgets + 1, around.around
+        return f"budget {budgets}"
 
     def check(self) -> None:
         """Raise when a limit is reached, here or around."""
-        usage = self.spent.usage
-        for unit, limit in self.budget.limits.items():
-            spent = getattr(self.spent, unit) if unit in ("calls", "cost") else getattr(usage, unit)
+        for unit, limit in () if self.closed else self.budget.limits.items():
+            of = self.spent if unit in ("calls", "cost") else self.spent.usage
+            spent = getattr(of, unit)
             if spent >= limit:
                 msg = f"the turn has spent {spent:g} of {limit:g} ({unit}); nothing more was sent"
                 raise BudgetExceededError(msg, spent=spent, limit=limit, unit=unit)
@@ -128,52 +159,3 @@ class _Ledger:
             self.spent = Spent(spent.usage + answer.usage, spent.calls + 1, spent.cost + cost)
         if self.around is not None:
             self.around.add(answer)
-
-
-_ledger: ContextVar[_Ledger | None] = ContextVar("chatclient_budget", default=None)
-
-
-@contextmanager
-def _booked(ledger: _Ledger) -> Generator[None, None, None]:
-    token = _ledger.set(ledger)
-    try:
-        yield
-    finally:
-        _ledger.reset(token)
-
-
-class _BudgetOfTurn:
-    """Opens a ledger for each turn."""
-
-    name = "Budget"
-    order = _TURN_ORDER
-
-    def __init__(self, budget: Budget) -> None:
-        self._budget = budget
-
-    async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
-        ledger = _Ledger(self._budget, self, _ledger.get())
-        with _booked(ledger):
-            response = await call_next(request)
-        return response.mutate(context={SPENT: ledger.spent})
-
-
-class _BudgetOfCall:
-    """Books each model call, and refuses those that nobody can pay for any more."""
-
-    name = "Budget, each call"
-    order = _CALL_ORDER
-
-    def __init__(self, turn: _BudgetOfTurn) -> None:
-        self._turn = turn
-
-    async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
-        ledger = _ledger.get()
-        # The other half is not there, or the rest of the chain runs elsewhere; or the call is
-        # booked by the budget whose turn is the innermost, also for those around.
-        if ledger is None or ledger.opened_by is not self._turn:
-            return await call_next(request)
-        ledger.check()
-        response = await call_next(request)
-        ledger.add(response.chat_response)
-        return response

@@ -1,23 +1,32 @@
 """Answers from memory of answers: the same prompt, the same response."""
 
 import hashlib
-import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol
 
-from chatclient.chain import LOWEST_PRECEDENCE, ChatClientRequest, ChatClientResponse, Next
+from chatclient.chain import (
+    LOWEST_PRECEDENCE,
+    Advisor,
+    ChatClientRequest,
+    ChatClientResponse,
+    Next,
+)
 from chatclient.errors import UsageError
 from chatclient.events import RoundEnded, events_of
+from chatclient.forks import ForkSafeLock
 from chatclient.json import dumps
 from chatclient.logs import get_logger
+from chatclient.model import ChatModel
 from chatclient.prompt import Prompt
 from chatclient.response import NO_USAGE, ChatResponse
 from chatclient.runtime import Runtime
 from chatclient.serialization import message_to_dict
-from chatclient.values import merged
+from chatclient.tool import FAILURE, STEP
+from chatclient.values import EMPTY, merged
 
 CACHING_ORDER = LOWEST_PRECEDENCE - 600
 """Where response caches stand by default: next to the model, outside of rate limits."""
@@ -37,19 +46,21 @@ log = get_logger(__name__)
 _COMPLETE = ("stop", "tool_call")
 # What a request tells its tools is not sent, and callbacks are described by their definitions.
 _NOT_SENT = frozenset({"tool_context", "tool_callbacks", "internal_tool_execution_enabled"})
-# As messages are written: what of them consists of several, and which parts have no metadata.
+# As messages are written: what of them consists of several, and which parts are sent as they are.
 _SEVERAL = frozenset({"content", "responses", "media"})
 _SENT_WHOLE = frozenset({"reasoning", "tool_call", "tool_call_chunk", "provider"})
+# What tools tell the application is not sent, but for what the library itself makes of it.
+_SENT_OF_TOOLS = (FAILURE, STEP)
 
 
 class ResponseStore(Protocol):
     """Keeps responses by key; its methods may be asynchronous, and drop what they like."""
 
-    def get(self, key: str, /) -> Any:
-        """Return the `ChatResponse` kept for *key*, or None."""
+    def get(self, key: str, /) -> ChatResponse | Awaitable[ChatResponse | None] | None:
+        """Return the response kept for *key*, or None."""
         ...
 
-    def put(self, key: str, response: ChatResponse, /) -> Any:
+    def put(self, key: str, response: ChatResponse, /) -> object:
         """Keep *response*."""
         ...
 
@@ -80,7 +91,7 @@ class InMemoryResponseStore:
         self._ttl = float("inf") if ttl is None else ttl
         self._clock = clock
         self._kept: OrderedDict[str, tuple[float, ChatResponse]] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
 
     def get(self, key: str) -> ChatResponse | None:
         """Return the response kept for *key*, unless its time is over."""
@@ -109,7 +120,8 @@ class InMemoryResponseStore:
 class ResponseCacheAdvisor:
     """Answers a prompt that was answered before without asking the model.
 
-    The key is all that is sent: messages, options and the definitions of the tools. Inside the
+    The key is all that is sent, and where to: messages with their metadata, options, the
+    definitions of the tools, and the model with its provider and its address. Inside the
     tool loop every round has its own: tools that an answer from the cache asks for are run again,
     and when they answer something else, so does the model. Only complete answers are kept: no
     errors, nothing cut off or filtered.
@@ -128,12 +140,21 @@ class ResponseCacheAdvisor:
         self.store: ResponseStore = InMemoryResponseStore() if store is None else store
         self.order = order
 
+    def before_model(self, model: ChatModel) -> Advisor:
+        """Return this advisor for a chain that ends in *model*: its answers are its own."""
+        return partial(self._answered, (model.provider, model.name, model.address))
+
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         """Return the response kept for the prompt, or the model's."""
+        return await self._answered((), request, call_next)
+
+    async def _answered(
+        self, model: tuple[str, ...], request: ChatClientRequest, call_next: Next
+    ) -> ChatClientResponse:
         wanted = request.context.get(CACHE_RESPONSES)
         if wanted is False:
             return await call_next(request)
-        key = cache_key(request.prompt)
+        key = cache_key(request.prompt, model)
         runtime = request.runtime
         known: ChatResponse | None = None
         if wanted != REFRESH:
@@ -164,12 +185,18 @@ class ResponseCacheAdvisor:
         return await runtime.invoke(method, *arguments)
 
 
-def cache_key(prompt: Prompt) -> str:
-    """Return a text that is the same for prompts that are sent the same, and no others."""
+def cache_key(prompt: Prompt, model: tuple[str, ...] = ()) -> str:
+    """Return a text that is the same for prompts that are sent the same to *model*, and no others.
+
+    Args:
+        prompt: The prompt.
+        model: What tells the model from others: its provider, its name and its address.
+    """
     options = prompt.options
     values = {name: value for name, value in options.set_values().items() if name not in _NOT_SENT}
     tools = [callback.definition for callback in options.tool_callbacks or ()]
     sent = {
+        "model": model,
         "options": type(options).__qualname__,
         "values": _sorted(values),
         "tools": [[tool.name, tool.description, tool.input_schema, tool.strict] for tool in tools],
@@ -179,14 +206,30 @@ def cache_key(prompt: Prompt) -> str:
 
 
 def _said(value: Any) -> Any:
-    """Return a message, or what it consists of, without metadata, which is not sent."""
+    """Return a message, or what it consists of, as far as a provider may be told of it."""
     if not isinstance(value, dict) or value.get("type") in _SENT_WHOLE:
         return value
-    kept = {key: each for key, each in value.items() if key != "metadata"}
+    kept = {**value, "metadata": _tellable(value.get("metadata", EMPTY))}
     for key in _SEVERAL & kept.keys():
         if isinstance(kept[key], list):
             kept[key] = [_said(each) for each in kept[key]]
+    for response in kept.get("responses", ()):
+        beside = response["metadata"]
+        response["metadata"] = {key: beside[key] for key in _SENT_OF_TOOLS if key in beside}
     return kept
+
+
+def _tellable(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of *metadata* has a form in JSON; nothing else can be sent."""
+    return {key: _sorted(metadata[key]) for key in sorted(metadata) if _has_a_form(metadata[key])}
+
+
+def _has_a_form(value: Any) -> bool:
+    try:
+        dumps(value)
+    except TypeError:
+        return False
+    return True
 
 
 def _sorted(value: Any) -> Any:

@@ -38,7 +38,7 @@ class ContextWindowAdvisor:
         order: Where the advisor stands in the chain.
 
     Raises:
-        UsageError: *max_tokens* is not positive, or *on_exceeded* is no value that is known.
+        UsageError: *max_tokens* is not positive, or *on_exceeded* is not a known value.
     """
 
     name = "ContextWindowAdvisor"

@@ -1,7 +1,7 @@
 """Checks what goes to the model and what comes back, and may ask for something better."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -9,6 +9,7 @@ from chatclient.advisors.caching import CACHE_RESPONSES, REFRESH
 from chatclient.advisors.holding import HeldBack
 from chatclient.advisors.tool_calling import TOOL_EXECUTIONS, TOOL_MESSAGES, wants_both
 from chatclient.chain import MEMORY_ORDER, ChatClientRequest, ChatClientResponse, Next, name_of
+from chatclient.checks import check_callable, check_number, check_word
 from chatclient.errors import EntityError, GuardrailError, UsageError
 from chatclient.events import TextDelta
 from chatclient.messages import Message, UserMessage
@@ -27,6 +28,10 @@ OUTPUT_GUARDRAIL_ORDER = MEMORY_ORDER + 40
 outside of the tool loop, so that they judge answers and not the steps towards them."""
 
 
+Outcome = Literal["success", "failure", "fatal", "retry", "reprompt"]
+"""What a guardrail may say."""
+
+
 @dataclass(frozen=True, slots=True)
 class GuardrailResult:
     """What a guardrail says; made by one of the methods.
@@ -35,11 +40,17 @@ class GuardrailResult:
         outcome: Which of them.
         message: Why, for whoever reads the error.
         text: What to go on with: the rewritten text, or the words to ask again with.
+
+    Raises:
+        UsageError: *outcome* is no value that is known.
     """
 
-    outcome: Literal["success", "failure", "fatal", "retry", "reprompt"]
+    outcome: Outcome
     message: str = ""
     text: str | None = None
+
+    def __post_init__(self) -> None:
+        check_word("a guardrail's outcome", self.outcome, Outcome)
 
     @classmethod
     def success(cls, text: str | None = None) -> "GuardrailResult":
@@ -67,10 +78,15 @@ class GuardrailResult:
         return cls("reprompt", message, prompt)
 
 
-InputGuardrail = Callable[[ChatClientRequest], Any]
+Judgement = GuardrailResult | None | Awaitable[GuardrailResult | None]
+"""What a guardrail returns, plain or async; None lets pass."""
+
+InputGuardrail = Callable[[ChatClientRequest], Judgement]
 """Looks at a request and returns a `GuardrailResult`, or None for success; plain or async."""
 
-OutputGuardrail = Callable[[ChatResponse], Any] | Callable[[ChatResponse, ChatClientRequest], Any]
+OutputGuardrail = (
+    Callable[[ChatResponse], Judgement] | Callable[[ChatResponse, ChatClientRequest], Judgement]
+)
 """Looks at a response and returns a `GuardrailResult`, or None for success; plain or async.
 
 It may ask for the request as well. The context of that is what advisors found out for the answer:
@@ -90,11 +106,15 @@ class InputGuardrailAdvisor:
     Args:
         *guardrails: What to ask.
         order: Where the advisor stands in the chain.
+
+    Raises:
+        UsageError: There is no guardrail, or one of them cannot be called.
     """
 
     name = "InputGuardrailAdvisor"
 
     def __init__(self, *guardrails: InputGuardrail, order: int = INPUT_GUARDRAIL_ORDER) -> None:
+        _check(guardrails)
         self.guardrails = guardrails
         self.order = order
 
@@ -135,7 +155,8 @@ class OutputGuardrailAdvisor:
         order: Where the advisor stands in the chain.
 
     Raises:
-        UsageError: *max_retries* is negative.
+        UsageError: There is no guardrail, one of them cannot be called, or *max_retries* is
+            negative.
     """
 
     name = "OutputGuardrailAdvisor"
@@ -146,9 +167,8 @@ class OutputGuardrailAdvisor:
         max_retries: int = 2,
         order: int = OUTPUT_GUARDRAIL_ORDER,
     ) -> None:
-        if max_retries < 0:
-            msg = f"max_retries counts further attempts, and cannot be {max_retries}"
-            raise UsageError(msg)
+        _check(guardrails)
+        check_number("max_retries", max_retries)
         self.guardrails = guardrails
         self._want_request = tuple(map(wants_both, guardrails))
         self.max_retries = max_retries
@@ -198,6 +218,14 @@ class OutputGuardrailAdvisor:
         return answer
 
 
+def _check(guardrails: tuple[object, ...]) -> None:
+    if not guardrails:
+        msg = "without guardrails everything would pass; give at least one"
+        raise UsageError(msg)
+    for guardrail in guardrails:
+        check_callable("a guardrail", guardrail, "give several one by one: Advisor(first, second)")
+
+
 class _Failures:
     """Gathers what guardrails have against something."""
 
@@ -226,7 +254,7 @@ async def _asked(guardrail: Callable[..., Any], runtime: Runtime, *about: Any) -
     if result is None:
         return _PASSED
     if not isinstance(result, GuardrailResult):
-        msg = f"guardrail {_name(guardrail)!r} returned {result!r}, which is no GuardrailResult"
+        msg = f"guardrail {_name(guardrail)!r} returned {result!r}, which is not a GuardrailResult"
         raise TypeError(msg)
     return result
 

@@ -7,8 +7,8 @@ as a unit; a turn that does not come to an answer leaves nothing behind.
 Outside the tool loop, where they stand by default, they see one request and one answer; what was
 said in the rounds between, the loop tells them. Inside it they see every round: there they show
 the memory anew in each of them, while a second half of theirs, put outside of it when the chain is
-built (`around_loop`), begins and ends the turn. So it is written once, also where the loop ends
-without asking the model again.
+built (`around_loop`), begins and ends the turn. That way a turn is written once, even where the
+loop ends without asking the model again.
 """
 
 from uuid import uuid4

@@ -1,4 +1,4 @@
-"""Answers from one vector store, without further ado."""
+"""Answers from one vector store."""
 
 from collections.abc import Callable, Iterable, Sequence
 

@@ -1,6 +1,5 @@
 """Keeps an application within so many requests and tokens in a period."""
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from typing import Literal
 from chatclient.chain import LOWEST_PRECEDENCE, ChatClientRequest, ChatClientResponse, Next
 from chatclient.checks import check_word
 from chatclient.errors import RateLimitExceededError, UsageError
+from chatclient.forks import ForkSafeLock
 from chatclient.memory.window import estimated_tokens
 from chatclient.prompt import Prompt
 
@@ -72,7 +72,7 @@ class RateLimitAdvisor:
         self._max_wait = 0.0 if on_limit == "raise" else max_wait
         self._clock = clock
         self._calls: deque[_Call] = deque()
-        self._lock = threading.Lock()  # held for a moment only, never while waiting
+        self._lock = ForkSafeLock()  # held for a moment only, never while waiting
         self.order = order
 
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:

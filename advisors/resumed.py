@@ -22,11 +22,15 @@ class Resumed:
     Args:
         pending: The turn.
         decisions: What was decided, by tool call id.
+
+    Attributes:
+        usage: What the turn had cost before it waited, until an answer has told it.
     """
 
     def __init__(self, pending: PendingTurn, decisions: Mapping[str, Decision]) -> None:
         self.pending = pending
         self.decisions = decisions
+        self.usage = pending.usage
         self._sent = 0
         self._turn: ToolTurn | None = None
         self._result: ToolExecutionResult | None = None

@@ -2,18 +2,21 @@
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
+from inspect import isawaitable
 from typing import Any
 
+from chatclient.advisors.notes import note_of, noted
 from chatclient.advisors.questions import in_own_words, question_in
-from chatclient.advisors.turns import note_of, noted
 from chatclient.chain import (
     MEMORY_ORDER,
     SOURCES,
     ChatClientRequest,
     ChatClientResponse,
     Next,
+    name_of,
 )
-from chatclient.errors import UsageError
+from chatclient.checks import check_callable, check_kind
+from chatclient.errors import UsageError, WrongTypeError
 from chatclient.logs import get_logger
 from chatclient.messages import Message, SystemMessage
 from chatclient.rag import (
@@ -30,6 +33,8 @@ from chatclient.rag import (
     RetrievalError,
 )
 from chatclient.runtime import Runtime
+from chatclient.threads import is_async
+from chatclient.tools.awaiting import awaited
 from chatclient.values import merged
 from chatclient.vector_store import Document
 
@@ -56,8 +61,10 @@ class RetrievalAugmentationAdvisor:
     passes the post-processors, and the augmenter makes of it what the model is asked. A request
     whose last user message has no text goes on as it is.
 
-    A retriever that fails is left out, and a warning logged; only when all fail, so does the
-    request. Inside the tool loop (with a higher order) documents are looked for once all the same.
+    Each step may be plain or asynchronous. A retriever that fails is left out, and a warning
+    logged; only when all fail, so does the request. What is wrong in the program itself (a
+    `TypeError`, `AttributeError`, `NameError` or `UsageError`) is no such failure, and is raised.
+    Inside the tool loop (with a higher order) documents are looked for once all the same.
 
     Args:
         *retrievers: Where documents come from.
@@ -76,7 +83,8 @@ class RetrievalAugmentationAdvisor:
         timeout: Seconds one retrieval may take on an event loop, or None.
 
     Raises:
-        UsageError: There is no retriever, or there are some beside a router.
+        UsageError: There is no retriever, or there are some beside a router, or a step cannot be
+            called.
     """
 
     def __init__(
@@ -98,14 +106,15 @@ class RetrievalAugmentationAdvisor:
             raise UsageError(msg)
         self.order = order
         self._retrievers = retrievers
-        self._transformers = tuple(query_transformers)
+        self._transformers = _several("query_transformers", query_transformers)
         self._expand = query_expander
         self._route = query_router
         self._join = joiner or ConcatenationJoiner()
-        self._post_processors = tuple(post_processors)
+        self._post_processors = _several("post_processors", post_processors)
         self._concurrency = {False: concurrency, True: blocking_concurrency}
-        self._timeout = timeout
+        self._timeout = {False: timeout, True: None}
         augmenter = augmenter or ContextualQueryAugmenter()
+        _check_steps(retrievers, query_expander, query_router, self._join, augmenter)
         self._augmentation = Augmentation(self.find, augmenter, DOCUMENT_CONTEXT)
 
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
@@ -124,11 +133,15 @@ class RetrievalAugmentationAdvisor:
         """
         wanted = query
         for transform in self._transformers:
-            wanted = await transform(wanted, runtime)
-        queries = [wanted] if self._expand is None else await self._expand(wanted, runtime)
-        documents: Sequence[Document] = self._join(await self._retrieved(queries, runtime))
+            wanted = await _done(runtime, transform, wanted, runtime)
+            check_kind("what a query transformer returns", wanted, Query)
+        queries = [wanted]
+        if self._expand is not None:
+            queries = await _done(runtime, self._expand, wanted, runtime)
+        found = await self._retrieved(queries, runtime)
+        documents: Sequence[Document] = await awaited(runtime, self._join(found))
         for process in self._post_processors:
-            documents = await process(query, documents, runtime)
+            documents = await _done(runtime, process, query, documents, runtime)
         return documents
 
     async def _retrieved(
@@ -137,7 +150,9 @@ class RetrievalAugmentationAdvisor:
         """Return what each retriever that works found for each query."""
         jobs: list[Callable[[Runtime], Coroutine[Any, Any, Sequence[Document] | Exception]]] = []
         for query in queries:
-            chosen = self._retrievers if self._route is None else await self._route(query, runtime)
+            chosen: Sequence[DocumentRetriever] = self._retrievers
+            if self._route is not None:
+                chosen = await _done(runtime, self._route, query, runtime)
             jobs += [self._job(retriever, query) for retriever in chosen]
         results = await runtime.gather(jobs, limit=self._concurrency[runtime.blocking])
         errors = [result for result in results if isinstance(result, Exception)]
@@ -151,12 +166,64 @@ class RetrievalAugmentationAdvisor:
     ) -> Callable[[Runtime], Coroutine[Any, Any, Sequence[Document] | Exception]]:
         async def retrieve(runtime: Runtime) -> Sequence[Document] | Exception:
             try:
-                return await runtime.within(self._timeout, retriever(query, runtime))
+                timeout = self._timeout[runtime.blocking]
+                found = await _done(runtime, retriever, query, runtime, timeout=timeout)
+                return _documents(retriever, found)
+            except _MISTAKES:
+                raise
             except Exception as error:  # noqa: BLE001 - the others may do without it
                 log.warning("retriever left out", retriever=repr(retriever), error=repr(error))
                 return error
 
         return retrieve
+
+
+_MISTAKES = (TypeError, AttributeError, NameError, UsageError)
+"""What is wrong in the program itself, and with every query."""
+
+
+async def _done(
+    runtime: Runtime,
+    step: Callable[..., Any],
+    *args: Any,
+    timeout: float | None = None,  # noqa: ASYNC109 - plain steps need it as a number
+) -> Any:
+    """Return what a step, plain or asynchronous, makes of *args*.
+
+    An asynchronous one waits through the runtime that is among them, so it is awaited right here.
+    """
+    if is_async(step):
+        return await runtime.within(timeout, step(*args))
+    # In a list, in which `invoke` does not look for something to await: a lambda around an
+    # asynchronous step is one, too.
+    (given,) = await runtime.invoke(lambda: [step(*args)], timeout=timeout)
+    return await runtime.within(timeout, given) if isawaitable(given) else given
+
+
+def _documents(retriever: Any, found: Any) -> list[Document]:
+    several = list(found) if isinstance(found, Iterable) else [found]
+    if not all(isinstance(each, Document) for each in several):
+        msg = f"{name_of(retriever)} returned {found!r}; a retriever returns several Documents"
+        raise WrongTypeError(msg)
+    return several
+
+
+def _several(what: str, steps: Iterable[Any]) -> tuple[Any, ...]:
+    """Return *steps* once it is known that each can be called."""
+    check_kind(what, steps, Iterable, "put a single one into a list")
+    several = tuple(steps)
+    for step in several:
+        check_callable(f"one of {what}", step)
+    return several
+
+
+def _check_steps(retrievers: Iterable[object], *others: object) -> None:
+    for retriever in retrievers:
+        hint = "pass several one by one, and a store in a VectorStoreDocumentRetriever"
+        check_callable("a retriever", retriever, hint)
+    for step in others:
+        if step is not None:
+            check_callable("a step of retrieval", step)
 
 
 class Augmentation:
@@ -189,7 +256,9 @@ class Augmentation:
             before = _said(request.prompt.messages[: question.at])
             query = Query(in_own_words(question, request), before, request.context)
             documents = tuple(await self._find(query, request.runtime))
-            done = (asked, self._augment(replace(query, text=asked), documents), documents)
+            query = replace(query, text=asked)
+            text = await awaited(request.runtime, self._augment(query, documents))
+            done = (asked, text, documents)
             sources = (*sources, *documents)
         _, text, documents = done
         context = {self._slot: done, self._key: documents, SOURCES: sources}

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from chatclient.chain import MEMORY_ORDER, Advisor, ChatClientRequest, ChatClientResponse, Next
+from chatclient.checks import check_callable
 from chatclient.errors import UsageError
 from chatclient.events import ReasoningDelta, ReasoningSigned, RoundEnded, TextDelta
 from chatclient.messages import AssistantMessage, Message, UserMessage
@@ -52,7 +53,7 @@ class SafeGuardAdvisor:
         order: Where the advisor stands in the chain.
 
     Raises:
-        UsageError: A word is blank.
+        UsageError: Nothing is forbidden, a word is blank, or something is none of these.
     """
 
     name = "SafeGuardAdvisor"
@@ -112,11 +113,14 @@ class ForbiddenText:
         forbidden: Words, patterns and functions.
 
     Raises:
-        UsageError: A word is blank.
+        UsageError: Nothing is forbidden, a word is blank, or something is none of these.
     """
 
     def __init__(self, forbidden: Iterable[Forbidden]) -> None:
         each = list(forbidden)
+        if not each:
+            msg = "nothing is forbidden, so nothing would be refused; give at least one word"
+            raise UsageError(msg)
         words = [item for item in each if isinstance(item, str)]
         if not all(word.strip() for word in words):
             msg = "a forbidden word is blank, which would forbid everything"
@@ -124,6 +128,8 @@ class ForbiddenText:
         self._words = _pattern_of(words)
         self._patterns = [item for item in each if isinstance(item, re.Pattern)]
         self._checks = [item for item in each if not isinstance(item, str | re.Pattern)]
+        for check in self._checks:
+            check_callable("what is forbidden", check)
         # How far back a word that has begun may reach, space that is wider than usual included.
         self._reach = max((len(word) + 4 * word.count(" ") for word in words), default=0) + 1
 
@@ -153,7 +159,7 @@ class ForbiddenText:
 
 def _flat(forbidden: Iterable[Forbidden | Iterable[Forbidden]]) -> Iterable[Forbidden]:
     for item in forbidden:
-        if isinstance(item, str | re.Pattern) or callable(item):
+        if isinstance(item, str | re.Pattern) or callable(item) or not isinstance(item, Iterable):
             yield item
         else:
             yield from item

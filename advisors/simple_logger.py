@@ -33,7 +33,7 @@ class SimpleLoggerAdvisor:
             line.
 
     Raises:
-        UsageError: *level* is no value that is known.
+        UsageError: *level* is not a known value.
     """
 
     def __init__(

@@ -19,6 +19,7 @@ from chatclient.chain import (
 from chatclient.errors import DeadlineExceededError, ToolLoopError, UsageError
 from chatclient.events import ReasoningDelta, ReasoningSigned, TextDelta
 from chatclient.messages import Message, SystemMessage
+from chatclient.operations import ClientCall
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
 from chatclient.response import NO_USAGE, ChatResponse, Generation
@@ -27,7 +28,9 @@ from chatclient.tool import CONVERSATION_ID, ToolCallback
 from chatclient.tools import PendingTurn, ToolCallingManager, ToolExecutionResult
 from chatclient.tools.approval import AGENT_TURNS, DECISIONS
 from chatclient.tools.awaiting import awaited
-from chatclient.tools.execution import ToolExecution, ToolTurn
+from chatclient.tools.compensation import rewritten
+from chatclient.tools.execution import ToolTurn
+from chatclient.tools.outcome import ToolExecution
 from chatclient.values import EMPTY, merged
 
 PENDING_TURN = "pending_turn"
@@ -45,10 +48,14 @@ TOOL_EXECUTIONS = "tool_executions"
 
 TOOL_MESSAGES = "tool_messages"
 """The key in a response's context of what was said on the way to the answer, in order: messages
-with tool calls and those with the tools' answers, a tuple.
+with tool calls, those with the tools' answers, and what a user said meanwhile, a tuple.
 
 An advisor that asks again from there puts those messages into the prompt, and both tuples into the
 context of its request: the loop then goes on with them."""
+
+MEANWHILE = "said_meanwhile"
+"""The key in a request's context of a function that returns, and forgets, the messages that have
+arrived since it was last asked: the loop asks it when tools have run. See `Steering`."""
 
 EARLIER_MESSAGES = "earlier_messages"
 """The key in a request's context, inside a loop that sends no history, of what the turn has said
@@ -170,17 +177,24 @@ class ToolCallingAdvisor:
         turn.executions.extend(request.context.get(TOOL_EXECUTIONS, ()))
         turn.unoffered = self.unoffered_tools(request)
         loop = _Loop(self, request, call_next, turn)
+        resumed: Resumed | None = request.context.get(RESUME)
+        if resumed is None:
+            turn.recall(request.prompt.messages)  # of a turn that failed, and is gone on with
         try:
-            response = await loop.run(request.context.get(RESUME))
-        except BaseException:  # whatever ends the turn before its end
+            response = await loop.run(resumed)
+        except BaseException:  # however the turn is cut short
             await self.manager.abandon(loop.prompt, request.runtime, turn)
+            loop.note()
             raise
         finally:
             if turn.begun:
                 await request.runtime.shielded(turn.forget_begun())
-        if turn.executions:
+        if resumed is not None:
+            resumed.usage = NO_USAGE  # whoever asks again adds up what each answer has cost
+        said = loop.said
+        if turn.executions or said:
             response = response.mutate(
-                context={TOOL_EXECUTIONS: tuple(turn.executions), TOOL_MESSAGES: loop.said}
+                context={TOOL_EXECUTIONS: tuple(turn.executions), TOOL_MESSAGES: said}
             )
             if PENDING_TURN not in response.context:  # somebody may have stored a turn that waits
                 done = _Done(self.manager, loop.prompt, request.runtime, turn)
@@ -222,6 +236,10 @@ class ToolCallingAdvisor:
             request: What was sent in this round.
             response: What the model answered to it.
             result: What the tools answered, with the whole conversation.
+
+        Returns:
+            What is sent in the next round. What is added to the conversation is sent this once, and
+            not remembered; see `chatclient.advisors.steering` for saying something that stays.
         """
         if self.conversation_history is not False:
             return result.conversation_history
@@ -288,8 +306,10 @@ class _Loop:
         self.options = request.prompt.options
         self.context = request.context
         self.refresh: RefreshTools | None = request.context.get(REFRESH_TOOLS)
-        if self.refresh is not None:  # the loop's own business, not that of advisors inside it
-            self.context = {k: v for k, v in self.context.items() if k != REFRESH_TOOLS}
+        self.meanwhile: Callable[[], tuple[Message, ...]] | None = request.context.get(MEANWHILE)
+        if self.refresh is not None or self.meanwhile is not None:
+            own = (REFRESH_TOOLS, MEANWHILE)  # the loop's business, not that of advisors inside it
+            self.context = {k: v for k, v in self.context.items() if k not in own}
         self.found: Sequence[ToolCallback] = self.options.tool_callbacks or ()
         self.usage = NO_USAGE
 
@@ -299,6 +319,7 @@ class _Loop:
             ended = await self._resume(resumed)
             if ended is not None:
                 return ended
+            self._say(self._said_meanwhile())
         while True:
             sent, response = await self._round()
             answer = response.chat_response
@@ -308,10 +329,27 @@ class _Loop:
                 self.prompt, answer, self.request.runtime, self.turn
             )
             self.history = result.conversation_history
+            self.note()
             ended = await self._ended(response, result)
             if ended is not None:
                 return ended
-            self.messages = await self.advisor.next_messages(sent, response, result)
+            await self._go_on(sent, response, result)
+
+    async def _go_on(
+        self, sent: ChatClientRequest, response: ChatClientResponse, result: ToolExecutionResult
+    ) -> None:
+        """Make up what the next round is sent."""
+        self.messages = await self.advisor.next_messages(sent, response, result)
+        self._say(self._said_meanwhile())
+
+    def _said_meanwhile(self) -> tuple[Message, ...]:
+        return () if self.meanwhile is None else self.meanwhile()
+
+    def _say(self, messages: tuple[Message, ...]) -> None:
+        """Make *messages* a part of the turn."""
+        if messages:
+            self.history = (*self.history, *messages)
+            self.messages = (*self.messages, *messages)
 
     @property
     def said(self) -> tuple[Message, ...]:
@@ -323,6 +361,12 @@ class _Loop:
     def prompt(self) -> Prompt:
         """The conversation so far, with the tools of the turn."""
         return Prompt.of(self.history, self.options)
+
+    def note(self) -> None:
+        """Let the trail know what has been said in whole rounds, for whoever has to go on."""
+        steps, said = self.request.runtime.steps, self.said
+        if said and steps and isinstance(call := steps[0].operation, ClientCall):
+            call.said = rewritten(said, self.turn.undone)
 
     async def _round(self) -> tuple[ChatClientRequest, ChatClientResponse]:
         """Call the model once."""
@@ -423,7 +467,7 @@ class _Loop:
         self, response: ChatClientResponse, result: ToolExecutionResult
     ) -> ChatClientResponse:
         """Ask the model to answer from what it has, without tools."""
-        self.messages = await self.advisor.next_messages(self.request, response, result)
+        await self._go_on(self.request, response, result)
         self.options = self.options.mutate(tool_choice="none")
         sent, response = await self._round()
         answer = response.chat_response
@@ -447,12 +491,14 @@ class _Loop:
 
     def _suspended(self, response: ChatClientResponse, pending: PendingTurn) -> ChatClientResponse:
         answer = response.chat_response.with_usage(self.usage)
+        pending = replace(pending, usage=self.usage)
         return response.mutate(chat_response=answer, context={PENDING_TURN: pending})
 
     async def _resume(self, resumed: Resumed) -> ChatClientResponse | None:
         """Run what had to wait, unless it has been run, and go on from there."""
         sent, pending = self.request.prompt, resumed.pending
         self.history, self.begun = pending.messages, len(pending.messages)
+        self.usage = resumed.usage
         result = await resumed.run(sent, self.advisor.manager, self.request.runtime, self.turn)
         response = ChatClientResponse(
             ChatResponse((Generation(pending.message, "tool_call"),)), self.request.context
@@ -461,6 +507,7 @@ class _Loop:
         since = tuple(m for m in resumed.said_since(sent) if not _is_among(m, known))
         self.added = self._not_ours(since)
         self.history = self.messages = (*known, *since)
+        self.note()
         return await self._ended(response, result)
 
     def _not_ours(self, messages: Sequence[Message]) -> tuple[Message, ...]:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from hashlib import blake2b
 
+from chatclient.checks import names
 from chatclient.tool import ToolCallback
 from chatclient.tools.search import ToolReference
 
@@ -75,9 +76,9 @@ class ToolCatalogs:
     that are made anew for each request, the references stay the same where their content does.
     """
 
-    def __init__(self, describe: Describe, always_visible: Collection[str]) -> None:
+    def __init__(self, describe: Describe, always_visible: str | Collection[str]) -> None:
         self._describe = describe
-        self._always_visible = frozenset(always_visible)
+        self._always_visible = names(always_visible)
         # Replaced as a whole, so that threads need no lock.
         self._recent: tuple[ToolCatalog, ...] = ()
 

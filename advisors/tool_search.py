@@ -18,7 +18,6 @@ from chatclient.advisors.tool_search_session import (
     FOUND_TOOLS,
     SearchMemories,
     SearchSession,
-    roles_in,
 )
 from chatclient.advisors.tool_search_tool import (
     MAX_RESULTS,
@@ -27,6 +26,7 @@ from chatclient.advisors.tool_search_tool import (
 )
 from chatclient.advisors.turns import Turn
 from chatclient.chain import ChatClientRequest, ChatClientResponse
+from chatclient.checks import names
 from chatclient.driving import drive
 from chatclient.errors import UsageError
 from chatclient.logs import get_logger
@@ -115,7 +115,7 @@ class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
         session_id_key_name: str = CONVERSATION_ID,
         eviction_strategy: ToolIndexEvictionStrategy | None = None,
         threshold: int = 8,
-        always_visible: Collection[str] = (),
+        always_visible: str | Collection[str] = (),
         run_undiscovered: bool = True,
         describe: Describe = describe,
         **loop: Unpack[ToolLoopOptions],
@@ -123,9 +123,6 @@ class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
         super().__init__(**loop)
         if max_results is not None and max_results < 1:
             msg = f"max_results is a number of tools, at least 1, or None, not {max_results}"
-            raise UsageError(msg)
-        if isinstance(always_visible, str):
-            msg = "always_visible is a collection of names; put a single one into a list"
             raise UsageError(msg)
         self.tool_index = tool_index or KeywordToolIndex()
         self.max_results = max_results
@@ -210,8 +207,8 @@ class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
             return None
         session = SearchSession(
             str(context.get(self.session_id_key_name) or ""),
-            self._catalogs.of(options.tool_callbacks),
-            roles_in(context.get(TOOL_SEARCH_ROLES)),
+            self._catalogs.of(tuple(options.tool_callbacks)),
+            names(context.get(TOOL_SEARCH_ROLES) or ()),
             accumulates=self.accumulates,
             refresh=context.get(REFRESH_TOOLS),
         )

@@ -1,7 +1,6 @@
 """What tool search knows of a conversation: which tools there are, and which of them were found."""
 
 import itertools
-import threading
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -10,6 +9,7 @@ from chatclient.advisors.tool_calling import RefreshTools
 from chatclient.advisors.tool_catalog import ToolCatalog
 from chatclient.advisors.tool_search_tool import SEARCH_TOOL, found_in, names_in
 from chatclient.errors import DuplicateToolError
+from chatclient.forks import ForkSafeLock
 from chatclient.messages import AssistantMessage, Message, ToolResponse, ToolResponseMessage
 from chatclient.options import ChatOptions
 from chatclient.tool import ToolCallback
@@ -35,7 +35,7 @@ class SearchMemories:
         self._indexed: dict[str, IndexedTools] = {}
         self._changing: dict[str, list[IndexedTools]] = {}
         self._found: dict[str, tuple[str, ...]] = {}
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
 
     def names_of(self, session_id: str) -> tuple[str, ...]:
         """Return what a session has found so far, in that order."""
@@ -210,8 +210,3 @@ class SearchSession:
         if more and anew and not self._accumulates:
             names.clear()
         names.extend(name for name in more if name not in names)
-
-
-def roles_in(value: Any) -> frozenset[str]:
-    """Return the roles that an application named: one, several or none."""
-    return frozenset((value,) if isinstance(value, str) else value or ())

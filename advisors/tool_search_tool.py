@@ -146,5 +146,5 @@ def found_in(response: ToolResponse) -> list[str]:
 
 
 def names_in(value: Any) -> list[str]:
-    """Return the texts in a list, none if it is no list: what a store or a model gave back."""
+    """Return the texts in a list, none if it is not a list: what a store or a model gave back."""
     return [name for name in value if isinstance(name, str)] if isinstance(value, list) else []

@@ -7,18 +7,14 @@ failed, was cancelled or limited by an error, or waits for approval) leaves noth
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 from uuid import uuid4
 
-from chatclient.advisors.tool_calling import (
-    EARLIER_MESSAGES,
-    PENDING_TURN,
-    RESUME,
-    TOOL_MESSAGES,
-)
-from chatclient.chain import DEFAULT_MESSAGES, ChatClientRequest, ChatClientResponse, Next
+from chatclient.advisors.notes import noted
+from chatclient.advisors.tool_calling import EARLIER_MESSAGES, RESUME, TOOL_MESSAGES
+from chatclient.chain import ChatClientRequest, ChatClientResponse, Next
 from chatclient.errors import DeadlineExceededError, UsageError
 from chatclient.exchange import whole_answer
 from chatclient.memory.chat_memory import ChatMemory
@@ -33,7 +29,7 @@ from chatclient.messages import (
     UserMessage,
 )
 from chatclient.operations import MemoryAccess
-from chatclient.prompt import Prompt
+from chatclient.prompt import DEFAULT_MESSAGES, Prompt
 from chatclient.response import ChatResponse
 from chatclient.runtime import Runtime
 from chatclient.serialization import message_from_dict, message_to_dict
@@ -172,7 +168,9 @@ class Turns:
             return waiting
         answer = answer_of(response.chat_response)
         if answer is not None and turn.own:
-            messages = (*turn.own, *(said if self.tool_messages else ()), answer)
+            if not self.tool_messages:  # but what the user said meanwhile
+                said = tuple(message for message in said if isinstance(message, UserMessage))
+            messages = (*turn.own, *said, answer)
             in_time(request.runtime)
             with request.runtime.observe(MemoryAccess("store", turn.conversation_id)) as observed:
                 runtime = request.runtime
@@ -209,31 +207,6 @@ class WholeTurns:
         begun = request.mutate(context={turns.slot: turn, NEW_MESSAGES: turn.own})
         response = await turns.end(turn, request, await call_next(begun))
         return _without(response, {turns.slot, EARLIER_MESSAGES} | _set_here(request))
-
-
-def noted(
-    key: str,
-    note: Callable[[], Any],
-    request: ChatClientRequest,
-    response: ChatClientResponse,
-) -> ChatClientResponse | None:
-    """Return *response* with a *note* in the turn that waits for approval, or None if none does.
-
-    When the turn goes on, `note_of` returns it.
-    """
-    pending: PendingTurn | None = _news(PENDING_TURN, request, response)
-    if pending is None:
-        return None
-    pending = replace(pending, notes={**pending.notes, key: note()})
-    return response.mutate(context={PENDING_TURN: pending})
-
-
-def note_of(key: str, request: ChatClientRequest) -> Any:
-    """Return what `noted` has left in the turn that *request* goes on with, or None."""
-    if RESUME not in request.context:
-        return None
-    pending: PendingTurn = request.context[RESUME].pending
-    return pending.notes.get(key)
 
 
 def conversation_id_of(request: ChatClientRequest) -> str:
@@ -356,12 +329,6 @@ def _is_said(message: Message) -> bool:
 def _words(message: Message) -> tuple[object, ...]:
     media = [part for part in getattr(message, "parts", ()) if isinstance(part, Media)]
     return message.role, message.text, media
-
-
-def _news(key: str, request: ChatClientRequest, response: ChatClientResponse) -> Any:
-    """Return what the context of *response* has under *key*, if *request* did not bring it."""
-    value = response.context.get(key)
-    return None if value is request.context.get(key) else value
 
 
 def _set_here(request: ChatClientRequest) -> set[str]:

@@ -5,12 +5,11 @@ from collections.abc import Sequence
 from html import escape
 from uuid import NAMESPACE_OID, uuid4, uuid5
 
+from chatclient.advisors.notes import note_of, noted
 from chatclient.advisors.turns import (
     answer_of,
     conversation_id_of,
     in_time,
-    note_of,
-    noted,
     stored,
     turn_key_of,
 )

@@ -23,6 +23,7 @@ from chatclient.messages import (
     UserMessage,
 )
 from chatclient.model import ChatModel
+from chatclient.model_calls import ask_model
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
 from chatclient.response import ChatResponse, Usage
@@ -54,4 +55,5 @@ __all__ = [
     "ToolResponseMessage",
     "Usage",
     "UserMessage",
+    "ask_model",
 ]

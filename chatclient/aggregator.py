@@ -29,9 +29,10 @@ class MessageAggregator:
 
     Text joins text and reasoning joins reasoning for as long as nothing comes between them, so
     the parts keep the order in which they began. Pieces of one sound join, whatever comes between
-    them. Tool call fragments are told apart by index and id. One with a name and no id begins a
-    call of its own where the call before it is complete, or was named in the same chunk. Of
-    figures that providers repeat (usage, ids), the last that says something holds.
+    them. Tool call fragments are told apart by id, or by index where that tells nothing. One with
+    a name and no id begins a call of its own where the call before it is complete, or was named in
+    the same chunk. Of figures that providers repeat (usage, ids), the last that says something
+    holds.
     """
 
     __slots__ = ("_generations", "_metadata")
@@ -94,6 +95,10 @@ def _latest(old: Usage, new: Usage) -> Usage:
     )
 
 
+# How well a fragment goes on with a call, the best last.
+_BY_INDEX, _UNNAMED, _BY_ID, _SURELY = 1, 2, 3, 4
+
+
 class _CallBuilder:
     """A tool call in the making."""
 
@@ -107,17 +112,24 @@ class _CallBuilder:
         self.arguments = [chunk.arguments]
         self.metadata = chunk.metadata
 
-    def takes(self, chunk: ToolCallChunk) -> bool:
-        """Return whether *chunk* goes on with this call."""
-        if chunk.id and self.id and chunk.id != self.id:
-            return False  # some servers give every call the same index
+    def claim(self, chunk: ToolCallChunk) -> int:
+        """Return how well *chunk* would go on with this call; 0 for not at all."""
         if chunk.name and self.name and chunk.name != self.name:
-            return False  # and some of those give it no id either
+            return 0  # some servers give every call the same index and the same id, or none
         if chunk.name and not chunk.id and self._is_followed_by(chunk.arguments):
-            return False  # not even where one tool is called twice
-        if chunk.index is not None and self.index is not None:
-            return chunk.index == self.index
-        return not chunk.id or chunk.id == self.id
+            return 0  # not even where one tool is called twice
+        numbered = chunk.index is not None and self.index is not None
+        elsewhere = numbered and chunk.index != self.index
+        if chunk.id and chunk.id == self.id:
+            if not elsewhere:
+                return _SURELY
+            return 0 if self._is_followed_by(chunk.arguments) else _BY_ID
+        if elsewhere or (chunk.id and not numbered):
+            return 0
+        if chunk.id and self.id:  # some servers make a new id for each fragment
+            goes_on = self.name and not chunk.name and not self._is_followed_by(chunk.arguments)
+            return _BY_INDEX if goes_on else 0
+        return _UNNAMED
 
     def _is_followed_by(self, arguments: str) -> bool:
         """Return whether *arguments* are another object after a complete one."""
@@ -229,12 +241,15 @@ class _GenerationBuilder:
             named.append(call)
 
     def _call_of(self, chunk: ToolCallChunk, named: list[_CallBuilder]) -> _CallBuilder | None:
-        others = named if chunk.name and not chunk.id else ()
+        best, most = None, 0
         # The newest call is asked first: fragments without index and id belong to it.
         for call in reversed(self._calls):
-            if call.takes(chunk) and call not in others:
-                return call
-        return None
+            another = chunk.name and call in named and (not chunk.id or chunk.index != call.index)
+            if not another and (claim := call.claim(chunk)) > most:
+                best, most = call, claim
+        if best is None and self._calls and not (chunk.id or chunk.name):
+            return self._calls[-1]  # some servers count fragments in place of calls
+        return best
 
     def _add_sound(self, piece: Media) -> None:
         if not isinstance(piece.data, bytes):
@@ -246,17 +261,26 @@ class _GenerationBuilder:
         self._sound.add(piece)
 
     def _add_reasoning(self, part: Reasoning) -> None:
-        last = self._parts[-1] if self._parts else None
+        at = self._place_of_thoughts(part)
+        old = self._parts[at] if at >= 0 else None
         # A signature closes its block of thought; what follows is another one.
-        if (
-            isinstance(last, Reasoning)
-            and last.signature is None
-            and last.data is part.data is None
-        ):
-            text, provider = last.text + part.text, last.provider or part.provider
-            self._parts[-1] = Reasoning(text, part.signature, provider)
+        if isinstance(old, Reasoning) and old.signature is None and old.data is part.data is None:
+            text, provider = old.text + part.text, old.provider or part.provider
+            self._parts[at] = Reasoning(text, part.signature, provider)
             return
         self._parts.append(part)
+
+    def _place_of_thoughts(self, part: Reasoning) -> int:
+        """Return where the thoughts may be that *part* goes on with; -1 for nowhere."""
+        last = len(self._parts) - 1
+        if part.text or not part.signature or not part.provider:
+            return last
+        # A signature may come late, when something else has been said: it belongs to the thoughts
+        # that have none yet.
+        for at in range(last, -1, -1):
+            if isinstance(old := self._parts[at], Reasoning):
+                return at if old.provider == part.provider else last
+        return last
 
 
 def _later(old: Generation, new: Generation) -> Generation:

@@ -3,25 +3,28 @@
 import asyncio
 import threading
 import warnings
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, overload
 
 from chatclient.advisors.tool_calling import PENDING_TURN, TOOL_EXECUTIONS
 from chatclient.chain import SOURCES, ChatClientResponse
 from chatclient.driving import drive
-from chatclient.errors import UsageError
+from chatclient.errors import EntityError, ToolUsageError, UsageError
 from chatclient.exchange import messages_in, new_messages_in, round_responses_in
 from chatclient.messages import Message
 from chatclient.response import ChatResponse
 from chatclient.runtime import Runtime
 from chatclient.structured import ResponseEntity, StructuredOutput, StructuredOutputConverter
-from chatclient.structured.converters import converter_of, entity_error
+from chatclient.structured.converters import converter_of
 from chatclient.structured.output import Native, entity_in
 from chatclient.tools import PendingTurn, ToolExecution
 from chatclient.trail import Trail
 
-if TYPE_CHECKING:  # loaded by who retrieves
-    from chatclient.vector_store import Document
+if TYPE_CHECKING:
+    # `type[T]` takes classes only: no unions, no literals, nothing annotated.
+    from typing_extensions import TypeForm
+
+    from chatclient.vector_store import Document  # loaded by who retrieves
 
 T = TypeVar("T")
 
@@ -81,8 +84,15 @@ class CallResponse(PendingRequest):
         return answer
 
     def content(self) -> str:
-        """Return the text of the answer; empty when the model gave none."""
-        return self.chat_client_response().chat_response.text
+        """Return the text of the answer; empty when the model gave none.
+
+        Of a turn that waits for approval it is what the model said before its calls, as a rule
+        nothing: see `pending_turn`.
+
+        Raises:
+            ToolUsageError: The turn waits, and was asked for by a tool or advisor of another one.
+        """
+        return text_of(self.chat_client_response())
 
     def chat_response(self) -> ChatResponse:
         """Return what the model said, with usage and finish reason."""
@@ -117,7 +127,14 @@ class CallResponse(PendingRequest):
     ) -> T: ...
 
     @overload
-    def entity(self, kind: Any, *, native: Native | None = None, validate: bool = False) -> Any: ...
+    def entity(
+        self, kind: Mapping[str, Any], *, native: Native | None = None, validate: bool = False
+    ) -> Any: ...
+
+    @overload
+    def entity(
+        self, kind: "TypeForm[T]", *, native: Native | None = None, validate: bool = False
+    ) -> T: ...
 
     def entity(self, kind: Any, *, native: Native | None = None, validate: bool = False) -> Any:
         """Return the answer as a value of a type.
@@ -152,8 +169,13 @@ class CallResponse(PendingRequest):
 
     @overload
     def response_entity(
-        self, kind: Any, *, native: Native | None = None, validate: bool = False
+        self, kind: Mapping[str, Any], *, native: Native | None = None, validate: bool = False
     ) -> ResponseEntity[Any]: ...
+
+    @overload
+    def response_entity(
+        self, kind: "TypeForm[T]", *, native: Native | None = None, validate: bool = False
+    ) -> ResponseEntity[T]: ...
 
     def response_entity(
         self, kind: Any, *, native: Native | None = None, validate: bool = False
@@ -215,8 +237,8 @@ class AsyncCallResponse(PendingRequest):
         return self._answer().__await__()
 
     async def content(self) -> str:
-        """Return the text of the answer; empty when the model gave none."""
-        return (await self.chat_client_response()).chat_response.text
+        """Return the text of the answer; see `CallResponse.content`."""
+        return text_of(await self.chat_client_response())
 
     async def chat_response(self) -> ChatResponse:
         """Return what the model said, with usage and finish reason."""
@@ -252,8 +274,13 @@ class AsyncCallResponse(PendingRequest):
 
     @overload
     async def entity(
-        self, kind: Any, *, native: Native | None = None, validate: bool = False
+        self, kind: Mapping[str, Any], *, native: Native | None = None, validate: bool = False
     ) -> Any: ...
+
+    @overload
+    async def entity(
+        self, kind: "TypeForm[T]", *, native: Native | None = None, validate: bool = False
+    ) -> T: ...
 
     async def entity(
         self, kind: Any, *, native: Native | None = None, validate: bool = False
@@ -273,8 +300,13 @@ class AsyncCallResponse(PendingRequest):
 
     @overload
     async def response_entity(
-        self, kind: Any, *, native: Native | None = None, validate: bool = False
+        self, kind: Mapping[str, Any], *, native: Native | None = None, validate: bool = False
     ) -> ResponseEntity[Any]: ...
+
+    @overload
+    async def response_entity(
+        self, kind: "TypeForm[T]", *, native: Native | None = None, validate: bool = False
+    ) -> ResponseEntity[T]: ...
 
     async def response_entity(
         self, kind: Any, *, native: Native | None = None, validate: bool = False
@@ -353,14 +385,39 @@ def entity_of(response: ChatClientResponse, converter: StructuredOutputConverter
     return entity_in(response, converter)
 
 
+def text_of(response: ChatClientResponse) -> str:
+    """Return the text of the answer; see `CallResponse.content`."""
+    refuse_forgotten(response)
+    return response.chat_response.text
+
+
 def refuse_waiting(response: ChatClientResponse) -> None:
     """Refuse to read a value from a turn that waits for approvals.
 
     Raises:
         EntityError: It does.
+        ToolUsageError: It does, and was asked for by a tool or advisor of another one.
     """
-    if pending_in(response) is not None:
-        hint = "the turn waits for approval; see pending_turn(), and go on with client.resume()"
-        error = entity_error("answer yet", response.chat_response.text, [hint])
-        error.response = response.chat_response
-        raise error
+    refuse_forgotten(response)
+    pending = pending_in(response)
+    if pending is not None:
+        names = ", ".join(dict.fromkeys(call.name for call in pending.to_decide().values()))
+        hint = "see its pending_turn, and go on with client.resume(turn, decisions)"
+        msg = f"there is no answer yet, the turn waits for approval of {names}; {hint}"
+        chat = response.chat_response
+        raise EntityError(msg, text=chat.text, response=chat, pending_turn=pending)
+
+
+def refuse_forgotten(response: ChatClientResponse) -> None:
+    """Refuse to take what little a turn has said that waits where nobody would go on with it.
+
+    Raises:
+        ToolUsageError: It waits, and was asked for by a tool or advisor of another turn.
+    """
+    if pending_in(response) is None or trail_of(response).parent is None:
+        return
+    msg = (
+        "a client asked within another turn waits for approval, and nobody would go on with it;"
+        " offer it as client.as_tool(...), so that the other turn waits too, or see pending_turn()"
+    )
+    raise ToolUsageError(msg)

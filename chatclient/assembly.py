@@ -189,7 +189,7 @@ def with_options(
     """Return *spec* with more options, single ones checked against what the model knows.
 
     Raises:
-        UsageError: The model's provider has no such option, or *options* are none.
+        UsageError: The model's provider has no such option, or *options* is not a ChatOptions.
     """
     given: object = options
     if not isinstance(given, ChatOptions | None):

@@ -1,21 +1,15 @@
 """The advisor chain: what a request passes on its way to the model, and back."""
 
 import inspect
-import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import aclosing
 from dataclasses import dataclass, field
 from inspect import CO_VARARGS
 from types import CoroutineType, FunctionType, MethodType
 from typing import Any, Protocol, Self
 
-from chatclient.aggregator import MessageAggregator
-from chatclient.errors import DeadlineExceededError, StreamInterruptedError
-from chatclient.events import RoundEnded, TextDelta, events_of
 from chatclient.model import ChatModel
-from chatclient.observation import Step
-from chatclient.operations import TIME_TO_FIRST_CHUNK, AdvisorPass, ModelCall
-from chatclient.options import check_tool_choice
+from chatclient.model_calls import call_model
+from chatclient.operations import AdvisorPass, ModelCall
 from chatclient.prompt import Prompt
 from chatclient.response import ChatResponse
 from chatclient.runtime import BLOCKING, Runtime
@@ -31,10 +25,6 @@ MEMORY_ORDER = HIGHEST_PRECEDENCE + 200
 """Where memory advisors stand by default: outside the tool loop."""
 TOOL_CALLING_ORDER = HIGHEST_PRECEDENCE + 300
 """Where the tool loop stands by default; advisors of higher order run once per round."""
-
-DEFAULT_MESSAGES = "default_messages"
-"""The key in a request's context of the messages that every conversation of the client begins with,
-where it has any: they are in the prompt, but nobody has just said them."""
 
 _ARGUMENTS = 2  # of an advisor: the request, and the rest of the chain
 
@@ -71,12 +61,12 @@ class ChatClientRequest:
         """Return a copy with the given values changed; *context* is laid over the present one.
 
         Raises:
-            TypeError: *prompt* is none.
+            TypeError: *prompt* is not a Prompt.
         """
         given: object = prompt
         if given is not None and not isinstance(given, Prompt):
             msg = (
-                f"{given!r} is no Prompt; change the request's own, for example with"
+                f"{given!r} is not a Prompt; change the request's own, for example with"
                 " request.prompt.augment_user_message(...) or .append(...)"
             )
             raise TypeError(msg)
@@ -132,9 +122,10 @@ class Advisor(Protocol):
 
     Two attributes are optional. `order` (default 0) places the advisor: lower is further out,
     equal orders keep the order in which they were added. `name` (default: that of the function or
-    class) is what it is called in `print(client)`, logs and spans. One that stands outside of the
-    tool loop may have a method `inside_loop(order)`, which returns an advisor to be put right
-    inside of it, to see each round, or None.
+    class) is what it is called in `print(client)`, logs and spans. One that has to know the model
+    of its chain has a method `before_model(model)`, which returns the advisor to call there. One
+    that stands outside of the tool loop may have a method `inside_loop(order)`, which returns an
+    advisor to be put right inside of it, to see each round, or None.
 
     An advisor gets and returns whole responses in all four modes. What is streamed goes past it,
     through `request.runtime.emit`; see `Runtime.with_emitter` for changing that.
@@ -201,15 +192,18 @@ class AdvisorChain:
         self.model = model
         self._entry = _model_call(model)
         for advisor in reversed(self.advisors):
-            self._entry = _step(advisor, self._entry)
+            self._entry = _step(advisor, self._entry, model)
 
     def __call__(self, request: ChatClientRequest) -> Awaitable[ChatClientResponse]:
         """Return the response to *request*."""
         return self._entry(request)
 
 
-def _step(advisor: Advisor, call_next: Next) -> Next:
+def _step(advisor: Advisor, call_next: Next, model: ChatModel) -> Next:
     name, order = name_of(advisor), order_of(advisor)
+    before_model: Callable[[ChatModel], Advisor] | None = getattr(advisor, "before_model", None)
+    if before_model is not None:
+        advisor = before_model(model)
 
     async def step(request: ChatClientRequest) -> ChatClientResponse:
         if type(request) is not ChatClientRequest:
@@ -222,7 +216,7 @@ def _step(advisor: Advisor, call_next: Next) -> Next:
             observed.result = response
         if not isinstance(response, ChatClientResponse):
             msg = (
-                f"advisor {name_of(advisor)!r} returned {response!r}; it has to return a "
+                f"advisor {name!r} returned {response!r}; it has to return a "
                 "ChatClientResponse, as a rule the one from `await call_next(request)`"
             )
             raise TypeError(msg)
@@ -241,57 +235,16 @@ def _no_request(given: object) -> TypeError:
 def _no_coroutine(name: str, pending: object) -> str:
     if inspect.isasyncgen(pending):
         return f"advisor {name!r} is a generator; let it `return` one response and `yield` none"
-    return f"advisor {name!r} is no coroutine function; write it with `async def`"
+    return f"advisor {name!r} is not a coroutine function; write it with `async def`"
 
 
 def _model_call(model: ChatModel) -> Next:
-    async def call_model(request: ChatClientRequest) -> ChatClientResponse:
+    async def ask(request: ChatClientRequest) -> ChatClientResponse:
         if type(request) is not ChatClientRequest:
             raise _no_request(request)
-        prompt, runtime = request.prompt, request.runtime
-        check_tool_choice(prompt.options)
-        if not runtime.remaining():
-            msg = "the deadline passed before the model could be asked"
-            raise DeadlineExceededError(msg)
+        runtime = request.runtime
         conversation_id = request.context.get(CONVERSATION_ID)
-        call = ModelCall(model, prompt, runtime.streaming, conversation_id)
-        with runtime.observe(call) as observed:
-            if not runtime.streaming:
-                response = await model.generate(prompt, runtime)
-            else:
-                response = await _stream_model(model, prompt, runtime, observed)
-            observed.result = response
-        return ChatClientResponse(response, request.context)
+        call = ModelCall(model, request.prompt, runtime.streaming, conversation_id)
+        return ChatClientResponse(await call_model(call, runtime), request.context)
 
-    return call_model
-
-
-async def _stream_model(
-    model: ChatModel, prompt: Prompt, runtime: Runtime, observed: Step
-) -> ChatResponse:
-    """Return the model's whole response, having emitted what it consists of as it came."""
-    aggregator = MessageAggregator()
-    started: float | None = time.perf_counter()
-    emit = runtime.emitter
-    try:
-        async with aclosing(model.generate_stream(prompt, runtime)) as chunks:
-            async for chunk in chunks:
-                if started is not None:
-                    observed.note(TIME_TO_FIRST_CHUNK, time.perf_counter() - started)
-                    started = None
-                if isinstance(chunk, str):  # nearly every chunk there is
-                    aggregator.add_text(chunk)
-                    if chunk:
-                        await emit(TextDelta(chunk))
-                    continue
-                aggregator.add(chunk)
-                result = chunk.result
-                if result is not None and not result.index:  # further answers are not streamed
-                    for event in events_of(result.output):
-                        await emit(event)
-    except StreamInterruptedError as error:
-        error.partial = aggregator.response()
-        raise
-    response = aggregator.response()
-    await emit(RoundEnded(response))
-    return response
+    return ask

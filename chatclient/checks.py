@@ -1,9 +1,10 @@
-"""What is checked of settings that are words: a slip in one would quietly mean another."""
+"""What is checked of arguments when something is made of them: a slip would show late, or never."""
 
-from collections.abc import Iterable
-from typing import get_args
+from collections.abc import Collection, Iterable
+from datetime import timedelta
+from typing import Any, get_args
 
-from chatclient.errors import UsageError
+from chatclient.errors import UsageError, WrongTypeError
 
 
 def check_word(what: str, given: object, *known: object) -> None:
@@ -22,6 +23,128 @@ def check_word(what: str, given: object, *known: object) -> None:
     if not any(given is word or (given == word and isinstance(given, str)) for word in words):
         msg = f"{what} is {_listed(words)}, not {given!r}"
         raise UsageError(msg)
+
+
+def check_kind(
+    what: str, given: object, kind: type | tuple[type, ...], hint: str | None = None
+) -> None:
+    """Make sure that an argument is of the right kind.
+
+    Args:
+        what: The argument.
+        given: What it is.
+        kind: What it may be.
+        hint: What to do instead, where that is not plain.
+
+    Raises:
+        WrongTypeError: It is something else, such as a class where an object of it is meant.
+    """
+    if not isinstance(given, kind):
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        if isinstance(given, type) and issubclass(given, kinds):
+            hint = _make_one(given)
+        raise _wrong(what, " or ".join(_a(each.__name__) for each in kinds), given, hint)
+
+
+def check_method(what: str, given: object, method: str, hint: str | None = None) -> None:
+    """Make sure that an argument is an object with a method; see `check_kind`.
+
+    Raises:
+        WrongTypeError: It has none, or is a class.
+    """
+    able = callable(getattr(given, method, None))
+    if isinstance(given, type) or not able:
+        hint = _make_one(given) if isinstance(given, type) and able else hint
+        raise _wrong(what, f"an object with a method {method}()", given, hint)
+
+
+def check_callable(what: str, given: object, hint: str | None = None) -> None:
+    """Make sure that an argument can be called, and is no class; see `check_kind`.
+
+    Raises:
+        WrongTypeError: It cannot, or is a class.
+    """
+    if isinstance(given, type) or not callable(given):
+        hint = _make_one(given) if isinstance(given, type) else hint
+        raise _wrong(what, "a function or another callable object", given, hint)
+
+
+def check_number(what: str, given: object, *, least: float = 0) -> None:
+    """Make sure that an argument is a number, and not too small.
+
+    Raises:
+        WrongTypeError: It is something else.
+        UsageError: It is less than *least*.
+    """
+    if not isinstance(given, int | float) or isinstance(given, bool):
+        raise _wrong(what, "a number", given, None)
+    if not given >= least:
+        msg = f"{what} is at least {least}, not {given!r}"
+        raise UsageError(msg)
+
+
+def seconds(what: str, given: object) -> float:
+    """Return a stretch of time, given in seconds or as a `timedelta`, in seconds.
+
+    Raises:
+        WrongTypeError: It is something else.
+        UsageError: It is not greater than 0.
+    """
+    if isinstance(given, timedelta):
+        given = given.total_seconds()
+    if not isinstance(given, int | float) or isinstance(given, bool):
+        raise _wrong(what, "a number of seconds or a timedelta", given, None)
+    if not given > 0:
+        msg = f"{what} is a positive number of seconds, not {given!r}"
+        raise UsageError(msg)
+    return given
+
+
+def names(given: str | Iterable[str]) -> frozenset[str]:
+    """Return the names in *given*; a text is one of them, and not its letters.
+
+    Raises:
+        WrongTypeError: It is no text, and holds something else than texts.
+    """
+    if type(given) is frozenset:  # as a rule this has been done already
+        return given
+    if isinstance(given, str):
+        return frozenset((given,))
+    check_kind("what names several", given, Iterable, "put them into a list")
+    several = frozenset(given)
+    for each in several:
+        check_kind("a name", each, str)
+    return several
+
+
+def error_kinds(
+    what: str, given: type[Exception] | Collection[type[Exception]]
+) -> tuple[type[Exception], ...]:
+    """Return the types of errors in *given*: one, or several.
+
+    Raises:
+        WrongTypeError: It is something else.
+    """
+    several: Any = given
+    if isinstance(given, str | type) or not isinstance(given, Collection):
+        several = (given,)
+    for each in several:
+        if not isinstance(each, type) or not issubclass(each, Exception):
+            raise _wrong(what, "a type of errors, or several of them", each, None)
+    return tuple(several)
+
+
+def _wrong(what: str, right: str, given: object, hint: str | None) -> WrongTypeError:
+    shown = f"the class {given.__name__}" if isinstance(given, type) else repr(given)
+    return WrongTypeError(f"{what} is {right}, not {shown}{f'; {hint}' if hint else ''}")
+
+
+def _make_one(kind: type) -> str:
+    return f"make one: {kind.__name__}(...)"
+
+
+def _a(name: str) -> str:
+    return f"{'an' if name[0] in 'AEIOUaeio' else 'a'} {name}"
 
 
 def _listed(words: Iterable[object]) -> str:

@@ -1,9 +1,9 @@
 """The fluent client: `ChatClient`, its builder and its requests."""
 
-from collections.abc import Iterable, Mapping
+import functools
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
-from functools import cache
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from chatclient.advisors.resumed import Resumed
@@ -20,15 +20,15 @@ from chatclient.assembly import (
     with_system_text,
 )
 from chatclient.chain import (
-    DEFAULT_MESSAGES,
     Advisor,
     AdvisorChain,
     ChatClientResponse,
+    is_memory,
 )
 from chatclient.checks import check_word
 from chatclient.closing import Closeable
 from chatclient.entities import prompt_for_entity, with_output_advisors
-from chatclient.errors import UsageError
+from chatclient.errors import ToolArgumentError, ToolUsageError, UsageError
 from chatclient.events import ToolProgress
 from chatclient.exchange import noted
 from chatclient.instructions import SystemFunction
@@ -36,7 +36,7 @@ from chatclient.messages import Media, Message
 from chatclient.model import ChatModel
 from chatclient.observation import Observer
 from chatclient.options import ChatOptions, OptionValues
-from chatclient.prompt import Prompt
+from chatclient.prompt import DEFAULT_MESSAGES, Prompt
 from chatclient.providers.registry import chat_model
 from chatclient.runtime import BLOCKING, ON_LOOP, Runtime, within_callers_deadline
 from chatclient.spec import RequestSpec, TextSpec, refuse_no_text
@@ -53,7 +53,13 @@ from chatclient.tool import (
 )
 from chatclient.tools import PendingTurn, ToolCallbackResolver, ToolCallingManager
 from chatclient.tools.approval import AGENT_TURNS, ApprovalRequired, Decisions, decisions_for
-from chatclient.tools.schema import ToolSignature, check_tool_name, signature_of_schema
+from chatclient.tools.conversion import to_tool_result
+from chatclient.tools.schema import (
+    ToolSignature,
+    check_tool_name,
+    signature_of_model,
+    signature_of_schema,
+)
 from chatclient.tools.sources import DuplicatePolicy, ToolSource
 from chatclient.values import merged
 from chatclient.watching import watched
@@ -61,6 +67,9 @@ from chatclient.watching import watched
 if TYPE_CHECKING:  # loaded by who uses settings, and tool search
     from chatclient.settings import ChatClientSettings
     from chatclient.tools.search import ToolIndex
+
+ConversationOf = Callable[[ToolContext], str | Awaitable[str]]
+"""Says which conversation an agent goes on with when it is asked as a tool."""
 
 
 class ChatClient(Closeable):
@@ -166,8 +175,8 @@ class ChatClient(Closeable):
                 client's; or nothing, for requests built step by step.
 
         Raises:
-            UsageError: The text is blank, or none.
-            TypeError: One of the messages is none.
+            UsageError: The text is blank, or not a string.
+            TypeError: One of them is not a message.
         """
         request = ChatClientRequestSpec(self, self._defaults)
         if prompt is None:
@@ -192,7 +201,7 @@ class ChatClient(Closeable):
             where they were not the client's own.
 
         Raises:
-            UsageError: A call is left undecided, or *turn* is none.
+            UsageError: A call is left undecided, or *turn* is not a pending turn.
         """
         if isinstance(turn, str):
             turn = PendingTurn.from_json(turn)
@@ -210,19 +219,44 @@ class ChatClient(Closeable):
         return ChatClientRequestSpec(self, spec).advisor_params(params)
 
     def as_tool(
-        self, name: str, description: str, *, metadata: ToolMetadata | None = None
+        self,
+        name: str,
+        description: str,
+        *,
+        metadata: ToolMetadata | None = None,
+        conversation: str | ConversationOf | None = None,
+        input_type: Any = None,
     ) -> ToolCallback:
         """Return this client as a tool for another one: an agent that a model can ask.
 
         Each call is a request of its own, within the deadline of the one it is made in. What the
-        agent does appears in the stream as `ToolProgress`.
+        agent does appears in the stream as `ToolProgress`, and in the trail of its asker.
 
         Args:
             name: What the model calls it.
             description: What it can be asked for.
             metadata: How it is to be run.
+            conversation: Which conversation the agent goes on with, for one that remembers: an id,
+                or a function of the `ToolContext`, plain or asynchronous, that returns it. Default:
+                one of its own in each conversation of its asker's, `{id}/{name}`.
+            input_type: What it is to be given, such as a pydantic model; the agent reads it as
+                JSON. Default: a text, `request`.
+
+        Raises:
+            ToolDefinitionError: The name is none that providers take, or the type has no schema.
         """
-        return ClientTool(self, name, description, metadata or ToolMetadata())
+        check_tool_name(name)
+        takes = _asked_for() if input_type is None else signature_of_model(input_type, name=name)
+        definition = ToolDefinition(name, description, takes.input_schema)
+        if conversation is None and self._remembers():
+            conversation = functools.partial(_own_conversation, name)
+        return ClientTool(self, definition, metadata or ToolMetadata(), takes, conversation)
+
+    def _remembers(self) -> bool:
+        """Return whether requests need a conversation that nobody has named yet."""
+        defaults = self._defaults
+        named = CONVERSATION_ID in defaults.advisor_params
+        return not named and any(is_memory(advisor) for advisor in defaults.advisors)
 
     def mutate(self) -> "ChatClientBuilder":
         """Return a builder that starts from everything this client has."""
@@ -356,6 +390,18 @@ class ChatClientBuilder:
         """Set what fills the placeholders of system and user texts."""
         return self._with(replace(self._spec, renderer=renderer))
 
+    def model(self, model: ChatModel | str) -> Self:
+        """Set another model, of another provider perhaps; see `ChatClientRequestSpec.model`.
+
+        Args:
+            model: A chat model, or its name; see `ChatClient.builder`.
+
+        Raises:
+            UsageError: The name names no provider.
+        """
+        model = chat_model(model) if isinstance(model, str) else model
+        return type(self)(replace(self._engine, model=model), self._spec.without_model_name())
+
     def tool_calling(self, enabled: bool) -> Self:  # noqa: FBT001 - reads as a fact
         """Say whether requests run tools; without, tool calls come back unexecuted."""
         return self._with(replace(self._spec, tool_calling=enabled))
@@ -377,7 +423,7 @@ class ChatClientBuilder:
         """Say what to do with several tools of one name: refuse them, or keep one.
 
         Raises:
-            UsageError: *policy* is no value that is known.
+            UsageError: *policy* is not a known value.
         """
         check_word("duplicate_tools", policy, DuplicatePolicy)
         return type(self)(replace(self._engine, duplicate_tools=policy), self._spec)
@@ -425,7 +471,7 @@ class ChatClientRequestSpec:
             metadata: For the application, not sent.
 
         Raises:
-            UsageError: The text is blank, or none.
+            UsageError: The text is blank, or not a string.
         """
         return self._with(self._spec.with_system(text, params, metadata))
 
@@ -447,7 +493,7 @@ class ChatClientRequestSpec:
             metadata: For the application, not sent.
 
         Raises:
-            UsageError: The text is blank, or none.
+            UsageError: The text is blank, or not a string.
         """
         return self._with(self._spec.with_user(text, params, media, metadata))
 
@@ -466,9 +512,32 @@ class ChatClientRequestSpec:
                 provider has will do as well, but type checkers know them in its own class only.
 
         Raises:
-            UsageError: The model's provider has no such option, or *options* are none.
+            UsageError: The model's provider has no such option, or *options* is not a ChatOptions.
         """
         return self._with(with_options(self._client._engine, self._spec, options, values))
+
+    def model(self, model: ChatModel) -> Self:
+        """Have another model answer this request, of another provider perhaps.
+
+        Its own default options hold in place of those of the client's model. Options set before
+        stay as far as its provider knows them; only a model's name does not.
+
+        Args:
+            model: A chat model that the application has made, and closes.
+
+        Raises:
+            UsageError: It is none. Another model of the same provider is an option:
+                `.options(model="...")`.
+        """
+        given: object = model
+        if not isinstance(given, ChatModel):
+            msg = (
+                f"{given!r} is no chat model; make one once, for all requests, or choose another"
+                ' model of the same provider by its name: .options(model="...")'
+            )
+            raise UsageError(msg)
+        client = self._client.mutate().model(model).build()
+        return type(self)(client, self._spec.without_model_name())
 
     def tools(self, *sources: ToolSource, keep_defaults: bool = False) -> Self:
         """Offer tools in this request, in place of the client's default tools.
@@ -560,9 +629,9 @@ class ChatClientRequestSpec:
         return type(self)(self._client, spec)
 
 
-@cache
+@functools.cache
 def _asked_for() -> ToolSignature:
-    """Return what an agent takes; pydantic's first schema is none of an import's business."""
+    """Return what an agent takes; made on first use, since pydantic's first schema is slow."""
     return signature_of_schema(
         {
             "properties": {"request": {"type": "string", "description": "What is asked for."}},
@@ -572,35 +641,87 @@ def _asked_for() -> ToolSignature:
     )
 
 
+def _own_conversation(name: str, context: ToolContext) -> str:
+    outside = context.conversation_id
+    if outside is None:
+        msg = (
+            f"the agent {name!r} remembers, and there is no conversation for it to go on with: give"
+            ' the request one with .conversation("..."), or as_tool(..., conversation=...)'
+        )
+        raise ToolUsageError(msg)
+    return f"{outside}/{name}"
+
+
 class ClientTool:
     """A client as a tool: what the model asks is the user's text, the answer is the result."""
 
     def __init__(
-        self, client: ChatClient, name: str, description: str, metadata: ToolMetadata
+        self,
+        client: ChatClient,
+        definition: ToolDefinition,
+        metadata: ToolMetadata,
+        takes: ToolSignature,
+        conversation: str | ConversationOf | None,
     ) -> None:
-        check_tool_name(name)
         self._client = client
+        self.definition = definition
         self.metadata = metadata
-        self.definition = ToolDefinition(name, description, _asked_for().input_schema)
+        self._takes = takes
+        self._conversation = conversation
 
     async def invoke(self, arguments: str, context: ToolContext) -> ToolResult:
         """Ask the client, or let it go on with what it had to wait for.
 
         Raises:
             ApprovalRequired: Calls that the client's model made wait for approval.
+            ToolArgumentError: The model asks nothing.
+            ToolUsageError: The client cannot be asked like this, whatever the model says.
         """
 
         async def emit(event: Any) -> None:
             await context.emit(ToolProgress(context.tool_call_id, self.definition.name, event))
 
+        runtime = context.runtime.watched_by(None, ()).with_emitter(emit)
         waited = context.get(AGENT_TURNS, {}).get(context.tool_call_id)
-        if waited is not None:
-            request = self._client.resume(*waited)
-        else:
-            given = _asked_for().bind(arguments, context)
-            request = self._client.prompt(str(given["request"]))
-        response = await request.tool_context(context)._run(context.runtime.with_emitter(emit))
+        question = "" if waited is not None else self._question(arguments, context)
+        try:
+            if waited is not None:
+                request = self._client.resume(*waited)
+            else:
+                request = await self._in_conversation(self._client.prompt(question), context)
+            response = await request.tool_context(context)._run(runtime)
+        except ToolUsageError:
+            raise
+        except UsageError as error:
+            msg = f"the agent {self.definition.name!r} cannot be asked: {error}"
+            raise ToolUsageError(msg) from error
         turn = pending_in(response)
         if turn is not None:
             raise ApprovalRequired(turn)
         return ToolResult(response.chat_response.text)
+
+    def read_arguments(self, arguments: str) -> Mapping[str, Any]:
+        """Return what the model gives, by name; see `ToolInvocation.arguments`.
+
+        Raises:
+            ToolArgumentError: The arguments do not fit.
+        """
+        return self._takes.read(arguments)
+
+    def _question(self, arguments: str, context: ToolContext) -> str:
+        """Return what the model asks, values as JSON."""
+        [given] = self._takes.bind(arguments, context).values()
+        text = to_tool_result(given).text
+        if not text.strip():
+            name = self.definition.name
+            msg = f"{name} has to be told what is asked for; its request is blank"
+            raise ToolArgumentError(msg, tool_name=name)
+        return text
+
+    async def _in_conversation(
+        self, request: ChatClientRequestSpec, context: ToolContext
+    ) -> ChatClientRequestSpec:
+        conversation = self._conversation
+        if callable(conversation):
+            conversation = await context.runtime.invoke(conversation, context)
+        return request if conversation is None else request.conversation(conversation)

@@ -1,7 +1,9 @@
 """The errors of the library, ordered by what a caller does next.
 
+```text
 ChatClientError                          anything this library raises on purpose
 ├── UsageError (also a ValueError)       the call is wrong; nothing was sent      → fix the code
+│   ├── WrongTypeError                   (also a TypeError) an argument of the wrong kind
 │   ├── TemplateError                    .missing
 │   ├── ToolDefinitionError              a tool cannot be built
 │   ├── DuplicateToolError               .tool_names
@@ -31,12 +33,13 @@ ChatClientError                          anything this library raises on purpose
 ├── ToolLoopError                        a limit was reached, policy says raise   .result
 ├── ChatMemoryError                      a conversation cannot be read or kept    .conversation_id
 │   └── ChatMemoryUnavailableError       its store cannot be reached              → retry later
-├── EntityError                          not what was asked for                   .text .errors
+├── EntityError                          not what was asked for, or not yet       .text .errors
 ├── GuardrailError                       a guardrail said no                      .messages
 ├── RateLimitExceededError               one's own limit, policy says raise       .retry_after
 ├── BudgetExceededError                  the turn cost too much                   .spent .limit
 ├── DeadlineExceededError                the deadline of the whole call has passed
 └── BlockingCallError                    a blocking call reached code that needs an event loop
+```
 """
 
 from collections.abc import Iterable
@@ -66,6 +69,10 @@ def _bare(kind: type[ChatClientError]) -> ChatClientError:
 
 class UsageError(ChatClientError, ValueError):
     """The call is wrong in itself; nothing was sent."""
+
+
+class WrongTypeError(UsageError, TypeError):
+    """An argument is of the wrong kind; the message says what would be right."""
 
 
 class TemplateError(UsageError):
@@ -311,15 +318,24 @@ class EntityError(ChatClientError):
         text: What the model answered, exactly.
         errors: One line for each thing that is wrong, fit to be shown to the model.
         response: The whole response (a `ChatResponse`), or None when only a text was converted.
+        pending_turn: The turn, if it waits for approval and there is no answer yet: a `PendingTurn`
+            for `client.resume`. Else None.
     """
 
     def __init__(
-        self, message: str, *, text: str, errors: Iterable[str] = (), response: Any = None
+        self,
+        message: str,
+        *,
+        text: str,
+        errors: Iterable[str] = (),
+        response: Any = None,
+        pending_turn: Any = None,
     ) -> None:
         super().__init__(message)
         self.text = text
         self.errors = tuple(errors)
         self.response = response
+        self.pending_turn = pending_turn
 
 
 class GuardrailError(ChatClientError):

@@ -1,4 +1,4 @@
-"""Has a model judge answers: whether they are what was asked for, whether documents bear them out.
+"""Has a model judge answers: whether they are what was asked for, whether documents support them.
 
 For tests of prompts and retrieval, and for guardrails. The judge is a model as any other; one that
 is better than the one that answered serves best. What it judges stands in tags, escaped, so that

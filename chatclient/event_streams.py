@@ -129,8 +129,8 @@ def _look_for_error(task: "asyncio.Task[Any]") -> None:
         raise RuntimeError(msg) from error
 
 
-class AsyncEvents(AsyncIterator[Any], Generic[T]):
-    """The events of a request that runs in a task of its own.
+class AsyncEvents(AsyncIterator[E], Generic[E, T]):
+    """The events of a request that runs in a task of its own, and what it came to.
 
     The task starts with the first `__anext__` and is gone, with everything it holds, once the
     iterator is exhausted, closed, cancelled or dropped.
@@ -146,7 +146,7 @@ class AsyncEvents(AsyncIterator[Any], Generic[T]):
         self._task: asyncio.Task[T] | None = None
         self._cut_off = False
 
-    async def __anext__(self) -> Any:
+    async def __anext__(self) -> E:
         queue = self._queue
         if queue.arrived is not None:
             msg = "another task waits for the next event already; a stream has one consumer"
@@ -168,7 +168,8 @@ class AsyncEvents(AsyncIterator[Any], Generic[T]):
                 _look_for_error(self._task)
                 raise StopAsyncIteration
             await self._wait_for_event(self._task)
-        return queue.take()
+        event: E = queue.take()
+        return event
 
     def result(self) -> T:
         """Return what the request came to; valid once the iterator is exhausted.

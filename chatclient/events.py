@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from chatclient.messages import (
     AssistantMessage,
@@ -80,6 +80,17 @@ class RoundEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class ApprovalNeeded:
+    """The turn waits: its calls have to be decided about, and `client.resume` goes on with it.
+
+    Attributes:
+        turn: The turn, a `PendingTurn`.
+    """
+
+    turn: Any
+
+
+@dataclass(frozen=True, slots=True)
 class Done:
     """The request is over; nothing follows."""
 
@@ -95,6 +106,7 @@ StreamEvent: TypeAlias = (
     | ToolProgress
     | ToolCallFinished
     | RoundEnded
+    | ApprovalNeeded
     | Done
 )
 """The events of this library; an application's own tools and advisors may emit others beside."""

@@ -1,12 +1,12 @@
 """What was said in one turn, read from the response that it came to."""
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 from chatclient.advisors.resumed import Resumed
 from chatclient.advisors.tool_calling import PENDING_TURN, RESUME, TOOL_MESSAGES
-from chatclient.chain import DEFAULT_MESSAGES, ChatClientResponse
-from chatclient.messages import AssistantMessage, Message, Part, SystemMessage, UserMessage
+from chatclient.chain import ChatClientResponse
+from chatclient.messages import AssistantMessage, Message, Part, UserMessage
+from chatclient.observation import Step
 from chatclient.operations import ClientCall, ModelCall
 from chatclient.response import ChatResponse
 from chatclient.serialization import message_from_dict, message_to_dict
@@ -41,8 +41,9 @@ def messages_in(response: ChatClientResponse) -> tuple[Message, ...]:
 
 def new_messages_in(response: ChatClientResponse) -> tuple[Message, ...]:
     """Return those of the messages that belong to the turn: from the user's last words on."""
-    said = messages_in(response)
-    begin = max((at for at, each in enumerate(said) if isinstance(each, UserMessage)), default=0)
+    said, asked = messages_in(response), _asked(response)
+    # Users may say more on the way, which is a part of the turn.
+    begin = max((at for at, each in enumerate(asked) if isinstance(each, UserMessage)), default=0)
     while begin and isinstance(said[begin - 1], UserMessage):
         begin -= 1
     return said[begin:]
@@ -51,8 +52,13 @@ def new_messages_in(response: ChatClientResponse) -> tuple[Message, ...]:
 def round_responses_in(response: ChatClientResponse) -> tuple[ChatResponse, ...]:
     """Return what the model answered in each round, the last one among them."""
     steps = () if response.trail is None else response.trail.steps
-    calls = [step for step in steps if isinstance(step.operation, ModelCall)]
-    return tuple(call.result for call in calls if call.result is not None)
+    return tuple(step.result for step in steps if _is_whole_round(step))
+
+
+def _is_whole_round(step: Step) -> bool:
+    call = step.operation
+    whole = step.result is not None and step.error is None
+    return isinstance(call, ModelCall) and not call.aside and whole
 
 
 def whole_answer(response: ChatResponse) -> AssistantMessage | None:
@@ -77,19 +83,13 @@ def _asked(response: ChatClientResponse) -> tuple[Message, ...]:
 
     Of a turn that goes on, that is what was said before it waited.
     """
-    call = response.trail.steps[0].operation if response.trail is not None else None
-    if not isinstance(call, ClientCall):
+    if response.trail is None:
         return ()
-    resumed: Resumed | None = call.context.get(RESUME)
-    if resumed is not None and _NOTE in resumed.pending.notes:
-        messages, note = resumed.pending.messages, resumed.pending.notes[_NOTE]
-        return tuple(
-            messages[each] if isinstance(each, int) else message_from_dict(each) for each in note
-        )
-    said = _without_system(call.prompt.messages)
-    defaults = _without_system(call.context.get(DEFAULT_MESSAGES, ()))
-    return said[len(defaults) :] if said[: len(defaults)] == defaults else said
-
-
-def _without_system(messages: Iterable[Message]) -> tuple[Message, ...]:
-    return tuple(message for message in messages if not isinstance(message, SystemMessage))
+    call = response.trail.steps[0].operation if response.trail.steps else None
+    resumed: Resumed | None = call.context.get(RESUME) if isinstance(call, ClientCall) else None
+    if resumed is None or _NOTE not in resumed.pending.notes:
+        return response.trail.asked
+    messages, note = resumed.pending.messages, resumed.pending.notes[_NOTE]
+    return tuple(
+        messages[each] if isinstance(each, int) else message_from_dict(each) for each in note
+    )

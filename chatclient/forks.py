@@ -89,6 +89,27 @@ def tell_before_forks(thing: Forking) -> None:
     _forking.add(thing)
 
 
+class ForkSafeLock:
+    """A lock that is free in every forked child, whichever thread of the parent had it.
+
+    For what each change leaves in order: a child goes on from what it finds, or makes it anew.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        tell_of_forks(self)
+
+    def after_fork(self) -> None:
+        """Take a lock of one's own: no thread of the parent's goes on to release the other."""
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
 def keep(inherited: object) -> None:
     """Keep what is the parent's: collected, it would close what the parent uses, or wait for it."""
     _kept.append(inherited)

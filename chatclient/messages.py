@@ -47,8 +47,8 @@ class Media:
         if isinstance(self.data, str) and self.id is None and not _URL_OR_ID.match(self.data):
             shown = self.data if len(self.data) <= _MOST_SHOWN else f"{self.data[:_MOST_SHOWN]}…"
             msg = (
-                f"{shown!r} is no URL; use Media.from_file(path) for a file, and give content that"
-                " is here as bytes"
+                f"{shown!r} is not a URL; use Media.from_file(path) for a file, and give content"
+                " that is here as bytes"
             )
             raise UsageError(msg)
 
@@ -330,7 +330,7 @@ class AssistantMessage(Message):
         metadata: Whatever the application wants to remember, and the provider's own values.
 
     Raises:
-        TypeError: Something among them is no part of a message.
+        TypeError: Something among them is not a part of a message.
     """
 
     role: ClassVar[Role] = "assistant"
@@ -350,7 +350,7 @@ class AssistantMessage(Message):
         given: tuple[object, ...] = parts
         for part in given:
             if not isinstance(part, _PARTS):
-                msg = f"{part!r} is no part of a message: no text, no media, no tool call"
+                msg = f"{part!r} is not a part of a message: no text, no media, no tool call"
                 raise TypeError(msg)
         object.__setattr__(self, "parts", parts)
         object.__setattr__(self, "metadata", frozen(metadata))

@@ -56,6 +56,14 @@ class ChatModel(Closeable, ABC):
         name = type(self).__name__.removesuffix("Model").removesuffix("Chat")
         return name.lower() or "custom"
 
+    @property
+    def address(self) -> str:
+        """Where the model is asked, such as a base URL, without secrets; empty in this process.
+
+        With `provider` and `name` it tells models apart whose answers must not be mixed up.
+        """
+        return ""
+
     @abstractmethod
     async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
         """Return the model's response to *prompt*, whose options are complete."""
@@ -86,7 +94,7 @@ class ChatModel(Closeable, ABC):
         """Yield the model's response in chunks; close the generator to leave early."""
         return drive_stream(self._emitter_of(prompt), BLOCKING)
 
-    def astream(self, prompt: PromptLike) -> AsyncEvents[None]:
+    def astream(self, prompt: PromptLike) -> AsyncEvents[ChatResponse, None]:
         """Yield the model's response in chunks; `aclose()` the iterator to leave early."""
         return AsyncEvents(self._emitter_of(prompt), ON_LOOP)
 

@@ -69,6 +69,11 @@ class Observer(Protocol):
 _step: ContextVar["Step | None"] = ContextVar("chatclient_step", default=None)
 
 
+def present_step() -> "Step | None":
+    """Return what is being done here and now, as far as it is observed."""
+    return _step.get()
+
+
 class Step:
     """An operation while it runs, as a context manager around it, and afterwards.
 
@@ -81,10 +86,12 @@ class Step:
         result: What it came to, or None; set within.
         error: What it failed with, or None. That may be an error that *result* reports.
         found: What became known on the way, by attribute name.
+        turns: The steps of requests that were made within, such as those of agents asked as tools;
+            None for a step that is in no trail.
     """
 
     __slots__ = (
-        *("operation", "parent", "started", "seconds", "result", "error", "found"),
+        *("operation", "parent", "started", "seconds", "result", "error", "found", "turns"),
         *("_observations", "_observers", "_steps", "_token"),
     )
 
@@ -104,6 +111,7 @@ class Step:
         self.result: Any = None
         self.error = self.seconds = None
         self.found = EMPTY
+        self.turns: list[list[Step]] | None = None if steps is None else []
         self._steps: list[Step] | None = steps
         self._observers = observers
 
@@ -121,6 +129,14 @@ class Step:
     def note(self, name: str, value: str | float) -> None:
         """Take note of something that becomes known on the way, by its attribute's name."""
         self.found = {**self.found, name: value}
+
+    def add_to_asker(self, steps: "list[Step]") -> None:
+        """Take note where this request was made, as long as that goes on: these are its *steps*."""
+        asker = self.parent
+        while asker is not None and asker.turns is None:
+            asker = asker.parent
+        if asker is not None and asker.turns is not None and asker.seconds is None:
+            asker.turns.append(steps)
 
     def __exit__(
         self,

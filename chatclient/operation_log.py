@@ -32,7 +32,7 @@ class OperationLog:
 
     def begin(self, operation: Operation) -> Observation:
         """Take note of the round that the operation belongs to."""
-        if isinstance(operation, ModelCall):
+        if isinstance(operation, ModelCall) and not operation.aside:
             self._round += 1
         return _Line(self._conversation_id, self._round)
 
@@ -47,7 +47,7 @@ class _Line:
         self._round = round_
 
     def end(self, ended: Step, error: BaseException | None) -> None:
-        """Write it."""
+        """Write the line."""
         operation = ended.operation
         log.debug(
             _EVENTS[operation.kind],

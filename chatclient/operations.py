@@ -18,7 +18,7 @@ from chatclient.messages import (
     ToolResponseMessage,
 )
 from chatclient.model import ChatModel
-from chatclient.observation import Attributes, Kind, Operation
+from chatclient.observation import Attributes, Kind, Operation, present_step
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
 from chatclient.response import ChatResponse, Usage
@@ -30,6 +30,9 @@ from chatclient.values import EMPTY
 
 TIME_TO_FIRST_CHUNK = "gen_ai.response.time_to_first_chunk"
 """Seconds until a stream's first chunk, an attribute found on the way."""
+
+ANSWERING_MODEL = "chatclient.model"
+"""The name of the model that was asked in the end, an attribute found on the way."""
 
 # What the conventions call providers, where that differs from our names.
 _PROVIDERS = {
@@ -63,6 +66,7 @@ class ClientCall(Operation):
         streaming: Whether somebody consumes events.
         conversation_id: The conversation, if there is one.
         context: What the advisors are told beside it.
+        said: What models and tools have said since, in whole rounds; the tool loop keeps it.
     """
 
     kind: ClassVar[Kind] = "client"
@@ -71,6 +75,7 @@ class ClientCall(Operation):
     streaming: bool
     conversation_id: str | None
     context: Mapping[str, Any] = field(default=EMPTY, repr=False)
+    said: tuple[Message, ...] = field(default=(), repr=False)
 
     @property
     def name(self) -> str:
@@ -132,6 +137,8 @@ class ModelCall(Operation):
         prompt: What it is sent.
         streaming: Whether it streams.
         conversation_id: The conversation, if there is one.
+        aside: Whether it is no round of the turn: somebody needs a word of a model on the way,
+            such as a summary.
     """
 
     kind: ClassVar[Kind] = "model"
@@ -139,6 +146,7 @@ class ModelCall(Operation):
     prompt: Prompt
     streaming: bool
     conversation_id: str | None = None
+    aside: bool = False
 
     @property
     def name(self) -> str:
@@ -150,7 +158,7 @@ class ModelCall(Operation):
         options = self.prompt.options
         found: dict[str, Any] = {
             "gen_ai.operation.name": "chat",
-            "gen_ai.provider.name": _PROVIDERS.get(self.model.provider, self.model.provider),
+            "gen_ai.provider.name": _provider(self.model),
             "gen_ai.conversation.id": self.conversation_id,
             "gen_ai.output.type": "json" if options.output_schema is not None else None,
             "gen_ai.request.stream": self.streaming or None,
@@ -323,6 +331,54 @@ class RetryWait(Operation):
     def attributes(self) -> Attributes:
         """Return why, and for how long."""
         return {"chatclient.retry.reason": self.reason, "chatclient.retry.seconds": self.seconds}
+
+
+@dataclass(slots=True, eq=False)
+class Fallback(Operation):
+    """A moment: a model has failed, and the next one is asked in its place.
+
+    Attributes:
+        model: The model that knows the others.
+        failed: The one that has failed.
+        reason: The name of the error.
+    """
+
+    kind: ClassVar[Kind] = "retry"
+    model: ChatModel
+    failed: ChatModel
+    reason: str
+
+    @property
+    def name(self) -> str:
+        """The same for all."""
+        return "fall back"
+
+    def attributes(self) -> Attributes:
+        """Return who has failed, and why."""
+        return {
+            "chatclient.fallback.failed": self.failed.name,
+            "chatclient.fallback.reason": self.reason,
+        }
+
+
+def note_answering_model(model: ChatModel, prompt: Prompt) -> None:
+    """Let the model call under way be known as one of *model*, to which another leaves it.
+
+    Args:
+        model: The model that is asked in the end.
+        prompt: What it is asked, with its own options.
+    """
+    step = present_step()
+    if step is None or not isinstance(step.operation, ModelCall):
+        return
+    step.note(ANSWERING_MODEL, prompt.options.model or model.name)
+    step.note("gen_ai.provider.name", _provider(model))
+    if prompt.options.model is not None:
+        step.note("gen_ai.request.model", prompt.options.model)
+
+
+def _provider(model: ChatModel) -> str:
+    return _PROVIDERS.get(model.provider, model.provider)
 
 
 def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,12 +1,14 @@
 """What a request may ask of a model beside its messages."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self, TypedDict
+from functools import cache
+from typing import Any, Self, TypedDict, get_args, get_origin, get_type_hints
 
+from chatclient.checks import check_kind, check_method
 from chatclient.errors import UsageError
 from chatclient.tool import ToolCallback
-from chatclient.values import EMPTY, deep_frozen, frozen, merged
+from chatclient.values import EMPTY, FrozenTree, deep_frozen, frozen, merged
 
 _NUMBERS = (
     *("temperature", "top_p", "top_k", "max_tokens"),
@@ -44,6 +46,9 @@ class ChatOptions:
     None means "not set": the model's default applies, then the provider's. When two are merged,
     what is set on the one nearer to the request wins; `tool_context` and `extra` merge key by key.
 
+    Mappings and collections are copied, and cannot be changed; of an option that has several
+    values, one will do.
+
     Attributes:
         model: Which model.
         temperature: Randomness, 0 to 2 with most providers.
@@ -64,7 +69,7 @@ class ChatOptions:
         extra: Fields for the provider's request that this library does not model.
 
     Raises:
-        UsageError: A number is none.
+        UsageError: A number is not one, or something else is of the wrong kind.
     """
 
     model: str | None = None
@@ -72,35 +77,34 @@ class ChatOptions:
     top_p: float | None = None
     top_k: int | None = None
     max_tokens: int | None = None
-    stop: tuple[str, ...] | None = None
+    stop: str | Sequence[str] | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     seed: int | None = None
     tool_choice: str | None = None
     parallel_tool_calls: bool | None = None
     output_schema: Mapping[str, Any] | None = None
-    tool_callbacks: tuple[ToolCallback, ...] | None = None
-    tool_names: tuple[str, ...] | None = None
+    tool_callbacks: Sequence[ToolCallback] | None = None
+    tool_names: str | Sequence[str] | None = None
     tool_context: Mapping[str, Any] = EMPTY
     internal_tool_execution_enabled: bool | None = None
     extra: Mapping[str, Any] = EMPTY
 
     def __post_init__(self) -> None:
-        for name in ("tool_context", "extra"):
-            object.__setattr__(self, name, frozen(getattr(self, name)))
+        object.__setattr__(self, "tool_context", frozen(self.tool_context))
         for name in _NUMBERS:
             value = getattr(self, name)
             if value is not None and not isinstance(value, int | float):
                 msg = f"{name} is a number, not {value!r}"
                 raise UsageError(msg)
-        for name in ("stop", "tool_callbacks", "tool_names"):
+        kind: Any = type(self)
+        for name, form in _forms(kind):
             given = getattr(self, name)
-            if given is not None and not isinstance(given, tuple):
-                # A text in place of several is one of them.
-                several = (given,) if isinstance(given, str) else tuple(given)
-                object.__setattr__(self, name, several)
-        if self.output_schema is not None:
-            object.__setattr__(self, "output_schema", deep_frozen(self.output_schema))
+            if given is None or given is EMPTY or type(given) is FrozenTree:
+                continue
+            kept = _kept(name, given, form)
+            if kept is not given:
+                object.__setattr__(self, name, kept)
 
     def mutate(self, **changes: Any) -> Self:
         """Return a copy with the given options changed.
@@ -135,6 +139,59 @@ class ChatOptions:
             for name in _names(type(self))
             if (value := getattr(self, name)) is not None and value is not EMPTY
         }
+
+
+@cache
+def _forms(kind: type[Any]) -> tuple[tuple[str, tuple[type, ...]], ...]:
+    """Return which options of *kind* are mappings, have several values, or may be either."""
+    found: dict[str, tuple[type, ...]] = {}
+    for name, hint in get_type_hints(kind).items():
+        origins = [get_origin(each) for each in get_args(hint) or (hint,)]
+        origins.append(get_origin(hint))
+        form = tuple(
+            each
+            for each in (Mapping, Sequence)
+            if any(isinstance(o, type) and issubclass(o, each) for o in origins)
+        )
+        if form and name in _names(kind) and name != "tool_context":
+            found[name] = form
+    return tuple(found.items())
+
+
+def _kept(name: str, given: Any, form: tuple[type, ...]) -> Any:
+    """Return *given* as options keep it: nobody can change it, and it can be hashed."""
+    if name == "tool_callbacks":
+        return _callbacks(given)
+    if Sequence not in form:
+        return deep_frozen(given) or EMPTY if name == "extra" else deep_frozen(given)
+    if isinstance(given, Mapping) and Mapping in form:
+        return deep_frozen(given)
+    # One in place of several is one of them.
+    several = (given,) if isinstance(given, str | Mapping) else given
+    check_kind(name, several, Iterable, "put a single one into a list")
+    if type(several) is tuple and all(type(each) in _SETTLED for each in several):
+        return several
+    return tuple(_hashable(each) for each in several)
+
+
+_SETTLED = (str, FrozenTree)
+
+
+def _hashable(value: Any) -> Any:
+    value = deep_frozen(value)
+    return tuple(map(_hashable, value)) if isinstance(value, list) else value
+
+
+def _callbacks(given: Any) -> tuple[ToolCallback, ...]:
+    hint = "functions go into .tools(...), or through tool_callbacks(function)"
+    if type(given) is tuple:  # such as that of an earlier round: its first one tells enough
+        several, suspects = given, given[:1]
+    else:
+        several = tuple(given) if isinstance(given, Iterable) else (given,)
+        suspects = several
+    for each in suspects:
+        check_method("a tool callback", each, "invoke", hint)
+    return several
 
 
 def _merged_values(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,10 @@ from chatclient.messages import (
 )
 from chatclient.options import NO_OPTIONS, ChatOptions, OptionValues
 
+DEFAULT_MESSAGES = "default_messages"
+"""The key in a request's context of the messages that every conversation of the client begins with,
+where it has any: they are in the prompt, but nobody has just said them."""
+
 
 @dataclass(frozen=True, slots=True, init=False)
 class Prompt:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from chatclient.checks import names
 from chatclient.errors import InvalidResponseError
 from chatclient.messages import AssistantMessage
 from chatclient.values import EMPTY, own
@@ -197,9 +198,9 @@ class ChatResponse:
         """Return whether any generation asks for a tool."""
         return any(generation.output.tool_calls for generation in self.generations)
 
-    def has_finish_reasons(self, reasons: Iterable[str]) -> bool:
+    def has_finish_reasons(self, reasons: str | Iterable[str]) -> bool:
         """Return whether any generation ended for one of *reasons*, ours or the provider's."""
-        wanted = {reason.lower() for reason in reasons}
+        wanted = {reason.lower() for reason in names(reasons)}
         return any(
             reason is not None and reason.lower() in wanted
             for generation in self.generations

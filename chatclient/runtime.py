@@ -36,7 +36,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, TypeVarTuple, overload
 
 import anyio
 import anyio.to_thread
@@ -50,6 +50,7 @@ from chatclient.threads import LoopThread, Work, call_in_thread, is_async, priva
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
+Ts = TypeVarTuple("Ts")
 
 _GRACE = 0.1  # seconds after the deadline for what ends at it by itself
 
@@ -147,11 +148,29 @@ class Runtime:
         else:
             await anyio.sleep(seconds)
 
+    @overload
     async def invoke(
         self,
-        function: Callable[..., Any],
+        function: Callable[[*Ts], Awaitable[T]],
         /,
-        *args: Any,
+        *args: *Ts,
+        timeout: float | None = None,  # noqa: ASYNC109
+    ) -> T: ...
+
+    @overload
+    async def invoke(
+        self,
+        function: Callable[[*Ts], Awaitable[T] | T],
+        /,
+        *args: *Ts,
+        timeout: float | None = None,  # noqa: ASYNC109
+    ) -> T: ...
+
+    async def invoke(
+        self,
+        function: Callable[[*Ts], Any],
+        /,
+        *args: *Ts,
         timeout: float | None = None,  # noqa: ASYNC109 - blocking requests need it as a number
     ) -> Any:
         """Call user code, plain or asynchronous, without blocking anyone else.
@@ -207,7 +226,7 @@ class Runtime:
         async with asyncio.timeout(timeout):
             return await _wait_on_loop(self, job, thread)
 
-    async def finish(self, function: Callable[..., T], /, *args: Any) -> T:
+    async def finish(self, function: Callable[[*Ts], T], /, *args: *Ts) -> T:
         """Call a plain function that nothing may leave behind unfinished, such as a transaction.
 
         Like `invoke`, but a request that is cancelled on an event loop ends only when the function

@@ -28,7 +28,7 @@ def _changed(key: str, value: Any, change: Callable[[JsonSchema], JsonSchema]) -
 
 
 def schemas_within(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield every schema directly inside *schema*; those that are just true or false are none."""
+    """Yield every schema directly inside *schema*; boolean schemas are left out."""
     for key, value in schema.items():
         if key in _SCHEMAS_BY_NAME:
             found: Iterable[Any] = value.values()

@@ -92,7 +92,7 @@ def _part_to_dict(part: Part) -> Any:
         case ProviderPart():
             return {"type": "provider", **_fields(part)}
         case _:
-            raise TypeError(f"{type(part).__name__} is no part of a message")
+            raise TypeError(f"{type(part).__name__} is not a part of a message")
 
 
 def _fields(part: Any) -> dict[str, Any]:
@@ -200,6 +200,16 @@ def response_from_dict(data: Mapping[str, Any]) -> ChatResponse:
         raise UsageError(msg) from error
 
 
+def usage_to_dict(usage: Usage) -> dict[str, Any]:
+    """Return *usage* as JSON values, from which `usage_from_dict` makes an equal one."""
+    return _set_fields(usage)
+
+
+def usage_from_dict(data: Mapping[str, Any]) -> Usage:
+    """Return the usage that `usage_to_dict` wrote."""
+    return Usage(**data)
+
+
 def _set_fields(value: Any) -> dict[str, Any]:
     """Return the fields of a dataclass that are not as they are by default, as JSON values."""
     found: dict[str, Any] = {}
@@ -222,7 +232,7 @@ def _generation_from(data: Mapping[str, Any]) -> Generation:
 def _metadata_from(data: Mapping[str, Any]) -> ChatResponseMetadata:
     found = dict(data)
     if "usage" in found:
-        found["usage"] = Usage(**found["usage"])
+        found["usage"] = usage_from_dict(found["usage"])
     if "rate_limit" in found:
         found["rate_limit"] = RateLimit(**found["rate_limit"])
     return ChatResponseMetadata(**found)

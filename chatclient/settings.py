@@ -105,7 +105,7 @@ class ToolSettings(_Group):
     """How tools are run.
 
     Attributes:
-        throw_exception_on_error: Whether a failed call ends the turn; without, the model is told.
+        throw_exception_on_error: Whether a failed call ends the turn; if not, the model is told.
         max_concurrency: How many calls of one response run at once on an event loop.
         blocking_concurrency: The same in blocking requests.
         eager_reads: Whether, in a stream, tools that only read begin while the model still speaks.
@@ -137,7 +137,7 @@ class ToolSearchSettings(_Group):
     """Tool search in place of a plain tool loop; see `ToolSearchToolCallingAdvisor`.
 
     Attributes:
-        enabled: Whether it is.
+        enabled: Whether the model searches its tools.
         tool_index_type: What finds the tools. `vector` wants an index, given to `from_settings`.
         max_results: How many tools a search finds when the model does not say.
         system_message_suffix: What the model is told about the search.
@@ -259,7 +259,7 @@ class ObservationSettings(_Group):
 class ChatClientSettings(BaseSettings):
     """All settings of a client.
 
-    Read from, the first that says something counting: arguments, environment variables
+    Read from these sources; the first that sets a value wins: arguments, environment variables
     (`CHATCLIENT_TOOL_CALLING__ENABLED`), `chatclient.toml` in the working directory, and the table
     `[tool.chatclient]` of its `pyproject.toml`.
 
@@ -352,7 +352,7 @@ def _table(
         try:
             table = tomllib.loads(file.read_text(encoding="utf-8-sig"))
         except ValueError as error:
-            msg = f"{str(file)!r} is no TOML: {error}"
+            msg = f"{str(file)!r} is not TOML: {error}"
             raise UsageError(msg) from error
         for key in keys:
             table = table.get(key, {})
@@ -363,5 +363,5 @@ def _told(item: Any) -> str:
     name = ".".join(map(str, item["loc"]))
     variable = "CHATCLIENT_" + "__".join(map(str, item["loc"])).upper()
     if item["type"] == "extra_forbidden":
-        return f"{name} is no setting"
+        return f"{name} is not a setting"
     return f"{name} (or {variable}): {item['msg'][:1].lower()}{item['msg'][1:]}"

@@ -67,7 +67,7 @@ def refuse_no_text(given: object, *kinds: type) -> None:
     """Refuse what is of none of *kinds*, where a text would have been.
 
     Raises:
-        UsageError: It is none; the message says what to write in its place.
+        UsageError: It is not a text; the message says what to write in its place.
     """
     if isinstance(given, kinds):
         return
@@ -77,7 +77,7 @@ def refuse_no_text(given: object, *kinds: type) -> None:
         case Path():
             msg = f"a path is no text: pass Path({str(given)!r}).read_text()"
         case _:
-            msg = f"{given!r} is no text"
+            msg = f"{given!r} is not a text"
     raise UsageError(msg)
 
 
@@ -128,7 +128,7 @@ class RequestSpec:
         """Return this with a user text, or more params and media for the present one."""
         several: tuple[Any, ...] = (media,) if isinstance(media, Media) else tuple(media)
         if strange := [each for each in several if not isinstance(each, Media)]:
-            msg = f"{strange[0]!r} is no Media; make one: Media('image/png', data or URL)"
+            msg = f"{strange[0]!r} is not a Media; make one: Media('image/png', data or URL)"
             raise UsageError(msg)
         return replace(self, user=self.user.updated(text, params, several, metadata))
 
@@ -146,6 +146,12 @@ class RequestSpec:
         """Return this with *options* over the present ones."""
         present = self.options
         return replace(self, options=options if present is None else present.merge(options))
+
+    def without_model_name(self) -> Self:
+        """Return this for another model: what the present one is called means nothing to it."""
+        if self.options is None or self.options.model is None:
+            return self
+        return replace(self, options=self.options.mutate(model=None))
 
     def with_default_tools(self, sources: Iterable[ToolSource]) -> Self:
         """Return this with more tools that every request offers."""
@@ -179,7 +185,7 @@ class RequestSpec:
                 flat.append(advisor)
         for advisor in flat:
             if not is_advisor(advisor):
-                msg = f"{advisor!r} is no advisor: it cannot be called with (request, call_next)"
+                msg = f"{advisor!r} is not an advisor: those are called with (request, call_next)"
                 raise TypeError(msg)
         return replace(
             self,

@@ -1,7 +1,7 @@
 """What a request gives that is streamed: what happens on the way to its answer."""
 
 import functools
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
@@ -10,6 +10,7 @@ from chatclient.answers import (
     documents_in,
     executions_in,
     pending_in,
+    refuse_forgotten,
     refuse_waiting,
     trail_of,
 )
@@ -17,10 +18,12 @@ from chatclient.chain import ChatClientResponse
 from chatclient.errors import UsageError
 from chatclient.event_streams import AsyncEvents, drive_stream
 from chatclient.events import (
+    ApprovalNeeded,
     Done,
     ReasoningDelta,
     ReasoningSigned,
     RoundEnded,
+    StreamEvent,
     TextDelta,
     ToolCallFinished,
 )
@@ -40,17 +43,15 @@ from chatclient.tools import PendingTurn, ToolExecution
 from chatclient.trail import Trail
 from chatclient.values import EMPTY
 
-if TYPE_CHECKING:  # loaded by who retrieves
-    from chatclient.vector_store import Document
+if TYPE_CHECKING:
+    from typing_extensions import TypeForm
+
+    from chatclient.vector_store import Document  # loaded by who retrieves
 
 T = TypeVar("T")
 
 Convert = Callable[[Any], T]
 """Makes what a consumer asked for out of an event; `NOTHING` when there is none of it in there."""
-
-
-def _text_of(event: Any) -> str:
-    return event.text if type(event) is TextDelta else NOTHING
 
 
 def _chunk_of(event: Any) -> ChatResponse:
@@ -157,9 +158,18 @@ class _Stream(PendingRequest):
         text = response.chat_response.text
         # An advisor may have answered in the model's place; then nothing was streamed. What an
         # answer says that calls tools itself, because the turn waits or runs none, was said before.
+        turn = pending_in(response)
         said = spoken > _BEFORE_TOOLS or (spoken and response.chat_response.has_tool_calls())
         unsaid = [TextDelta(text)] if text and not said else []
-        return [*unsaid, Done(response.chat_response)]
+        waiting = [] if turn is None else [ApprovalNeeded(turn)]
+        return [*unsaid, *waiting, Done(response.chat_response)]
+
+    def _text_of(self, event: Any) -> str:
+        if type(event) is TextDelta:
+            return event.text
+        if type(event) is Done:
+            refuse_forgotten(self.response)
+        return NOTHING  # type: ignore[no-any-return]
 
     def _entity_of(self, converter: StructuredOutputConverter[T]) -> Convert[T]:
         entities = PartialEntities(converter)
@@ -195,7 +205,7 @@ class StreamResponse(_Stream):
         Raises:
             UsageError: The stream has been consumed already.
         """
-        return self._pieces(_text_of)
+        return self._pieces(self._text_of)
 
     def chat_response(self) -> Generator[ChatResponse, None, None]:
         """Return the answer as chat responses, which a `MessageAggregator` joins.
@@ -209,7 +219,7 @@ class StreamResponse(_Stream):
         """Return the same as `chat_response`, the last with the context the advisors left."""
         return self._pieces(self._client_chunk_of)
 
-    def events(self) -> Generator[Any, None, None]:
+    def events(self) -> Generator[StreamEvent | object, None, None]:
         """Return everything that happens: `StreamEvent`s and the application's own."""
         return self._pieces(_event_of)
 
@@ -224,8 +234,13 @@ class StreamResponse(_Stream):
 
     @overload
     def entity(
-        self, kind: Any, *, native: Native | None = None, validate: bool = False
+        self, kind: Mapping[str, Any], *, native: Native | None = None, validate: bool = False
     ) -> Generator[Any, None, None]: ...
+
+    @overload
+    def entity(
+        self, kind: "TypeForm[T]", *, native: Native | None = None, validate: bool = False
+    ) -> Generator[T, None, None]: ...
 
     def entity(
         self, kind: Any, *, native: Native | None = None, validate: bool = False
@@ -251,7 +266,7 @@ class StreamResponse(_Stream):
     def _iterate(
         self, convert: Convert[T], output: StructuredOutput[Any] | None
     ) -> Generator[T, None, None]:
-        spoken, only_text = _NEVER, convert is _text_of
+        spoken, only_text = _NEVER, convert == self._text_of
         events = drive_stream(functools.partial(self._run, output=output), self._runtime)
         try:
             while True:
@@ -290,7 +305,7 @@ class AsyncStreamResponse(_Stream):
         Raises:
             UsageError: The stream has been consumed already.
         """
-        return self._pieces(_text_of)
+        return self._pieces(self._text_of)
 
     def chat_response(self) -> "AsyncPieces[ChatResponse]":
         """Return the answer as chat responses; see `StreamResponse.chat_response`."""
@@ -300,7 +315,7 @@ class AsyncStreamResponse(_Stream):
         """Return the same as `chat_response`, the last with the context the advisors left."""
         return self._pieces(self._client_chunk_of)
 
-    def events(self) -> "AsyncPieces[Any]":
+    def events(self) -> "AsyncPieces[StreamEvent | object]":
         """Return everything that happens: `StreamEvent`s and the application's own."""
         return self._pieces(_event_of)
 
@@ -315,8 +330,13 @@ class AsyncStreamResponse(_Stream):
 
     @overload
     def entity(
-        self, kind: Any, *, native: Native | None = None, validate: bool = False
+        self, kind: Mapping[str, Any], *, native: Native | None = None, validate: bool = False
     ) -> "AsyncPieces[Any]": ...
+
+    @overload
+    def entity(
+        self, kind: "TypeForm[T]", *, native: Native | None = None, validate: bool = False
+    ) -> "AsyncPieces[T]": ...
 
     def entity(
         self, kind: Any, *, native: Native | None = None, validate: bool = False
@@ -338,7 +358,7 @@ class AsyncPieces(AsyncIterator[T]):
 
     def __init__(
         self,
-        events: AsyncEvents[ChatClientResponse],
+        events: AsyncEvents[Any, ChatClientResponse],
         convert: Convert[T],
         last_events: Callable[..., list[Any]],
     ) -> None:

@@ -16,7 +16,7 @@ from typing import (
     runtime_checkable,
 )
 
-from chatclient.checks import check_word
+from chatclient.checks import check_word, seconds
 from chatclient.errors import MissingContextError, ToolDefinitionError, ToolUsageError
 from chatclient.events import ToolProgress
 from chatclient.json import dumps, loads
@@ -45,6 +45,9 @@ FAILURE = "failure"
 RAN_WITH = "ran_with"
 """The key in the metadata of a call's response of the arguments that the tool was run with, where
 they are not those that the model wrote; None where something else answered in the tool's place."""
+
+REMARK = "remark"
+"""The key in the metadata of a call's response of what the model is told before the result."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -163,7 +166,8 @@ class ToolMetadata:
             for a method with `@tool`, the name of another method will do.
 
     Raises:
-        UsageError: *return_direct* or *effect* is no value that is known.
+        UsageError: *return_direct* or *effect* is not a known value, or *timeout* is not greater
+            than 0.
     """
 
     return_direct: bool | Literal["if_last"] = False
@@ -178,6 +182,8 @@ class ToolMetadata:
     def __post_init__(self) -> None:
         check_word("return_direct", self.return_direct, True, False, "if_last")  # noqa: FBT003
         check_word("effect", self.effect, Effect)
+        if self.timeout is not None:
+            object.__setattr__(self, "timeout", seconds("timeout", self.timeout))
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +223,8 @@ class ToolContext(Mapping[str, Any]):
         timeout: Seconds the call may take, or None.
         arguments: What the tool is run with, a JSON object as the model wrote it or an interceptor
             changed it; None before that.
+        remark: What the model is told before the result, such as that the user changed the
+            arguments, or None; set by who approves the call.
         result: What the tool came to; None before that.
         runtime: How the request runs; see `Runtime.invoke`.
     """
@@ -226,6 +234,7 @@ class ToolContext(Mapping[str, Any]):
         "_values",
         "arguments",
         "attempt",
+        "remark",
         "result",
         "runtime",
         "timeout",
@@ -246,6 +255,7 @@ class ToolContext(Mapping[str, Any]):
     ) -> None:
         self._values = values
         self.arguments: str | None = None
+        self.remark: str | None = None
         self.attempt = attempt
         self._idempotency = idempotency
         self.result: ToolResult | None = None
@@ -331,7 +341,11 @@ class ToolContext(Mapping[str, Any]):
 
 @runtime_checkable
 class ToolCallback(Protocol):
-    """A tool as the library runs it; `chatclient.tools` makes them from functions."""
+    """A tool as the library runs it; `chatclient.tools` makes them from functions.
+
+    It may also have a method `read_arguments(arguments)` that returns by name what the tool would
+    be run with, or raises `ToolArgumentError`; so nobody is asked to approve what cannot be run.
+    """
 
     @property
     def definition(self) -> ToolDefinition:

@@ -4,21 +4,24 @@ While the request runs, it only notes who did what and when. What changed, what 
 it cost is worked out when somebody asks.
 """
 
-from collections.abc import Iterator, Sequence
+from asyncio import CancelledError
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from chatclient.messages import Message
+from chatclient.messages import Message, SystemMessage
 from chatclient.observation import Operation, Step
 from chatclient.operations import (
+    ANSWERING_MODEL,
     AdvisorPass,
     ClientCall,
+    Fallback,
     MemoryAccess,
     ModelCall,
     RetryWait,
     ToolRun,
 )
-from chatclient.prompt import Prompt
+from chatclient.prompt import DEFAULT_MESSAGES, Prompt
 from chatclient.response import NO_USAGE, ChatResponse, Usage
 
 _SHOWN = 60  # characters of a text that a line of the trail repeats
@@ -68,6 +71,7 @@ class Round:
         error: What it failed with, or None.
         seconds: How long the model took.
         retries: Why the request was repeated: the name of the error, each time.
+        fallbacks: Which models failed before another one answered: the name and the error, each.
     """
 
     number: int
@@ -83,32 +87,42 @@ class Round:
     error: BaseException | None
     seconds: float | None
     retries: tuple[str, ...]
+    fallbacks: tuple[str, ...] = ()
 
 
 class Trail:
     """The operations of one turn, in the order in which they began.
 
-    `rounds` and `usage` are data; `str(trail)` is text for people. The trail of a turn that failed
-    is at `error.trail`.
+    `rounds`, `usage` and `messages` are data; `str(trail)` is text for people. The trail of a turn
+    that failed is at `error.trail`.
+
+    Args:
+        steps: The operations; more are added while the turn runs.
     """
 
     __slots__ = ("steps",)
 
-    def __init__(self) -> None:
-        self.steps: list[Step] = []
+    def __init__(self, steps: list[Step] | None = None) -> None:
+        self.steps: list[Step] = [] if steps is None else steps
 
     def tree(self) -> Iterator[tuple[int, Step]]:
-        """Yield every step with its depth, parts below what they are parts of."""
+        """Yield every step with its depth, parts below what they are parts of.
+
+        The steps of agents that were asked as tools are parts of these tool calls.
+        """
         depths: dict[int, int] = {}
-        for step in self.steps:  # those around a step began before it
-            depth = 0 if step.parent is None else depths.get(id(step.parent), -1) + 1
+        for step in _with_inner(self.steps):  # those around a step began before it
+            around = step.parent
+            while around is not None and id(around) not in depths:  # somebody's own, in no trail
+                around = around.parent
+            depth = 0 if around is None else depths[id(around)] + 1
             depths[id(step)] = depth
             yield depth, step
 
     @property
     def rounds(self) -> tuple[Round, ...]:
         """The turn, model call by model call."""
-        starts = [at for at, step in enumerate(self.steps) if _is(step, ModelCall)]
+        starts = [at for at, step in enumerate(self.steps) if _is_round(step)]
         ends = [*starts[1:], len(self.steps)]
         rounds: list[Round] = []
         since = 0
@@ -127,9 +141,53 @@ class Trail:
         return tuple(rounds)
 
     @property
+    def asides(self) -> tuple[Step, ...]:
+        """The model calls that are no rounds: advisors and memories made them, for a summary, say.
+
+        What was said in each is at `step.result`.
+        """
+        return tuple(s for s in self.steps if _is(s, ModelCall) and not _is_round(s))
+
+    @property
+    def inner(self) -> "tuple[Trail, ...]":
+        """The trails of requests that were made within, by tools or advisors, in their order."""
+        return tuple(trail for step in self.steps for trail in _trails_in(step))
+
+    @property
     def usage(self) -> Usage:
-        """What all rounds cost together."""
-        return sum((round_.usage for round_ in self.rounds), NO_USAGE)
+        """What all model calls cost together: rounds, asides, and those of the inner trails."""
+        calls = [step for step in _with_inner(self.steps) if _is(step, ModelCall)]
+        return sum((call.result.usage for call in calls if call.result is not None), NO_USAGE)
+
+    @property
+    def asked(self) -> tuple[Message, ...]:
+        """What the request carried that its successor will not bring of its own."""
+        call = self._call
+        if call is None:
+            return ()
+        said = _without_system(call.prompt.messages)
+        defaults = _without_system(call.context.get(DEFAULT_MESSAGES, ()))
+        return said[len(defaults) :] if said[: len(defaults)] == defaults else said
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """What the request carried, and what models and tools have said since in whole rounds.
+
+        The answer that ends the turn is not among it. When the turn has failed, these are the
+        messages of a request that goes on with it, instead of running its tools once more.
+        """
+        call = self._call
+        return () if call is None else (*self.asked, *call.said)
+
+    @property
+    def _call(self) -> ClientCall | None:
+        operation = self.steps[0].operation if self.steps else None
+        return operation if isinstance(operation, ClientCall) else None
+
+    @property
+    def parent(self) -> Step | None:
+        """What asked for the turn: a step of another one, or None."""
+        return self.steps[0].parent if self.steps else None
 
     @property
     def seconds(self) -> float | None:
@@ -147,6 +205,34 @@ def _is(step: Step, kind: type[Operation]) -> bool:
     return isinstance(step.operation, kind)
 
 
+def _without_system(messages: Iterable[Message]) -> tuple[Message, ...]:
+    return tuple(message for message in messages if not isinstance(message, SystemMessage))
+
+
+def _is_round(step: Step) -> bool:
+    return isinstance(step.operation, ModelCall) and not step.operation.aside
+
+
+def _trails_in(step: Step) -> Iterator[Trail]:
+    """Yield the trails of requests that were made right in *step*."""
+    return (Trail(steps) for steps in step.turns or ())
+
+
+def _with_inner(steps: Sequence[Step]) -> Iterator[Step]:
+    """Yield *steps*, each with those of the requests that were made in it behind it."""
+    for step in steps:
+        yield step
+        for inner in step.turns or ():
+            yield from _with_inner(inner)
+
+
+def _is_part(step: Step, whole: Step) -> bool:
+    around = step.parent
+    while around is not None and around is not whole:
+        around = around.parent
+    return around is whole
+
+
 # --- rounds ---------------------------------------------------------------------------------
 
 
@@ -161,9 +247,10 @@ def _round(
     assert isinstance(call, ModelCall)  # noqa: S101 - by its place
     offered = _tools(call.prompt)
     response: ChatResponse | None = model.result
+    parts = [step.operation for step in after if _is_part(step, model)]
     return Round(
         number,
-        call.prompt.options.model or call.model.name,
+        str(model.found.get(ANSWERING_MODEL) or call.prompt.options.model or call.model.name),
         len(call.prompt.messages),
         offered,
         () if offered_before is None else _without(offered, offered_before),
@@ -174,7 +261,8 @@ def _round(
         "" if response is None else response.text,
         model.error,
         model.seconds,
-        tuple(s.operation.reason for s in after if isinstance(s.operation, RetryWait)),
+        tuple(part.reason for part in parts if isinstance(part, RetryWait)),
+        tuple(f"{p.failed.name} ({p.reason})" for p in parts if isinstance(p, Fallback)),
     )
 
 
@@ -228,9 +316,14 @@ def _lines(trail: Trail) -> Iterator[str]:
         if isinstance(step.operation, ClientCall):
             names = " → ".join(step.operation.advisors)
             yield f"turn{_took(step)}: {names}" if names else f"turn{_took(step)}"
-    for round_ in trail.rounds:
-        yield from _round_lines(round_)
+    calls = filter(_is_round, trail.steps)
+    for round_, call in zip(trail.rounds, calls, strict=False):  # the turn may go on meanwhile
+        yield from _round_lines(round_, call)
     for step in trail.steps:
+        if not _is(step, ToolRun):  # those are in the rounds
+            yield from _inner_lines(step, "    ")
+        if _is(step, ModelCall) and not _is_round(step):
+            yield f"aside: {step.operation.name}: {_outcome(step)}"
         if isinstance(step.operation, MemoryAccess) and not step.error:
             access, id = step.operation.access, step.operation.conversation_id
             yield f"memory: {access} {len(step.result or ())} messages of {id!r}"
@@ -238,7 +331,25 @@ def _lines(trail: Trail) -> Iterator[str]:
     yield f"in all: {usage.input_tokens} + {usage.output_tokens} tokens"
 
 
-def _round_lines(round_: Round) -> Iterator[str]:
+def _inner_lines(step: Step, indent: str) -> Iterator[str]:
+    for trail in _trails_in(step):
+        yield from (f"{indent}{line}" for line in _lines(trail))
+
+
+def _outcome(call: Step) -> str:
+    """Return what a model's call came to."""
+    response: ChatResponse | None = call.result
+    left = isinstance(call.error, GeneratorExit | CancelledError)
+    if response is None or (call.error is not None and not left):
+        return f"failed: {call.error!r}"
+    usage = response.usage
+    ended = "left" if left else response.finish_reason or "ended"
+    spoke = f": {_short(response.text)}" if response.text else ""
+    tokens = f"{usage.input_tokens} + {usage.output_tokens} tokens"
+    return f"{ended}{spoke} ({tokens}, {call.seconds or 0.0:.2f} s)"
+
+
+def _round_lines(round_: Round, call: Step) -> Iterator[str]:
     tools = f", tools: {', '.join(round_.offered)}" if round_.offered else ""
     yield f"round {round_.number}: {round_.model}, {round_.messages} messages{tools}"
     for change in round_.changes:
@@ -247,17 +358,12 @@ def _round_lines(round_: Round) -> Iterator[str]:
         yield f"    discovered {', '.join(round_.discovered)}"
     if round_.retries:
         yield f"    retried after {', '.join(round_.retries)}"
-    if round_.error is not None:
-        yield f"    failed: {round_.error!r}"
-    else:
-        usage = round_.usage
-        spoke = f": {_short(round_.text)}" if round_.text else ""
-        yield (
-            f"    {round_.finish_reason or 'ended'}{spoke} "
-            f"({usage.input_tokens} + {usage.output_tokens} tokens, {round_.seconds or 0.0:.2f} s)"
-        )
+    if round_.fallbacks:
+        yield f"    in place of {', '.join(round_.fallbacks)}"
+    yield f"    {_outcome(call)}"
     for step in round_.tools:
         yield f"    {_tool_line(step)}"
+        yield from _inner_lines(step, "        ")
 
 
 def _words(change: Change) -> str:

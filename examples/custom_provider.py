@@ -11,7 +11,6 @@ ways of calling: connections, retries, time-outs, and errors that tell what happ
 import json
 import sys
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from typing import Any
 
 from chatclient import AssistantMessage, ChatClient, ChatModel, ChatOptions, ChatResponse, Prompt
@@ -50,8 +49,8 @@ class SpeakModel(OverHttp, ChatModel):
     ) -> AsyncGenerator[ChatResponse | str, None]:
         """Yield the model's response to *prompt* as it comes."""
         rest, stopped = b"", None
-        stream = self._http.stream(runtime, "/v0/speak", body_of(prompt, stream=True))
-        async with aclosing(stream) as pieces:
+        body = body_of(prompt, stream=True)
+        async with self._http.stream(runtime, "/v0/speak", body) as pieces:
             async for piece in pieces:
                 *lines, rest = (rest + piece.body).split(b"\n")
                 for line in map(decoded, lines):

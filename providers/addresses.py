@@ -33,7 +33,7 @@ def address_of(base_url: str) -> Address:
     """Return the address that *base_url* stands for.
 
     Raises:
-        UsageError: It is no URL of HTTP.
+        UsageError: It is not a URL of HTTP.
     """
     scheme, separator, rest = base_url.partition("://")
     rest, _, query = rest.partition("?")

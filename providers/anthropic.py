@@ -3,7 +3,6 @@
 import os
 import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -74,7 +73,7 @@ class AnthropicChatOptions(ChatOptions):
         betas: Names for the `anthropic-beta` header.
 
     Raises:
-        UsageError: *cache* is no value that is known, or as with `ChatOptions`.
+        UsageError: *cache* is not a known value, or as with `ChatOptions`.
     """
 
     thinking: int | str | Mapping[str, Any] | None = None
@@ -110,7 +109,7 @@ class AnthropicChatModel(OverHttp, ChatModel):
             `Connections`, for a proxy or HTTP/2.
 
     Raises:
-        UsageError: There is no key, or the URL is none.
+        UsageError: There is no key, or *base_url* is not an HTTP URL.
     """
 
     def __init__(
@@ -177,7 +176,7 @@ class AnthropicChatModel(OverHttp, ChatModel):
         body = self._body(prompt, streaming=True)
         headers = self._headers(prompt.options)
         events = ServerSentEventDecoder()
-        async with aclosing(self._http.stream(runtime, _PATH, body, headers)) as pieces:
+        async with self._http.stream(runtime, _PATH, body, headers) as pieces:
             first = await anext(pieces)
             decoder = StreamDecoder(first.headers)
             async for piece in pieces:
@@ -185,7 +184,7 @@ class AnthropicChatModel(OverHttp, ChatModel):
                     chunk = decoder.feed(event.data)
                     if chunk is not None:
                         yield chunk
-        decoder.finish(events.finish())
+            decoder.finish(events.finish())
 
     def _headers(self, options: ChatOptions) -> Headers:
         """Return the headers that a request has beside those of all requests."""

@@ -1,6 +1,7 @@
 """Responses in the JSON of Anthropic's Messages API; no I/O."""
 
 import time
+import uuid
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from email.utils import parsedate_to_datetime
@@ -110,7 +111,8 @@ def decode_block(block: Block) -> Part | None:
             return Reasoning(provider=PROVIDER, data=FrozenDict(block))
         case "tool_use":
             arguments = dumps(block.get("input") or {}).decode()
-            return ToolCall(block["id"], block["name"], arguments, call_metadata(block))
+            id = block.get("id") or f"toolu_{uuid.uuid4().hex[:24]}"  # the result has to name one
+            return ToolCall(id, block["name"], arguments, call_metadata(block))
         case _:
             return ProviderPart(PROVIDER, FrozenDict(block))
 

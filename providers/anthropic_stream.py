@@ -1,6 +1,11 @@
-"""Streams of Anthropic's Messages API: events in, chunks out, no I/O."""
+"""Streams of Anthropic's Messages API: events in, chunks out, no I/O.
 
-from collections.abc import Mapping
+The API ends each block before it begins the next. Gateways that translate other APIs may end a
+block before what it says, begin the next one inside it, or end none: so a block is kept until the
+message ends, and tells then what it has not told yet.
+"""
+
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from chatclient.errors import InvalidResponseError, StreamInterruptedError
@@ -17,7 +22,9 @@ from chatclient.providers.anthropic_decoding import (
     generation_of,
 )
 from chatclient.providers.anthropic_encoding import PROVIDER, Block, input_of
+from chatclient.providers.fields import MISSHAPEN, text_of
 from chatclient.providers.keys import Headers
+from chatclient.providers.sse import is_end
 from chatclient.response import ChatResponse, ChatResponseMetadata, Generation
 from chatclient.values import EMPTY
 
@@ -43,14 +50,14 @@ class StreamDecoder:
 
     def feed(self, data: bytes) -> ChatResponse | str | None:
         """Return the chunk that an event spells, or None when there is nothing in it."""
-        if self._done or data == b"[DONE]":  # gateways may add the end of another API
+        if self._done or not data or is_end(data):  # gateways may add the end of another API
             return None
         try:
             event = loads(data)
             if event.get("error"):
                 raise error_in(event, self._headers)
             return self._take(event)
-        except (ValueError, AttributeError, KeyError, TypeError) as error:
+        except MISSHAPEN as error:
             shown = data[:200].decode(errors="replace")
             msg = f"{PROVIDER} streamed something that cannot be read: {shown!r}"
             raise InvalidResponseError(msg, provider=PROVIDER) from error
@@ -74,30 +81,38 @@ class StreamDecoder:
                 index = event["index"]
                 block = self._blocks.get(index)
                 if block is None:
-                    block = self._open(index, {"type": "text"})
-                return _chunk(block.add(event["delta"]))
+                    block = self._blocks[index] = _block(index, {"type": "text"})
+                return _chunk([block.add(event["delta"])])
             case "content_block_start":
-                return _chunk(self._open(event["index"], event["content_block"]).start())
+                return _chunk(self._start(event["index"], event["content_block"]))
             case "content_block_stop":
-                ended = self._blocks.pop(event["index"], None)
-                return None if ended is None else _chunk(ended.stop())
+                ended = self._blocks.get(event["index"])
+                return None if ended is None else _chunk([ended.stop()])
             case "message_start":
                 return self._begin(event["message"])
             case "message_delta":
                 return self._end(event)
             case "message_stop":
                 self._done = True
+                return _chunk(self._rest())
         return None  # also for pings, and for what future versions may add
 
-    def _open(self, index: int, content: Block) -> "_Block":
-        kind = content["type"]
-        if kind == "tool_use":
-            self._calls = True
-            block: _Block = _CallBlock(content, index)
-        else:
-            block = _KINDS.get(kind, _OtherBlock)(content)
-        self._blocks[index] = block
-        return block
+    def _start(self, index: int, content: Block) -> Iterable[Part | None]:
+        """Yield what the beginning of a block tells, and what it ends."""
+        for block in self._blocks.values():
+            if isinstance(block, _ThinkingBlock):
+                yield block.stop()  # its signature keeps it apart from the next thoughts
+        if (before := self._blocks.pop(index, None)) is not None:
+            yield before.end()  # some gateways count no blocks
+        block = self._blocks[index] = _block(index, content)
+        self._calls = self._calls or isinstance(block, _CallBlock)
+        yield block.start()
+
+    def _rest(self) -> list[Part | None]:
+        """Return what only the end of the message completes."""
+        rest = [block.end() for block in self._blocks.values()]
+        self._blocks = {}
+        return rest
 
     def _begin(self, message: Mapping[str, Any]) -> ChatResponse | None:
         if self._id is not None and message.get("id") == self._id:
@@ -111,16 +126,27 @@ class StreamDecoder:
         delta = event.get("delta") or {}
         self._usage.update(beside(event.get("usage") or {}, ()))  # running totals
         known = (*GENERATION_KEYS, "stop_reason")
-        metadata = ChatResponseMetadata(
-            usage=decode_usage(self._usage), values=beside(delta, known)
-        )
-        return ChatResponse((generation_of([], delta, calls=self._calls),), metadata)
+        values = {**beside(event, _DELTA_KEYS), **beside(delta, known)}
+        metadata = ChatResponseMetadata(usage=decode_usage(self._usage), values=values)
+        rest = [part for part in self._rest() if part]
+        return ChatResponse((generation_of(rest, delta, calls=self._calls),), metadata)
 
 
-def _chunk(part: Part | None) -> ChatResponse | str | None:
-    if part is None or isinstance(part, str):
-        return part or None
-    return ChatResponse((Generation(AssistantMessage([part])),))
+_DELTA_KEYS = ("type", "delta", "usage")
+
+
+def _chunk(parts: Iterable[Part | None]) -> ChatResponse | str | None:
+    told = [part for part in parts if part]
+    if len(told) == 1 and isinstance(told[0], str):
+        return told[0]
+    return ChatResponse((Generation(AssistantMessage(told)),)) if told else None
+
+
+def _block(index: int, content: Block) -> "_Block":
+    kind = content["type"]
+    if kind == "tool_use":
+        return _CallBlock(content, index)
+    return _KINDS.get(kind, _OtherBlock)(content)
 
 
 class _Block(Protocol):
@@ -135,7 +161,11 @@ class _Block(Protocol):
         ...
 
     def stop(self) -> Part | None:
-        """Take note of its end."""
+        """Take note that it has been said to end."""
+        ...
+
+    def end(self) -> Part | None:
+        """Take note that nothing more can come."""
         ...
 
 
@@ -154,7 +184,7 @@ class _TextBlock:
     def add(self, delta: Block) -> Part | None:
         match delta["type"]:
             case "text_delta":
-                return self._told(delta["text"])
+                return self._told(text_of(delta["text"]))
             case "citations_delta":
                 self._citations.append(delta["citation"])
         return None
@@ -163,7 +193,10 @@ class _TextBlock:
         if not self._citations:
             return None
         block = {**self._content, "text": "".join(self._held), "citations": self._citations}
+        self._held, self._citations = [], []
         return decode_block(block)
+
+    end = stop
 
     def _told(self, text: str) -> str | None:
         # The API sends a passage's citations ahead of its text.
@@ -186,14 +219,16 @@ class _ThinkingBlock:
     def add(self, delta: Block) -> Part | None:
         match delta["type"]:
             case "thinking_delta":
-                return self._told(delta["thinking"])
+                return self._told(text_of(delta["thinking"]))
             case "signature_delta":
-                self._signature.append(delta["signature"])
+                self._signature.append(text_of(delta["signature"]))
         return None
 
     def stop(self) -> Part | None:
-        signature = "".join(self._signature)
+        signature, self._signature = "".join(self._signature), []
         return Reasoning("", signature, PROVIDER) if signature else None
+
+    end = stop
 
     def _told(self, text: str) -> Reasoning | None:
         return Reasoning(text, provider=PROVIDER) if text else None
@@ -210,12 +245,16 @@ class _CallBlock:
     def start(self) -> Part | None:
         content = self._content
         metadata = call_metadata(content)
-        return ToolCallChunk(self._index, content["id"], content["name"], "", metadata)
+        id, name = text_of(content.get("id")), text_of(content["name"])
+        return ToolCallChunk(self._index, id, name, "", metadata)
 
     def add(self, delta: Block) -> Part | None:
-        return self._arguments(delta.get("partial_json") or "")
+        return self._arguments(text_of(delta.get("partial_json")))
 
     def stop(self) -> Part | None:
+        return None
+
+    def end(self) -> Part | None:
         if self._told:
             return None
         # Some calls have their arguments in the beginning, and some have none.
@@ -232,6 +271,7 @@ class _OtherBlock:
     def __init__(self, content: Block) -> None:
         self._content = dict(content)
         self._input: list[str] = []
+        self._told = False
 
     def start(self) -> Part | None:
         return None
@@ -239,7 +279,7 @@ class _OtherBlock:
     def add(self, delta: Block) -> Part | None:
         for key, value in delta.items():
             if key == "partial_json":
-                self._input.append(value)
+                self._input.append(text_of(value))
             elif key != "type":
                 old = self._content.get(key)
                 joins = isinstance(old, str) and isinstance(value, str)
@@ -247,9 +287,14 @@ class _OtherBlock:
         return None
 
     def stop(self) -> Part | None:
+        if self._told:
+            return None
+        self._told = True
         if text := "".join(self._input):
             self._content["input"] = input_of(text)
         return decode_block(self._content)
+
+    end = stop
 
 
 _KINDS: dict[str, type[_TextBlock | _ThinkingBlock | _OtherBlock]] = {

@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib
+import ipaddress
 import os
 import socket
 import ssl
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from types import ModuleType
 from typing import Any
-from weakref import WeakKeyDictionary, finalize
+from weakref import finalize
 
 import anyio.to_thread
 
@@ -27,8 +28,8 @@ class Connections:
 
     Attributes:
         proxy: The URL of a proxy, with user and password if it wants them; empty for none. None
-            for the one that the environment names (`HTTPS_PROXY`, `ALL_PROXY`, `NO_PROXY`, …).
-            `socks5://` needs the extra `socks`.
+            for the one that the environment names (`HTTPS_PROXY`, `ALL_PROXY`, `NO_PROXY`, …),
+            which nothing on this machine is asked through. `socks5://` needs the extra `socks`.
         http2: Whether to speak HTTP/2 with servers that do (extra `http2`).
         tls: What to trust, such as a company's own certificates; None for the usual ones.
     """
@@ -137,10 +138,11 @@ class Shard:
 
 
 class _LoopPools:
-    """The pools of one event loop; they close with the loop."""
+    """The pools of one event loop; they close with the loop, and leave *siblings* then."""
 
-    def __init__(self) -> None:
+    def __init__(self, siblings: "_PoolsByLoop") -> None:
         self.shards: list[Shard] = []
+        self._siblings = siblings
         self._end = self._until_the_end()
 
     async def begin(self) -> None:
@@ -155,12 +157,17 @@ class _LoopPools:
         try:
             yield
         finally:
+            # Who knows this generator knows the loop, through the hook by which the loop ends it.
+            self._siblings.pop(asyncio.get_running_loop(), None)
             for shard in self.shards:
                 await shard.transport.aclose()
 
     async def aclose(self) -> None:
         """Close all connections."""
         await self._end.aclose()
+
+
+_PoolsByLoop = dict[asyncio.AbstractEventLoop, _LoopPools]
 
 
 class Pools:
@@ -181,7 +188,7 @@ class Pools:
         self._prepared = False
         self._blocking: Any = None
         self._hang_up: finalize[..., Pools] | None = None
-        self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopPools] = WeakKeyDictionary()
+        self._loops: _PoolsByLoop = {}
 
     def blocking(self) -> Any:
         """Return the transport of blocking requests."""
@@ -196,7 +203,8 @@ class Pools:
         loop = asyncio.get_running_loop()
         pools = self._loops.get(loop)
         if pools is None:
-            pools = self._loops[loop] = _LoopPools()
+            self._forget_closed_loops()
+            pools = self._loops[loop] = _LoopPools(self._loops)
             await pools.begin()
         shards = pools.shards
         for shard in shards:
@@ -209,6 +217,7 @@ class Pools:
 
     def close(self) -> None:
         """Close the connections of blocking requests."""
+        self._forget_closed_loops()
         with self._lock:
             hang_up, self._hang_up, self._blocking = self._hang_up, None, None
         if hang_up is not None:
@@ -237,6 +246,12 @@ class Pools:
             self._hang_up.detach()
             keep(self._blocking)
         self._hang_up = self._blocking = None
+
+    def _forget_closed_loops(self) -> None:
+        """Let go of loops that closed without ending their generators, and so of their sockets."""
+        for loop in list(self._loops):
+            if loop.is_closed():
+                self._loops.pop(loop, None)
 
     def _prepare(self) -> None:
         """Load what all connections need."""
@@ -292,10 +307,20 @@ def _transport_kind(library: ModuleType, *, blocking: bool, http2: bool) -> Any:
     return library.HTTPTransport if blocking else library.AsyncHTTPTransport
 
 
+def _is_here(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
 def _proxy_for(url: Any) -> str | None:
-    """Return the proxy that the environment names for *url*, if any."""
+    """Return the proxy that the environment names for *url*, if any.
+
+    There is none for this machine itself: what a local model is asked stays here.
+    """
     proxies = urllib.request.getproxies()
-    if not proxies or "*" in proxies.get("no", "").split(","):
+    if not proxies or _is_here(url.host) or "*" in proxies.get("no", "").split(","):
         return None
     if urllib.request.proxy_bypass(url.netloc.decode()):
         return None

@@ -48,7 +48,7 @@ class OpenAIEmbeddingModel(OverHttp, EmbeddingModel):
             `Connections`, for a proxy or HTTP/2.
 
     Raises:
-        UsageError: There is no key, or the URL is none.
+        UsageError: There is no key, or *base_url* is not an HTTP URL.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class OllamaEmbeddingModel(OverHttp, EmbeddingModel):
             `Connections`, for a proxy or HTTP/2.
 
     Raises:
-        UsageError: The URL is none.
+        UsageError: *base_url* is not an HTTP URL.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class GeminiEmbeddingModel(OverHttp, EmbeddingModel):
             `Connections`, for a proxy or HTTP/2.
 
     Raises:
-        UsageError: There is no key, or the URL is none.
+        UsageError: There is no key, or *base_url* is not an HTTP URL.
     """
 
     def __init__(

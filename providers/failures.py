@@ -122,7 +122,7 @@ def json_of(provider: str, body: bytes) -> Any:
     """Return the JSON that an answer's body is.
 
     Raises:
-        InvalidResponseError: It is none; the error quotes its beginning.
+        InvalidResponseError: It is not JSON; the error quotes its beginning.
     """
     try:
         return loads(body)

@@ -1,8 +1,7 @@
 """Google's Gemini models: the Gemini API and Vertex AI."""
 
 import re
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -65,9 +64,9 @@ class GeminiChatOptions(ChatOptions):
     candidate_count: int | None = None
     safety_settings: Mapping[str, str] | None = None
     cached_content: str | None = None
-    server_tools: tuple[Mapping[str, Any], ...] | None = None
+    server_tools: Sequence[Mapping[str, Any]] | None = None
     response_mime_type: str | None = None
-    response_modalities: tuple[str, ...] | None = None
+    response_modalities: str | Sequence[str] | None = None
     response_logprobs: bool | None = None
     logprobs: int | None = None
     media_resolution: str | None = None
@@ -96,7 +95,7 @@ class GeminiChatModel(OverHttp, ChatModel):
             `Connections`, for a proxy or HTTP/2.
 
     Raises:
-        UsageError: There is no key, or the URL is none.
+        UsageError: There is no key, or *base_url* is not an HTTP URL.
     """
 
     def __init__(
@@ -148,17 +147,17 @@ class GeminiChatModel(OverHttp, ChatModel):
         """Yield the model's response to *prompt* as it comes."""
         path = f"{path_of(prompt.options.model or self.name)}:streamGenerateContent?alt=sse"
         reader = StreamReader()
-        async with aclosing(self._http.stream(runtime, path, self._body(prompt))) as pieces:
+        async with self._http.stream(runtime, path, self._body(prompt)) as pieces:
             first = await anext(pieces)
             decoder = StreamDecoder(first.headers)
             async for piece in pieces:
                 for value in reader.feed(piece.body):
                     yield decoder.feed(value)
-        for value in reader.finish():
-            yield decoder.feed(value)
-        last = decoder.finish()
-        if last is not None:
-            yield last
+            for value in reader.finish():
+                yield decoder.feed(value)
+            last = decoder.finish()
+            if last is not None:
+                yield last
 
     def _body(self, prompt: Prompt) -> bytes:
         options, head = self._head

@@ -18,6 +18,7 @@ from chatclient.messages import (
     ToolCallChunk,
 )
 from chatclient.providers.failures import error_from, no_answer, request_id
+from chatclient.providers.fields import MISSHAPEN, number_of, text_of
 from chatclient.providers.keys import Headers
 from chatclient.response import (
     ChatResponse,
@@ -84,18 +85,14 @@ def decode_response(data: Any, headers: Headers = EMPTY) -> ChatResponse:
         if not generations:
             raise no_answer(PROVIDER, data)
         return ChatResponse(tuple(generations), _metadata(data, headers))
-    except _MALFORMED as error:
+    except MISSHAPEN as error:
         raise unreadable(data) from error
-
-
-# What reading raises when JSON is of another shape than the API's.
-_MALFORMED = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 
 
 def unreadable(data: Any) -> InvalidResponseError:
     """Return the error that an answer of no known form stands for."""
     body = data.decode(errors="replace") if isinstance(data, bytes) else data
-    msg = f"{PROVIDER} answered with something that is no response: {str(body)[:200]!r}"
+    msg = f"{PROVIDER} answered with something that is not a response: {str(body)[:200]!r}"
     return InvalidResponseError(msg, provider=PROVIDER, body=body)
 
 
@@ -108,7 +105,7 @@ def _generation(candidate: Mapping[str, Any], at: int) -> Generation:
     output = AssistantMessage(_decoded(_parts_of(candidate)))
     native = _native(candidate)
     reason = _finish_reason(native, has_calls=bool(output.tool_calls))
-    index = candidate.get("index") or at
+    index = number_of(candidate.get("index")) or at
     return Generation(output, reason, native, index, _beside(candidate, _CANDIDATE))
 
 
@@ -151,15 +148,15 @@ def decode_part(part: Mapping[str, Any]) -> Part | None:
     if "functionCall" in part:
         call = part["functionCall"]
         return ToolCall(
-            call.get("id") or _new_id(),
-            call.get("name") or "",
+            text_of(call.get("id")) or _new_id(),
+            text_of(call.get("name")),
             dumps(call.get("args") or {}).decode(),
             beside_content(part),
         )
     if part.get("thought"):
         return _reasoning(part)
     if "text" in part:
-        text = part["text"] or ""
+        text = text_of(part["text"])
         return text or None if len(part) == 1 else ProviderPart(PROVIDER, FrozenDict(part), text)
     for key in ("inlineData", "fileData"):
         if key in part:
@@ -180,7 +177,7 @@ def beside_content(part: Mapping[str, Any]) -> Mapping[str, Any]:
 def _reasoning(part: Mapping[str, Any]) -> Reasoning:
     plain = "text" in part and part.keys() <= {"text", "thought", "thoughtSignature"}
     data = None if plain else FrozenDict(part)
-    return Reasoning(part.get("text") or "", part.get("thoughtSignature"), PROVIDER, data)
+    return Reasoning(text_of(part.get("text")), part.get("thoughtSignature"), PROVIDER, data)
 
 
 def _decoded_media(part: Mapping[str, Any], blob: Mapping[str, Any]) -> Part:
@@ -246,13 +243,14 @@ def _steps(path: str) -> list[Any]:
 class _Candidate:
     """One answer of a stream as far as it has come; Vertex may send calls in pieces."""
 
-    __slots__ = ("_arguments", "_calls", "_id", "finished")
+    __slots__ = ("_arguments", "_calls", "_id", "_logprobs", "finished")
 
     def __init__(self) -> None:
         self.finished = False
         self._calls = 0
         self._id = ""
         self._arguments: Any = None  # of the call that is still open
+        self._logprobs: dict[str, list[Any]] = {}
 
     @property
     def has_calls(self) -> bool:
@@ -268,11 +266,22 @@ class _Candidate:
                 parts.append(decoded)
         return parts
 
+    def metadata(self, candidate: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return what a chunk tells beside its content; the last one, what all have told."""
+        for key, value in (candidate.get("logprobsResult") or {}).items():
+            if isinstance(value, list):
+                self._logprobs.setdefault(key, []).extend(value)
+        metadata = _beside(candidate, _CANDIDATE)
+        if not (self.finished and self._logprobs):
+            return metadata
+        joined = {**metadata.get("logprobsResult", EMPTY), **self._logprobs}
+        return FrozenDict({**metadata, "logprobsResult": joined})
+
     def _call(self, part: Mapping[str, Any], call: Mapping[str, Any]) -> list[ToolCallChunk]:
         chunks: list[ToolCallChunk] = []
-        if name := call.get("name"):
+        if name := text_of(call.get("name")):
             chunks.extend(self.close())
-            self._id = call.get("id") or _new_id()
+            self._id = text_of(call.get("id")) or _new_id()
             self._calls += 1
             self._arguments = {}
             chunks.append(
@@ -316,7 +325,7 @@ class StreamDecoder:
         """Return the chunk that a value spells."""
         try:
             return self._chunk(loads(data))
-        except _MALFORMED as error:
+        except MISSHAPEN as error:
             raise unreadable(data) from error
 
     def _chunk(self, chunk: dict[str, Any]) -> ChatResponse | str:
@@ -354,7 +363,7 @@ class StreamDecoder:
         return text if type(text) is str else None
 
     def _delta(self, candidate: Mapping[str, Any]) -> Generation:
-        index = candidate.get("index") or 0
+        index = number_of(candidate.get("index")) or 0
         state = self._candidates.setdefault(index, _Candidate())
         parts = state.parts(candidate)
         native = _native(candidate)
@@ -363,7 +372,7 @@ class StreamDecoder:
             state.finished = True
             parts.extend(state.close())
             reason = _finish_reason(native, has_calls=state.has_calls)
-        metadata = _beside(candidate, _CANDIDATE)
+        metadata = state.metadata(candidate)
         return Generation(AssistantMessage(parts), reason, native, index, metadata)
 
 

@@ -4,7 +4,7 @@ from pydantic_core import from_json
 
 from chatclient.errors import InvalidResponseError
 from chatclient.json import dumps, loads
-from chatclient.providers.sse import LARGEST_EVENT, ServerSentEventDecoder
+from chatclient.providers.sse import LARGEST_EVENT, ServerSentEventDecoder, is_end
 
 
 class StreamReader:
@@ -46,7 +46,7 @@ class StreamReader:
             lines = _with_line_feeds(chunk)
             _, whole, rest = lines.rpartition(b"\n\n")
             self._tail = bytearray(rest if whole else lines.partition(b"\n")[2])
-        return [event.data for event in events]
+        return [event.data for event in events if event.data and not is_end(event.data)]
 
     def finish(self) -> list[bytes]:
         """Return the values that only the end of the stream completes."""

@@ -7,7 +7,7 @@ blocks.
 
 import os
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
@@ -34,6 +34,7 @@ from chatclient.providers.connections import (
 from chatclient.providers.failures import error_of
 from chatclient.providers.keys import Headers, HeaderSource
 from chatclient.providers.retries import RetryPolicy, as_retry_policy, with_retries
+from chatclient.providers.secrecy import hide
 from chatclient.providers.timeouts import Timeouts, as_timeouts, shorter
 from chatclient.runtime import Runtime
 from chatclient.values import EMPTY
@@ -78,6 +79,7 @@ class _Begun(NamedTuple):
     response: Any
     shard: Shard | None
     headers: Headers
+    request: Any
 
 
 class _Known(NamedTuple):
@@ -172,17 +174,22 @@ class HttpClient:
                 raise self._translated(error) from _cause(error)
             finally:
                 await self._hang_up(begun.response, begun.shard, runtime)
-            return decode(HttpAnswer(begun.headers, content))
+            try:
+                return decode(HttpAnswer(begun.headers, content))
+            except ProviderError as error:
+                hide(error, begun.request)
+                raise
 
         return await with_retries(attempt, self.retry, runtime, self.provider)
 
+    @asynccontextmanager
     async def stream(
         self, runtime: Runtime, path: str, body: bytes, headers: Headers = EMPTY
-    ) -> "AsyncGenerator[HttpAnswer, None]":
-        """Send JSON and yield the answer piece by piece, each with the headers.
+    ) -> "AsyncGenerator[AsyncGenerator[HttpAnswer, None], None]":
+        """Send JSON, and give the answer piece by piece, each with the headers.
 
-        The first piece is empty and comes with the headers. Close the generator (`aclosing`) to
-        hang up.
+        The first piece is empty and comes with the headers. Leaving the context hangs up. What the
+        pieces spell is to be raised inside: no error gets out that quotes a key of the request.
 
         Raises:
             ProviderError: As with `post`; once the headers are there, nothing is retried.
@@ -194,17 +201,12 @@ class HttpClient:
             return await self._open(runtime, outgoing)
 
         begun = await with_retries(attempt, self.retry, runtime, self.provider)
-        failures: tuple[type[Exception], ...] = self._failures(begun.response)
-        failures = (RequestTimeoutError, *failures)
         try:
-            yield HttpAnswer(begun.headers, b"")
-            async with aclosing(self._pieces(begun.response, runtime)) as pieces:
-                async for piece in pieces:
-                    yield HttpAnswer(begun.headers, piece)
-        except failures as error:
-            cause = self._translated(error)
-            msg = f"the stream broke before its end: {cause}"
-            raise StreamInterruptedError(msg, provider=self.provider) from _cause(error)
+            async with aclosing(self._answer(begun, runtime)) as pieces:
+                yield pieces
+        except ProviderError as error:
+            hide(error, begun.request)
+            raise
         finally:
             await self._hang_up(begun.response, begun.shard, runtime)
 
@@ -249,7 +251,7 @@ class HttpClient:
             response = sent if runtime.blocking else await sent
             self._wait_for_the_rest(request, runtime, refused=not response.is_success)
             if response.is_success:
-                return _Begun(response, shard, self._headers_of(response, request))
+                return _Begun(response, shard, self._headers_of(response, request), request)
             refusal = await self._refusal(response, request, runtime)
         except BaseException as error:
             await self._hang_up(response, shard, runtime)
@@ -258,6 +260,19 @@ class HttpClient:
             raise
         await self._hang_up(response, shard, runtime)
         raise refusal
+
+    async def _answer(self, begun: _Begun, runtime: Runtime) -> AsyncGenerator[HttpAnswer, None]:
+        failures: tuple[type[Exception], ...] = self._failures(begun.response)
+        failures = (RequestTimeoutError, *failures)
+        try:
+            yield HttpAnswer(begun.headers, b"")
+            async with aclosing(self._pieces(begun.response, runtime)) as pieces:
+                async for piece in pieces:
+                    yield HttpAnswer(begun.headers, piece)
+        except failures as error:
+            cause = self._translated(error)
+            msg = f"the stream broke before its end: {cause}"
+            raise StreamInterruptedError(msg, provider=self.provider) from _cause(error)
 
     async def _hang_up(self, response: Any, shard: Shard | None, runtime: Runtime) -> None:
         if shard is not None:
@@ -391,12 +406,10 @@ class HttpClient:
         # The status says the most; a body that breaks off or never ends takes nothing from it.
         with suppress(ProviderError, *self._failures(response)):
             content = await self._whole(response, runtime, _LARGEST_REFUSAL)
-        for name, value in request.headers.items():
-            secret = value.rpartition(" ")[2].encode()
-            if name in _SECRET and len(secret) >= _SHORTEST_SECRET:
-                content = content.replace(secret, b"***")  # some quote the key they refuse
         headers = _plain(response.headers)
-        return error_of(self.provider, response.status_code, headers, content)
+        refusal = error_of(self.provider, response.status_code, headers, content)
+        hide(refusal, request)
+        return refusal
 
     # --- failures ---
 
@@ -424,6 +437,11 @@ class OverHttp(Closeable):
 
     _http: HttpClient
 
+    @property
+    def address(self) -> str:
+        """The base URL of the server, without user and password."""
+        return self._http.base_url
+
     def close(self) -> None:
         """Close the connections of blocking calls."""
         self._http.close()
@@ -441,10 +459,6 @@ def _plain(headers: Any) -> Headers:
 def _cause(error: Exception) -> Exception | None:
     """Return what may be shown as the cause: aiohttp's errors show the headers of the request."""
     return None if hasattr(error, "request_info") else error
-
-
-_SECRET = ("authorization", "x-api-key", "x-goog-api-key", "api-key")
-_SHORTEST_SECRET = 8  # a shorter one hides nothing, and would be found in other words
 
 
 def _raw(headers: Headers) -> list[tuple[bytes, bytes]]:

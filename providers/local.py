@@ -2,7 +2,6 @@
 
 import json
 import os
-import threading
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import replace
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from chatclient.errors import UsageError
+from chatclient.forks import ForkSafeLock
 from chatclient.messages import (
     AssistantMessage,
     Message,
@@ -26,6 +26,7 @@ from chatclient.prompt import Prompt
 from chatclient.providers.http import Timeouts
 from chatclient.providers.llama_server import LlamaServer, RunningServer
 from chatclient.providers.openai import Dialect, OpenAIChatModel, OpenAIChatOptions
+from chatclient.providers.retries import RetryPolicy
 from chatclient.providers.weights import (
     QWEN_CODER_0_5B,
     QWEN_CODER_1_5B,
@@ -61,7 +62,8 @@ class LocalChatModel(ChatModel):
         n_parallel: How many requests are answered at once; more of them wait.
         n_threads: Threads to compute with; default: one for each core.
         chat_template: A Jinja template for models that do not speak ChatML.
-        max_retries: How often a request is repeated that failed for a passing reason.
+        max_retries: How often a request is repeated that failed for a passing reason, or a
+            `RetryPolicy`.
         timeout: Seconds to wait for an answer, or `Timeouts`; loading is not counted.
         headers: More headers for every request.
         http_client: An httpx or httpx2 client to send requests with; the caller closes it.
@@ -80,7 +82,7 @@ class LocalChatModel(ChatModel):
         n_parallel: int = 2,
         n_threads: int | None = None,
         chat_template: str | None = None,
-        max_retries: int = 2,
+        max_retries: int | RetryPolicy = 2,
         timeout: float | Timeouts | None = 600.0,
         headers: Mapping[str, str] | None = None,
         http_client: Any = None,
@@ -104,7 +106,7 @@ class LocalChatModel(ChatModel):
             http_client=http_client,
             dialect=_LLAMA,
         )
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
         self._server: LlamaServer | None = None
         self._ready: tuple[RunningServer, OpenAIChatModel] | None = None
 
@@ -112,6 +114,11 @@ class LocalChatModel(ChatModel):
     def options(self) -> ChatOptions:
         """The options that hold where a prompt sets none."""
         return self._options
+
+    @property
+    def address(self) -> str:
+        """The path of the model's file, where it was given."""
+        return str(self._source) if isinstance(self._source, Path) else ""
 
     def output_mode(self, options: ChatOptions) -> OutputMode:
         """Return how the model is best held to a schema."""

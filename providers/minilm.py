@@ -7,7 +7,6 @@ written below.
 """
 
 import hashlib
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
@@ -16,6 +15,7 @@ from typing import Any
 
 from chatclient.embedding import EmbeddingModel, EmbeddingOptions, Vector
 from chatclient.errors import UsageError
+from chatclient.forks import ForkSafeLock
 from chatclient.runtime import Runtime
 
 _DIMENSIONS = 384
@@ -82,7 +82,7 @@ class MiniLmEmbeddingModel(EmbeddingModel):
         self._threads = threads
         self._weights = weights
         self._tokenizer = tokenizer
-        self._loading = threading.Lock()
+        self._loading = ForkSafeLock()
         self._loaded: tuple[Any, Any] | None = None
         self._options = EmbeddingOptions(model="all-MiniLM-L6-v2-int8", batch_size=_BATCH)
 
@@ -102,8 +102,7 @@ class MiniLmEmbeddingModel(EmbeddingModel):
         Raises:
             UsageError: The extra is not installed, or a file of it is another one.
         """
-        vectors: list[Vector] = await runtime.invoke(self._embed, texts)
-        return vectors
+        return await runtime.invoke(self._embed, texts)
 
     def _embed(self, texts: Sequence[str]) -> list[Vector]:
         tokenizer, session = self._parts()

@@ -40,7 +40,7 @@ class OpenAIModerationModel(OverHttp, ModerationModel):
             `Connections`, for a proxy or HTTP/2.
 
     Raises:
-        UsageError: There is no key, or the URL is none.
+        UsageError: There is no key, or *base_url* is not an HTTP URL.
     """
 
     def __init__(

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -81,7 +80,7 @@ class OllamaChatModel(OverHttp, ChatModel):
             `Connections`, for a proxy or HTTP/2.
 
     Raises:
-        UsageError: The URL is none.
+        UsageError: *base_url* is not an HTTP URL.
     """
 
     def __init__(
@@ -131,13 +130,13 @@ class OllamaChatModel(OverHttp, ChatModel):
         """Yield the model's response to *prompt* as it comes."""
         body = self._body(prompt, streaming=True)
         lines, decoder = Lines(), StreamDecoder()
-        async with aclosing(self._http.stream(runtime, _PATH, body)) as pieces:
+        async with self._http.stream(runtime, _PATH, body) as pieces:
             async for piece in pieces:
                 for line in lines.feed(piece.body):
                     yield decoder.feed(line)
-        last = decoder.finish(lines.finish())
-        if last is not None:
-            yield last
+            last = decoder.finish(lines.finish())
+            if last is not None:
+                yield last
 
     def _body(self, prompt: Prompt, *, streaming: bool) -> bytes:
         options, was_streaming, head = self._head

@@ -21,6 +21,7 @@ from chatclient.messages import (
 )
 from chatclient.options import ChatOptions
 from chatclient.providers.failures import error_from
+from chatclient.providers.fields import MISSHAPEN, text_of
 from chatclient.providers.sse import LARGEST_EVENT
 from chatclient.response import (
     NO_METADATA,
@@ -204,12 +205,8 @@ def decode_response(body: bytes) -> ChatResponse:
     data = _loaded(body)
     try:
         return _response(data, [*_content(data), *_calls(data)], _metadata(data))
-    except _MALFORMED as error:
+    except MISSHAPEN as error:
         raise _unreadable(body) from error
-
-
-# What reading raises when JSON is of another shape than the API's.
-_MALFORMED = (AttributeError, TypeError)
 
 
 def _loaded(body: bytes) -> dict[str, Any]:
@@ -228,15 +225,15 @@ def _loaded(body: bytes) -> dict[str, Any]:
 
 def _unreadable(body: bytes) -> InvalidResponseError:
     shown = body.decode(errors="replace")
-    msg = f"{PROVIDER} answered with something that is no response: {shown[:200]!r}"
+    msg = f"{PROVIDER} answered with something that is not a response: {shown[:200]!r}"
     return InvalidResponseError(msg, provider=PROVIDER, body=shown)
 
 
 def _content(data: Mapping[str, Any]) -> Iterable[Part]:
     message = data["message"]
-    if thoughts := message.get("thinking"):
+    if thoughts := text_of(message.get("thinking")):
         yield Reasoning(thoughts, provider=PROVIDER)
-    if text := message.get("content"):
+    if text := text_of(message.get("content")):
         yield text
 
 
@@ -247,8 +244,8 @@ def _calls(data: Mapping[str, Any]) -> Iterable[ToolCall]:
         if not isinstance(arguments, str):
             arguments = dumps(arguments).decode()
         # Older servers give calls no id.
-        id = call.get("id") or f"call_{uuid.uuid4().hex[:24]}"
-        yield ToolCall(id, function.get("name") or "", arguments)
+        id = text_of(call.get("id")) or f"call_{uuid.uuid4().hex[:24]}"
+        yield ToolCall(id, text_of(function.get("name")), arguments)
 
 
 def _response(
@@ -290,30 +287,34 @@ class StreamDecoder:
         InvalidResponseError: A line cannot be read.
     """
 
-    __slots__ = ("_calls", "_done", "_started")
+    __slots__ = ("_calls", "_done", "_logprobs", "_started")
 
     def __init__(self) -> None:
         self._started = False
         self._done = False
         self._calls = 0
+        self._logprobs: list[Any] = []
 
     def feed(self, line: bytes) -> ChatResponse | str:
         """Return the chunk that a line spells."""
         data = _loaded(line)
         try:
             return self._chunk(data)
-        except _MALFORMED as error:
+        except MISSHAPEN as error:
             raise _unreadable(line) from error
 
     def _chunk(self, data: Mapping[str, Any]) -> ChatResponse | str:
         message = data["message"]
         plain = not (data.get("done") or message.get("thinking") or message.get("tool_calls"))
         if plain and self._started and not data.get("logprobs"):
-            return str(message.get("content") or "")
+            return text_of(message.get("content"))
         metadata = NO_METADATA if self._started and not data.get("done") else _metadata(data)
         self._started = True
         self._done = self._done or bool(data.get("done"))
         parts = [*_content(data), *self._call_chunks(data)]
+        self._logprobs.extend(data.get("logprobs") or ())
+        if self._done and self._logprobs:  # the end tells those of all tokens
+            data = {**data, "logprobs": self._logprobs}
         return _response(data, parts, metadata, has_calls=self._calls > 0)
 
     def finish(self, rest: bytes) -> ChatResponse | str | None:

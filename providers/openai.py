@@ -2,8 +2,7 @@
 
 import os
 import re
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -107,7 +106,7 @@ class OpenAIChatOptions(ChatOptions):
     top_logprobs: int | None = None
     store: bool | None = None
     request_metadata: Mapping[str, str] | None = None
-    modalities: tuple[str, ...] | None = None
+    modalities: str | Sequence[str] | None = None
     audio: Mapping[str, Any] | None = None
     prediction: Mapping[str, Any] | None = None
     prompt_cache_key: str | None = None
@@ -138,7 +137,7 @@ class OpenAIChatModel(OverHttp, ChatModel):
             the older common ground for others.
 
     Raises:
-        UsageError: There is no key, or the URL is none.
+        UsageError: There is no key, or *base_url* is not an HTTP URL.
     """
 
     def __init__(
@@ -200,7 +199,7 @@ class OpenAIChatModel(OverHttp, ChatModel):
         """Yield the model's response to *prompt* as it comes."""
         body = self._body(prompt, streaming=True)
         events = ServerSentEventDecoder()
-        async with aclosing(self._http.stream(runtime, _PATH, body)) as pieces:
+        async with self._http.stream(runtime, _PATH, body) as pieces:
             first = await anext(pieces)
             decoder = StreamDecoder(self._dialect, first.headers)
             async for piece in pieces:

@@ -17,14 +17,13 @@ from chatclient.messages import (
     ToolCallChunk,
 )
 from chatclient.providers.failures import error_from, no_answer
+from chatclient.providers.fields import MISSHAPEN, number_of, text_of
 from chatclient.providers.keys import Headers
 from chatclient.providers.openai_dialect import REASONING_FIELD, Dialect
 from chatclient.providers.openai_metadata import beside, metadata_of
+from chatclient.providers.openai_thoughts import FIELDS, of_content, shown
 from chatclient.response import ChatResponse, FinishReason, Generation
 from chatclient.values import EMPTY, FrozenDict
-
-# What a codec meets where an answer is not of the form it has to be.
-MISSHAPEN = (AttributeError, KeyError, TypeError, ValueError)
 
 # --- whole answers --------------------------------------------------------------------------
 
@@ -72,7 +71,7 @@ def _generation(choice: Mapping[str, Any], at: int, provider: str) -> Generation
         output,
         finish_reason(native, calls=calls, refused=refused),
         native,
-        choice.get("index") or at,
+        number_of(choice.get("index")) or at,
         beside(choice, CHOICE_FIELDS),
     )
 
@@ -107,7 +106,7 @@ def finish_reason(native: str | None, *, calls: bool, refused: bool) -> FinishRe
 CHOICE_FIELDS = frozenset({"message", "delta", "finish_reason", "index", "text"})
 
 # Kept as they are: what the provider's own tools did, and what it wants back.
-_KEPT = ("annotations", "executed_tools", "reasoning_details", "extra_content")
+_KEPT = ("annotations", "executed_tools", "extra_content", *FIELDS)
 
 _COMMON = frozenset({"role", "content", "refusal", "reasoning", "reasoning_content", "tool_calls"})
 _MESSAGE_FIELDS = _COMMON | {"function_call", "audio", "images", *_KEPT}
@@ -118,7 +117,7 @@ def parts_of(
 ) -> list[Any]:
     """Return the parts of a message, or of a stream's delta."""
     parts: list[Any] = []
-    thoughts = message.get("reasoning_content") or message.get("reasoning")
+    thoughts = message.get("reasoning_content") or message.get("reasoning") or shown(message)
     if isinstance(thoughts, str) and thoughts:
         parts.append(Reasoning(thoughts, provider=provider))
     content = message.get("content")
@@ -127,7 +126,7 @@ def parts_of(
             parts.append(content)
     elif content:
         parts.extend(_listed_content(content, provider))
-    if refusal := message.get("refusal"):
+    if refusal := text_of(message.get("refusal")):
         parts.append(ProviderPart(provider, FrozenDict({"refusal": refusal}), refusal))
     if not message.keys() <= _COMMON:
         parts.extend(_rare_parts(message, provider, call_part))
@@ -154,6 +153,8 @@ def _listed_content(content: Any, provider: str) -> Iterator[Any]:
         kind, text = item.get("type"), item.get("text")
         if kind == "thinking":
             yield _thinking(item, provider)
+        elif kind == "reasoning":
+            yield from of_content(item, provider)
         elif kind in ("text", None) and isinstance(text, str):
             if text:
                 yield text
@@ -243,9 +244,9 @@ def call_chunk(call: Mapping[str, Any]) -> ToolCallChunk:
     if not isinstance(arguments, str):  # some servers give the object itself
         arguments = dumps(arguments).decode()
     return ToolCallChunk(
-        call.get("index"),
-        call.get("id") or "",
-        function.get("name") or "",
+        number_of(call.get("index")),
+        str(call.get("id") or ""),
+        text_of(function.get("name")),
         arguments,
         FrozenDict(kept) if kept else EMPTY,
     )

@@ -23,6 +23,7 @@ from chatclient.messages import (
 from chatclient.options import ChatOptions
 from chatclient.providers.openai_dialect import REASONING_FIELD, Dialect
 from chatclient.providers.openai_schemas import enforceable, json_schema_format
+from chatclient.providers.openai_thoughts import FIELDS, content_of
 from chatclient.tool import ToolDefinition
 
 # --- options --------------------------------------------------------------------------------
@@ -271,7 +272,9 @@ def _assistant(message: AssistantMessage, dialect: Dialect) -> dict[str, Any]:
     content: Any = text or None
     if dialect.reasoning_field == "content":
         content = _thinking_content(message, dialect) or content
-    elif "reasoning_details" not in fields:
+    elif kept := _kept_thoughts(message, dialect):
+        content = [*kept, _text(text)] if text else kept
+    elif fields.keys().isdisjoint(FIELDS):
         fields.update(_thoughts(message, dialect))
     if calls := message.tool_calls:
         fields["tool_calls"] = [_tool_call(call, dialect) for call in calls]
@@ -315,6 +318,14 @@ def _joined(old: Any, new: Any) -> Any:
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         return {**old, **new}
     return new
+
+
+def _kept_thoughts(message: AssistantMessage, dialect: Dialect) -> list[dict[str, Any]]:
+    """Return the reasoning that came as parts of the content, which goes back as such."""
+    if dialect.reasoning_field is None:  # so it is another API's of the same provider
+        return []
+    own = [content_of(r) for r in message.reasoning if r.provider == dialect.provider]
+    return [dict(data) for data in own if data is not None]
 
 
 def _thoughts(message: AssistantMessage, dialect: Dialect) -> dict[str, str]:

@@ -2,8 +2,7 @@
 
 import os
 import re
-from collections.abc import AsyncGenerator, Iterable, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,7 +32,8 @@ from chatclient.providers.openai_responses_codec import (
     form_of,
     wire_of,
 )
-from chatclient.providers.openai_responses_stream import StreamDecoder, decode_response
+from chatclient.providers.openai_responses_decoding import decode_response
+from chatclient.providers.openai_responses_stream import StreamDecoder
 from chatclient.providers.openai_schemas import enforceable, json_schema_format
 from chatclient.providers.sse import ServerSentEventDecoder
 from chatclient.providers.transcript import Transcript
@@ -86,7 +86,7 @@ class OpenAIResponsesChatOptions(ChatOptions):
     service_tier: str | None = None
     instructions: str | None = None
     store: bool | None = None
-    include: tuple[str, ...] | None = None
+    include: str | Sequence[str] | None = None
     previous_response_id: str | None = None
     conversation: str | None = None
     background: bool | None = None
@@ -101,7 +101,7 @@ class OpenAIResponsesChatOptions(ChatOptions):
     response_format: Mapping[str, Any] | None = None
     strict_tools: bool | None = None
     system_role: SystemRole | None = None
-    builtin_tools: tuple[Mapping[str, Any], ...] | None = None
+    builtin_tools: Sequence[Mapping[str, Any]] | None = None
 
 
 class OpenAIResponsesChatModel(OverHttp, ChatModel):
@@ -126,7 +126,7 @@ class OpenAIResponsesChatModel(OverHttp, ChatModel):
             `Connections`, for a proxy or HTTP/2.
 
     Raises:
-        UsageError: There is no key, or the URL is none.
+        UsageError: There is no key, or *base_url* is not an HTTP URL.
     """
 
     def __init__(
@@ -181,7 +181,7 @@ class OpenAIResponsesChatModel(OverHttp, ChatModel):
         """Yield the model's response to *prompt* as it comes."""
         body = self._body(prompt, streaming=True)
         events = ServerSentEventDecoder()
-        async with aclosing(self._http.stream(runtime, _PATH, body)) as pieces:
+        async with self._http.stream(runtime, _PATH, body) as pieces:
             first = await anext(pieces)
             decoder = StreamDecoder(self._http.provider, first.headers)
             async for piece in pieces:
@@ -189,9 +189,9 @@ class OpenAIResponsesChatModel(OverHttp, ChatModel):
                     chunk = decoder.feed(event.data)
                     if chunk is not None:
                         yield chunk
-        last = decoder.finish(events.finish())
-        if last is not None:
-            yield last
+            last = decoder.finish(events.finish())
+            if last is not None:
+                yield last
 
     def _decoded(self, answer: HttpAnswer) -> ChatResponse:
         provider = self._http.provider

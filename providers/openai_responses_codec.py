@@ -34,6 +34,7 @@ from chatclient.messages import (
     ToolResponseMessage,
     UserMessage,
 )
+from chatclient.providers.fields import text_of
 from chatclient.providers.openai_encoding import audio_format, file_name
 from chatclient.providers.openai_metadata import beside
 from chatclient.values import EMPTY, FrozenDict
@@ -265,7 +266,8 @@ def decode_item(item: Item, number: int, said: str = "") -> list[Part]:
             return [ProviderPart(PROVIDER, FrozenDict(item))]
 
 
-def _rest(whole: str, said: str) -> str:
+def rest_of(whole: str, said: str) -> str:
+    """Return what of *whole* has not been *said*; nothing where it does not begin with that."""
     return whole[len(said) :] if whole.startswith(said) else ""
 
 
@@ -280,8 +282,8 @@ def _message_parts(item: Item, said: str) -> list[Part]:
         if is_text:
             slot.pop("text", None)
             slot["length"] = len(text)
-        new = _rest(text, said)
-        said = _rest(said, text)
+        new = rest_of(text, said)
+        said = rest_of(said, text)
         if new:
             parts.append(new if is_text else refusal(new))
     kept = {key: value for key, value in item.items() if value is not None}
@@ -295,7 +297,7 @@ def refusal(text: str) -> ProviderPart:
 
 def _reasoning_parts(item: Item, said: str) -> list[Part]:
     texts = item.get("summary") or item.get("content") or ()
-    new = _rest("".join(text.get("text") or "" for text in texts), said)
+    new = rest_of("".join(text.get("text") or "" for text in texts), said)
     thoughts = [Reasoning(new, provider=PROVIDER)] if new else []
     return [*thoughts, Reasoning(provider=PROVIDER, data=FrozenDict(item))]
 
@@ -309,9 +311,9 @@ def _call_chunk(item: Item, number: int, said: str) -> ToolCallChunk:
     more = beside(item, known)
     return ToolCallChunk(
         number,
-        item.get("call_id") or item.get("id") or "",
-        item.get("name") or "",
-        _rest(arguments, said),
+        text_of(item.get("call_id") or item.get("id")),
+        text_of(item.get("name")),
+        rest_of(arguments, said),
         FrozenDict({PROVIDER: more}) if more else EMPTY,
     )
 

@@ -1,145 +1,37 @@
-"""Answers of OpenAI's Responses, whole or streamed: JSON and events to responses; no I/O."""
+"""Streamed answers of OpenAI's Responses: events in, chunks out; no I/O."""
 
-import re
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, ClassVar
 
-from chatclient.aggregator import MessageAggregator
-from chatclient.errors import InvalidResponseError, ProviderError, StreamInterruptedError
+from chatclient.errors import InvalidResponseError, StreamInterruptedError
 from chatclient.json import loads
 from chatclient.messages import AssistantMessage, Part, Reasoning, ToolCallChunk
-from chatclient.providers.failures import error_from, request_id
+from chatclient.providers.fields import MISSHAPEN, text_of
 from chatclient.providers.keys import Headers
-from chatclient.providers.openai_metadata import beside, rate_limit
 from chatclient.providers.openai_responses_codec import (
     CALLS,
-    CONVERSATION,
     PROVIDER,
     Item,
     decode_item,
     refusal,
+    rest_of,
 )
-from chatclient.response import (
-    NO_USAGE,
-    ChatResponse,
-    ChatResponseMetadata,
-    FinishReason,
-    Generation,
-    Usage,
+from chatclient.providers.openai_responses_decoding import (
+    decode_response,
+    ending,
+    failed,
+    failure,
+    items_of,
+    kinds_of,
+    metadata_of,
 )
-from chatclient.values import EMPTY, FrozenDict
+from chatclient.providers.sse import is_end
+from chatclient.response import ChatResponse, Generation
+from chatclient.values import EMPTY
 
-# --- whole answers --------------------------------------------------------------------------
-
-# Errors that are none of the provider's; its codes for these name no status.
-_REFUSED = re.compile(r"image|invalid|_policy|data_residency")
-_FAILED = ("failed", "cancelled")
-_FINISH_REASONS: dict[str, FinishReason] = {
-    "completed": "stop",
-    "complete": "stop",
-    "incomplete": "length",
-    "max_output_tokens": "length",
-    "content_filter": "content_filter",
-    "failed": "error",
-    "cancelled": "error",
-}
-
-
-def decode_response(data: Any, provider: str, headers: Headers = EMPTY) -> ChatResponse:
-    """Return the response that a whole answer spells.
-
-    Args:
-        data: The answer's JSON.
-        provider: What the server is called in errors.
-        headers: The answer's headers.
-
-    Raises:
-        ProviderError: The answer says that it failed.
-        InvalidResponseError: The answer is of no known form.
-    """
-    if not isinstance(data, Mapping) or not isinstance(data.get("output"), list):
-        if isinstance(data, Mapping) and data.get("error"):
-            raise _failure(data, provider, headers)
-        msg = f"{provider} answered with JSON that is no response: {str(data)[:200]}"
-        raise InvalidResponseError(msg, provider=provider, body=data)
-    if data.get("error") and data.get("status") in _FAILED:
-        raise _failure(data, provider, headers)
-    items = _items(data)
-    parts = [part for at, item in enumerate(items) for part in decode_item(item, at)]
-    whole = MessageAggregator()  # joins the parts exactly as those of a stream are joined
-    whole.add(_ending(data, _kinds(items), parts, headers))
-    return whole.response()
-
-
-def _failure(data: Item, provider: str, headers: Headers) -> ProviderError:
-    """Return the error that a failed response, or an event, describes."""
-    error = data.get("error") or data
-    code = error.get("code") if isinstance(error, Mapping) else None
-    status = 400 if isinstance(code, str) and _REFUSED.search(code) else 0
-    return error_from(provider, status, {"error": error}, headers)
-
-
-def _items(data: Item) -> list[Item]:
-    return [item for item in data.get("output") or () if isinstance(item, Mapping)]
-
-
-def _kinds(items: Iterable[Item]) -> set[str]:
-    """Return which kinds of items there are; a refusal counts as one."""
-    kinds = {str(item.get("type")) for item in items}
-    contents = (item.get("content") or () for item in items if item.get("type") == "message")
-    if any(piece.get("type") == "refusal" for content in contents for piece in content):
-        kinds.add("refusal")
-    return kinds
-
-
-def _ending(data: Item, kinds: set[str], parts: list[Part], headers: Headers) -> ChatResponse:
-    """Return the chunk that ends a response: its last parts and what is known about it."""
-    details = data.get("incomplete_details") or {}
-    native = details.get("reason") or data.get("status")
-    reason = _FINISH_REASONS.get(str(native))
-    if reason == "stop":
-        if not kinds.isdisjoint(CALLS):
-            reason = "tool_call"
-        elif "refusal" in kinds:
-            reason = "content_filter"
-    message = AssistantMessage(parts, metadata=_held_in(data.get("conversation")))
-    return ChatResponse((Generation(message, reason, native),), _metadata(data, headers))
-
-
-def _held_in(conversation: Any) -> Mapping[str, Any]:
-    id = conversation.get("id") if isinstance(conversation, Mapping) else None
-    return FrozenDict({CONVERSATION: id}) if id else EMPTY
-
-
-def _metadata(data: Item, headers: Headers) -> ChatResponseMetadata:
-    return ChatResponseMetadata(
-        id=data.get("id") or "",
-        model=data.get("model") or "",
-        usage=_usage(data.get("usage") or {}),
-        rate_limit=rate_limit(headers),
-        request_id=request_id(headers),
-        values=beside(data, ("id", "model", "usage", "output", "object")),
-    )
-
-
-def _usage(usage: Item) -> Usage:
-    if not usage:
-        return NO_USAGE
-    of_input = usage.get("input_tokens_details") or {}
-    of_output = usage.get("output_tokens_details") or {}
-    return Usage(
-        usage.get("input_tokens") or 0,
-        usage.get("output_tokens") or 0,
-        of_input.get("cached_tokens"),
-        of_input.get("cache_write_tokens"),
-        of_output.get("reasoning_tokens"),
-        FrozenDict(usage),
-    )
-
-
-# --- streams ---------------------------------------------------------------------------------
+__all__ = ["StreamDecoder", "decode_response"]
 
 
 class _OpenItem:
@@ -154,7 +46,7 @@ class _OpenItem:
         self.number = number
         self.begun = item
         self.type: str | None = item.get("type")
-        self.call_id: str = item.get("call_id") or ""
+        self.call_id = text_of(item.get("call_id"))
         self.named = False
         self.source = ""
         self.said: list[str] = []
@@ -205,19 +97,19 @@ class StreamDecoder:
 
     def feed(self, data: bytes) -> ChatResponse | str | None:
         """Return the chunk that an event spells, or None when there is nothing in it."""
-        if self._finished or data == b"[DONE]":
+        if self._finished or not data or is_end(data):
             return None
         try:
             event = loads(data)
             kind = event.get("type")
-        except (ValueError, AttributeError) as error:
+            if kind == "error" or (kind is None and event.get("error")):
+                raise failure(event, self._provider, self._headers)
+            read = self._readers.get(kind or "")
+            return None if read is None else read(self, event)
+        except MISSHAPEN as error:
             shown = data[:200].decode(errors="replace")
-            msg = f"{self._provider} streamed something that is no event: {shown!r}"
+            msg = f"{self._provider} streamed something that is not an event: {shown!r}"
             raise InvalidResponseError(msg, provider=self._provider) from error
-        if kind == "error" or (kind is None and event.get("error")):
-            raise _failure(event, self._provider, self._headers)
-        read = self._readers.get(kind or "")
-        return None if read is None else read(self, event)
 
     def finish(self, rest: bytes) -> ChatResponse | str | None:
         """Make sure that the stream came to its end; return the chunk in its *rest*, if any."""
@@ -237,7 +129,7 @@ class StreamDecoder:
         self._started = True
         response = event.get("response") or {}
         head = {"id": response.get("id"), "model": response.get("model")}
-        return ChatResponse((), _metadata(head, self._headers))
+        return ChatResponse((), metadata_of(head, self._headers))
 
     def _read_added(self, event: Item) -> ChatResponse | str | None:
         data = event.get("item") or {}
@@ -245,32 +137,49 @@ class StreamDecoder:
         if item.type not in CALLS or not item.call_id or not data.get("name"):
             return None
         item.named = True
-        return self._tell(item, ToolCallChunk(item.number, item.call_id, data["name"]))
+        return self._tell(item, ToolCallChunk(item.number, item.call_id, text_of(data["name"])))
 
     def _read_text(self, event: Item) -> ChatResponse | str | None:
-        item, text = self._item_of(event), event.get("delta") or ""
+        item, text = self._item_of(event), text_of(event.get("delta"))
         item.said.append(text)
         if self._open and item is self._open[0]:
             return text or None
         return self._tell(item, text)
 
     def _read_thought(self, event: Item) -> ChatResponse | str | None:
-        item, text = self._item_of(event), event.get("delta") or ""
+        item, text = self._item_of(event), text_of(event.get("delta"))
         item.source = item.source or event["type"]
         if not text or item.source != event["type"]:
             return None  # either the summary or the thoughts themselves: whichever came first
         item.said.append(text)
         return self._tell(item, Reasoning(text, provider=PROVIDER))
 
+    def _read_whole_text(self, event: Item) -> ChatResponse | str | None:
+        # Of use where it is all that a server tells of a text.
+        item, text = self._item_of(event), text_of(event.get("text"))
+        if item.said or not text:
+            return None
+        item.said.append(text)
+        return self._tell(item, text)
+
     def _read_arguments(self, event: Item) -> ChatResponse | str | None:
-        item, text = self._item_of(event), event.get("delta") or ""
+        return self._tell_arguments(self._item_of(event), text_of(event.get("delta")))
+
+    def _read_whole_arguments(self, event: Item) -> ChatResponse | str | None:
+        item = self._item_of(event)
+        whole = text_of(event.get("arguments") or event.get("input"))
+        return self._tell_arguments(item, rest_of(whole, "".join(item.said)))
+
+    def _tell_arguments(self, item: _OpenItem, text: str) -> ChatResponse | str | None:
         if not text:
             return None
         item.said.append(text)
+        if not item.named:
+            return None  # nobody could tell yet whose arguments they are
         return self._tell(item, ToolCallChunk(item.number, item.call_id, arguments=text))
 
     def _read_refusal(self, event: Item) -> ChatResponse | str | None:
-        item, text = self._item_of(event), event.get("refusal") or ""
+        item, text = self._item_of(event), text_of(event.get("refusal"))
         if not text:
             return None
         item.said.append(text)
@@ -288,16 +197,17 @@ class StreamDecoder:
         status = event["type"].rpartition(".")[2]
         response = event.get("response") or {}
         data = {**response, "status": response.get("status") or status}
-        if data.get("error") and data["status"] in _FAILED:
-            raise _failure(data, self._provider, self._headers)
-        items = _items(data)
+        if failed(data):
+            raise failure(data, self._provider, self._headers)
+        items = items_of(data)
         for at, whole in enumerate(items):
             item = self._known(at, whole) or self._begin({"output_index": at}, whole)
             self._complete(item, whole)
         for item in self._open:
             item.done = True
         self._finished = True
-        return _ending(data, self._kinds, self._released(), self._headers)
+        parts = [*self._rest(), *self._released()]
+        return ending(data, self._kinds, parts, self._headers)
 
     _readers: ClassVar[Mapping[str, Callable[..., ChatResponse | str | None]]] = {
         "response.created": _read_start,
@@ -305,10 +215,13 @@ class StreamDecoder:
         "response.in_progress": _read_start,
         "response.output_item.added": _read_added,
         "response.output_text.delta": _read_text,
+        "response.output_text.done": _read_whole_text,
         "response.reasoning_summary_text.delta": _read_thought,
         "response.reasoning_text.delta": _read_thought,
         "response.function_call_arguments.delta": _read_arguments,
+        "response.function_call_arguments.done": _read_whole_arguments,
         "response.custom_tool_call_input.delta": _read_arguments,
+        "response.custom_tool_call_input.done": _read_whole_arguments,
         "response.refusal.done": _read_refusal,
         "response.output_item.done": _read_done,
         "response.completed": _read_end,
@@ -359,10 +272,13 @@ class StreamDecoder:
     def _complete(self, item: _OpenItem, data: Item) -> None:
         if item.done:
             return
-        self._kinds |= _kinds([data])
-        parts = decode_item(data, item.number, "".join(item.said))
-        if item.named and isinstance(call := parts[0], ToolCallChunk):
-            parts = [ToolCallChunk(call.index, call.id, "", call.arguments, call.metadata)]
+        self._kinds |= kinds_of([data])
+        said = "".join(item.said)
+        parts = decode_item(data, item.number, said)
+        if isinstance(call := parts[0], ToolCallChunk):
+            name, told = ("", "") if item.named else (call.name, said)
+            arguments = told + call.arguments
+            parts = [ToolCallChunk(call.index, call.id, name, arguments, call.metadata)]
         item.held += parts
         item.done = True
 
@@ -376,6 +292,14 @@ class StreamDecoder:
             released += item.held
             item.held = []
         return ChatResponse((Generation(AssistantMessage(released)),)) if released else None
+
+    def _rest(self) -> list[Part]:
+        """Return what is left to tell of items that hold nothing back: the calls, as a rule."""
+        free = [item for item in self._begun if item.free]
+        parts = [part for item in free for part in item.held]
+        for item in free:
+            item.held = []
+        return parts
 
     def _released(self) -> list[Part]:
         """Return what need not be held back any longer."""

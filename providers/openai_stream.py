@@ -7,11 +7,11 @@ from typing import Any
 
 from chatclient.errors import InvalidResponseError, StreamInterruptedError
 from chatclient.json import loads
-from chatclient.messages import AssistantMessage, ProviderPart, ToolCallChunk
+from chatclient.messages import AssistantMessage, ProviderPart, Reasoning, ToolCallChunk
+from chatclient.providers.fields import MISSHAPEN, number_of
 from chatclient.providers.keys import Headers
 from chatclient.providers.openai_decoding import (
     CHOICE_FIELDS,
-    MISSHAPEN,
     call_chunk,
     finish_reason,
     message_metadata,
@@ -20,6 +20,8 @@ from chatclient.providers.openai_decoding import (
 )
 from chatclient.providers.openai_dialect import Dialect
 from chatclient.providers.openai_metadata import beside, metadata_of
+from chatclient.providers.openai_thoughts import FIELDS, ContentThoughts, add_piece, shown
+from chatclient.providers.sse import is_end
 from chatclient.response import (
     NO_METADATA,
     ChatResponse,
@@ -36,21 +38,21 @@ class _Choice:
     calls: bool = False
     refused: bool = False
     finished: bool = False
-    details: list[dict[str, Any]] = field(default_factory=list)
+    worded: bool = False
+    details: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    thoughts: ContentThoughts = field(default_factory=ContentThoughts)
     logprobs: dict[str, list[Any]] = field(default_factory=dict)
     sound: ProviderPart | None = None
 
-    def add_details(self, details: list[dict[str, Any]]) -> None:
-        """Take pieces of reasoning that have to go back whole."""
-        for piece in details:
-            last = self.details[-1] if self.details else {}
-            name = {"reasoning.text": "text", "reasoning.summary": "summary"}.get(piece["type"])
-            if name is None or any(last.get(k) != piece.get(k) for k in ("type", "index")):
-                self.details.append(dict(piece))
-                continue
-            text = (last.get(name) or "") + (piece.get(name) or "")
-            last.update({key: value for key, value in piece.items() if value})
-            last[name] = text
+    def thoughts_in(self, delta: Mapping[str, Any], provider: str) -> list[Reasoning]:
+        """Take the pieces of reasoning in *delta*'s own fields; return what they say in words."""
+        self.worded = self.worded or bool(delta.get("reasoning_content") or delta.get("reasoning"))
+        for name in FIELDS:
+            for piece in delta.get(name) or ():
+                add_piece(self.details.setdefault(name, []), piece)
+        # Most servers say the same in another field, which has been read.
+        text = "" if self.worded else shown(delta)
+        return [Reasoning(text, provider=provider)] if text else []
 
     def without_known_sound(self, parts: list[Any]) -> list[Any]:
         """Return *parts* without the id of a sound that is known: each chunk of it repeats it."""
@@ -102,8 +104,10 @@ class StreamDecoder:
             data: The event's data.
             event: The event's type, if it has one.
         """
-        if data == b"[DONE]" or not data:
-            self._done = self._done or bool(data)
+        if self._done or not data:
+            return None
+        if is_end(data):
+            self._done = True
             return None
         try:
             chunk = loads(data)
@@ -115,7 +119,7 @@ class StreamDecoder:
             metadata = self._metadata(chunk)
         except MISSHAPEN as error:
             shown = data[:200].decode(errors="replace")
-            msg = f"{self._dialect.provider} streamed something that is no chunk: {shown!r}"
+            msg = f"{self._dialect.provider} streamed something that is not a chunk: {shown!r}"
             raise InvalidResponseError(msg, provider=self._dialect.provider) from error
         if not generations and metadata is NO_METADATA:
             return None
@@ -154,40 +158,43 @@ class StreamDecoder:
         delta = choice.get("delta")
         if delta is None:
             delta = choice.get("message") or {}
-        at = choice.get("index") or 0
+        at = number_of(choice.get("index")) or 0
         state = self._choices.get(at)
         if state is None:
             state = self._choices[at] = _Choice()
-        if details := delta.get("reasoning_details"):
-            state.add_details(details)
-            delta = {k: v for k, v in delta.items() if k != "reasoning_details"}
+        provider, thoughts = (
+            self._dialect.provider,
+            state.thoughts_in(delta, self._dialect.provider),
+        )
+        if not delta.keys().isdisjoint(FIELDS):
+            delta = {k: v for k, v in delta.items() if k not in FIELDS}
         if logprobs := choice.get("logprobs"):
             state.add_logprobs(logprobs)
-        parts = parts_of(delta, self._dialect.provider, call_chunk)
+        parts = state.thoughts.joined([*thoughts, *parts_of(delta, provider, call_chunk)], provider)
         if "audio" in delta:
             parts = state.without_known_sound(parts)
         state.calls = state.calls or any(type(part) is ToolCallChunk for part in parts)
         state.refused = state.refused or bool(delta.get("refusal"))
         native = choice.get("finish_reason")
-        metadata = beside(choice, CHOICE_FIELDS)
-        if native is not None:
+        metadata, said = beside(choice, CHOICE_FIELDS), message_metadata(delta)
+        if native:  # some servers have an empty reason in every chunk
             closing = self._closing(at, metadata, native)
-            message = AssistantMessage((*parts, *closing.output.parts))
+            message = AssistantMessage((*parts, *closing.output.parts), metadata=said)
             return Generation(message, closing.finish_reason, native, at, closing.metadata)
         if not parts and not metadata:
             return None
-        message = AssistantMessage(parts, metadata=message_metadata(delta))
+        message = AssistantMessage(parts, metadata=said)
         return Generation(message, index=at, metadata=metadata)
 
     def _closing(self, at: int, metadata: Mapping[str, Any], native: str) -> Generation:
         """Return the end of an answer: the reason, and what had to be complete to be told."""
         state = self._choices[at]
         state.finished = True
-        parts: list[Any] = []
-        if state.details:
-            kept = FrozenDict({"reasoning_details": state.details})
-            parts.append(ProviderPart(self._dialect.provider, kept))
-            state.details = []
+        provider = self._dialect.provider
+        parts: list[Any] = [*state.thoughts.end(provider)]
+        for name, pieces in state.details.items():
+            parts.append(ProviderPart(provider, FrozenDict({name: pieces})))
+        state.details = {}
         if state.logprobs:
             metadata = FrozenDict({**metadata, "logprobs": state.logprobs})
         reason = finish_reason(native, calls=state.calls, refused=state.refused)

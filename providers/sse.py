@@ -15,6 +15,14 @@ LARGEST_EVENT = 64 * 2**20
 """How many bytes of a stream one event may take."""
 
 
+def is_end(data: bytes) -> bool:
+    """Return whether *data* is the word with which OpenAI's streams end, and others' at gateways.
+
+    Some put white space or brackets of their own around it, or something behind.
+    """
+    return data[:1] != b"{" and data.lstrip(b' \t"').startswith((b"[DONE]", b"DONE"))
+
+
 class ServerSentEvent(NamedTuple):
     """One event of a stream.
 

@@ -124,7 +124,7 @@ def test_an_advisor_that_returns_nothing_is_named(ask: Ask) -> None:
 @pytest.mark.parametrize("wrong", [42, Noting])
 def test_what_cannot_be_called_is_no_advisor(wrong: Any) -> None:
     """An advisor has to be callable; a class instead of an instance is refused."""
-    with pytest.raises(TypeError, match="no advisor"):
+    with pytest.raises(TypeError, match="not an advisor"):
         ChatClient.builder(ScriptedModel("ok")).default_advisors(wrong)
 
 
@@ -135,7 +135,7 @@ def test_a_plain_function_is_no_advisor(ask: Ask) -> None:
         return None
 
     client = ChatClient.builder(ScriptedModel("ok")).default_advisors(plain).build()
-    with pytest.raises(TypeError, match="'plain' is no coroutine function; write it with `async"):
+    with pytest.raises(TypeError, match="'plain' is not a coroutine function; write it"):
         ask(client.prompt("x"))
 
 
@@ -334,7 +334,7 @@ class OneParameter:
 )
 def test_an_advisor_of_another_shape_is_refused_when_it_is_added(advisor: Any) -> None:
     """Not only when the first request meets it."""
-    with pytest.raises(TypeError, match=r"cannot be called with \(request, call_next\)"):
+    with pytest.raises(TypeError, match=r"those are called with \(request, call_next\)"):
         ChatClient.builder(ScriptedModel()).default_advisors(advisor)
 
 

@@ -8,11 +8,13 @@ from typing import Any, Literal
 
 import pytest
 from conftest import Ask
+from pydantic import BaseModel
 from test_tool_calling import assert_paired, client_of, results
 
 from chatclient import ChatClient, ChatClientRequest, ChatClientResponse, Next, Prompt
 from chatclient.advisors import ToolCallingAdvisor
-from chatclient.errors import DeadlineExceededError, ToolDefinitionError
+from chatclient.advisors.memory import MessageChatMemoryAdvisor
+from chatclient.errors import DeadlineExceededError, ToolDefinitionError, ToolUsageError
 from chatclient.events import (
     Done,
     RoundEnded,
@@ -21,7 +23,9 @@ from chatclient.events import (
     ToolCallStarted,
     ToolProgress,
 )
+from chatclient.memory import MessageWindowChatMemory
 from chatclient.testing import Answer, ScriptedModel, call
+from chatclient.tool import CONVERSATION_ID
 from chatclient.tools import (
     NextTool,
     ToolCallback,
@@ -227,6 +231,106 @@ def test_an_agent_needs_a_name_that_providers_accept() -> None:
     """As every tool does."""
     with pytest.raises(ToolDefinitionError, match="my_expert"):
         ChatClient.create(ScriptedModel("x")).as_tool("my expert", "Knows all.")
+
+
+# --- agents that remember, and what they are given ---
+
+
+def remembering(model: ScriptedModel, **how: Any) -> ToolCallback:
+    """Return an agent with a memory."""
+    memory = MessageChatMemoryAdvisor(MessageWindowChatMemory())
+    agent = ChatClient.builder(model).default_advisors(memory).build()
+    return agent.as_tool("expert", "Knows all.", **how)
+
+
+def asking(times: int) -> ScriptedModel:
+    """Return a model that asks the expert in each of so many turns."""
+    script: list[Answer] = [ASK, "done"]
+    return ScriptedModel(*script * times)
+
+
+def users(prompt: Prompt) -> list[str]:
+    return [message.text for message in prompt.messages if message.role == "user"]
+
+
+def test_an_agent_remembers_what_it_was_asked_in_a_conversation(ask: Ask) -> None:
+    """It has one of its own in each of its asker's."""
+    inner = ScriptedModel(lambda prompt: "an answer")
+    client = client_of(asking(3), remembering(inner))
+    for conversation in ("a", "a", "b"):
+        ask(client.prompt("x").conversation(conversation))
+
+    assert [len(users(prompt)) for prompt in inner.prompts] == [1, 2, 1]
+
+
+async def of_user(context: ToolContext) -> str:
+    return f"user-{context['user']}"
+
+
+@pytest.mark.parametrize("conversation", ["shared", of_user, lambda context: context["user"]])
+def test_the_application_may_say_which_conversation_an_agent_has(
+    ask: Ask, conversation: Any
+) -> None:
+    """For all who ask it, or as the tool context says; then the asker need not have one."""
+    inner = ScriptedModel(lambda prompt: "an answer")
+    agent = remembering(inner, conversation=conversation)
+    client = client_of(asking(2), agent)
+    for user in ("ada", "bob"):
+        ask(client.prompt("x").tool_context(user=user))
+
+    assert len(users(inner.prompts[1])) == (2 if conversation == "shared" else 1)
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [({}, "'expert' remembers"), ({"conversation": " "}, "'expert' cannot be asked: a conv")],
+)
+def test_an_agent_that_cannot_be_asked_ends_the_turn(ask: Ask, how: Any, told: str) -> None:
+    """It is the application's mistake, and no model could mend it."""
+    client = client_of(ScriptedModel(ASK), remembering(ScriptedModel(), **how))
+
+    with pytest.raises(ToolUsageError, match=told):
+        ask(client.prompt("x"))
+
+
+def test_a_memory_with_a_conversation_of_its_own_keeps_it(ask: Ask) -> None:
+    """What the agent's client says of all its requests holds."""
+    inner = ScriptedModel(lambda prompt: "an answer")
+    memory = MessageChatMemoryAdvisor(MessageWindowChatMemory())
+    builder = ChatClient.builder(inner).default_advisors(memory)
+    agent = builder.default_advisor_params({CONVERSATION_ID: "one"}).build()
+    client = client_of(asking(2), agent.as_tool("expert", "Knows all."))
+    for conversation in ("a", "b"):
+        ask(client.prompt("x").conversation(conversation))
+
+    assert len(users(inner.prompts[1])) == 2
+
+
+def test_an_agent_may_be_given_values(ask: Ask) -> None:
+    """The model fills in the type's fields, and the agent reads them as JSON."""
+
+    class Trip(BaseModel):
+        city: str
+        days: int = 2
+
+    inner = ScriptedModel("Booked.")
+    agent = ChatClient.create(inner).as_tool("travel", "Books.", input_type=Trip)
+    model = ScriptedModel(call("travel", '{"city": "Rome"}'), call("travel", "{}"), "done")
+    ask(client_of(model, agent).prompt("x"))
+
+    assert agent.definition.input_schema["required"] == ["city"]
+    assert inner.prompts[0].contents == '{"city":"Rome","days":2}'
+    assert "city" in results(model.prompts[2])[-1]
+
+
+def test_an_agent_is_not_asked_nothing(ask: Ask) -> None:
+    """The model is told, for it can mend that."""
+    inner, agent = expert()
+    model = ScriptedModel(call("expert", '{"request": " "}'), "done")
+    result = ask(client_of(model, agent).prompt("x"))
+
+    assert (result.executions[0].is_error, inner.prompts) == (True, [])
+    assert "its request is blank" in results(model.prompts[1])[0]
 
 
 # --- progress ---

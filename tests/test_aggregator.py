@@ -265,6 +265,46 @@ F, G = ToolCall("a", "f", '{"x":1}'), ToolCall("b", "g", "[]")
             [F, G],
             id="one after another",
         ),
+        pytest.param(
+            [fragment(0, "a", "f"), fragment(1, "a", "f", '{"x"'), fragment(2, "a", "", ":1}")],
+            [F],
+            id="one id under other indexes",
+        ),
+        pytest.param(
+            [fragment(0, "a", "f", '{"x":1}'), fragment(1, "a", "f", "{}")],
+            [F, ToolCall("a", "f", "{}")],
+            id="one id for two calls of a tool",
+        ),
+        pytest.param(
+            [
+                fragment(0, "a", "f"),
+                fragment(1, "a", "g"),
+                fragment(0, "a", "", '{"x":1}'),
+                fragment(1, "a", "", "[]"),
+            ],
+            [F, ToolCall("a", "g", "[]")],
+            id="one id for all, interleaved",
+        ),
+        pytest.param(
+            [fragment(0, "a", "f"), fragment(0, "b", "", '{"x"'), fragment(0, "c", "", ":1}")],
+            [F],
+            id="a new id for each fragment",
+        ),
+        pytest.param(
+            [
+                fragment(0, "a", "f"),
+                fragment(0, "b", "g"),
+                fragment(0, "a", "", '{"x":1}'),
+                fragment(0, "b", "", "[]"),
+            ],
+            [F, G],
+            id="one index for all, interleaved by id",
+        ),
+        pytest.param(
+            [fragment(0, "a", "f", '{"x":1}'), fragment(0, "b", "g"), fragment(1, arguments="[]")],
+            [F, G],
+            id="an index that nobody has",
+        ),
     ],
 )
 def test_fragments_of_tool_calls(fragments: list[ToolCallChunk], calls: list[ToolCall]) -> None:
@@ -302,6 +342,13 @@ def test_whole_calls_of_a_tool_without_ids_are_told_apart(index: int | None) -> 
 def test_calls_that_one_chunk_names_are_calls_of_their_own() -> None:
     """Also those that have no arguments, or only the first of them."""
     parts = parts_together(fragment(0, name="f"), fragment(0, name="f"))
+
+    assert len(AssistantMessage(parts).tool_calls) == 2
+
+
+def test_calls_of_one_id_that_one_chunk_names_are_told_apart_by_index() -> None:
+    """A server that gives all calls one id still numbers them."""
+    parts = parts_together(fragment(0, "a", "f"), fragment(1, "a", "f"))
 
     assert len(AssistantMessage(parts).tool_calls) == 2
 

@@ -21,8 +21,8 @@ from chatclient import (
     Next,
     UserMessage,
 )
-from chatclient.errors import UsageError
-from chatclient.events import Done, StreamEvent, TextDelta
+from chatclient.errors import EntityError, UsageError
+from chatclient.events import ApprovalNeeded, Done, StreamEvent, TextDelta
 from chatclient.services import (
     SOURCES,
     MemoryId,
@@ -33,7 +33,7 @@ from chatclient.services import (
 )
 from chatclient.testing import Answer, ScriptedModel, call
 from chatclient.tool import CONVERSATION_ID
-from chatclient.tools import ToolContext, tool
+from chatclient.tools import ToolApproval, ToolCallingManager, ToolContext, tool
 
 PNG = Media("image/png", b"\x89PNG")
 WAV = Media("audio/wav", b"RIFF")
@@ -590,9 +590,9 @@ class Attribute(Protocol):
         (AwaitedStream, "make it a plain `def`"),
         (NoSchema, "AbstractEventLoop"),
         (Blank, "has a blank text"),
-        (Property, "no plain method"),
-        (Static, "no plain method"),
-        (Attribute, "no plain method"),
+        (Property, "not a plain method"),
+        (Static, "not a plain method"),
+        (Attribute, "not a plain method"),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
 )
@@ -610,7 +610,7 @@ def test_mistakes_in_what_is_no_interface() -> None:
             return "done"
 
     client = ChatClient.create(ScriptedModel())
-    with pytest.raises(UsageError, match="is no class"):
+    with pytest.raises(UsageError, match="is not a class"):
         ai_service("Assistant", client)
     with pytest.raises(UsageError, match="Empty has no method"):
         ai_service(Empty, client)
@@ -679,3 +679,72 @@ def test_parameters_may_have_any_name() -> None:
     letters = ai_service(Letters, ChatClient.create(ScriptedModel(lambda p: p.contents)))
 
     assert letters.letter(client="Acme", topic="money") == "Write to Acme about money."
+
+
+class Clerk(Protocol):
+    def say(self, text: str) -> str: ...
+
+    async def asay(self, text: str) -> str: ...
+
+    def do(self, text: str) -> None: ...
+
+    def stream(self, text: str) -> Iterator[str]: ...
+
+    def astream(self, text: str) -> AsyncIterator[str]: ...
+
+    def explain(self, text: str) -> Result[str]: ...
+
+    def tell(self, text: str) -> Iterator[StreamEvent]: ...
+
+    def message(self, text: str) -> AssistantMessage: ...
+
+
+def clerk() -> tuple[Clerk, ChatClient]:
+    @tool
+    def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    model = ScriptedModel(["One moment.", call("pay")], "Paid.")
+    manager = ToolCallingManager(interceptors=[ToolApproval()])
+    builder = ChatClient.builder(model).default_tools(pay).tool_calling_manager(manager)
+    return ai_service(Clerk, builder.build()), builder.build()
+
+
+async def list_of(pieces: AsyncIterator[str]) -> list[str]:
+    return [piece async for piece in pieces]
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda it: it.say("Pay!"),
+        lambda it: it.do("Pay!"),
+        lambda it: list(it.stream("Pay!")),
+        lambda it: asyncio.run(it.asay("Pay!")),
+        lambda it: asyncio.run(list_of(it.astream("Pay!"))),
+    ],
+    ids=["text", "nothing", "stream", "async", "async stream"],
+)
+def test_a_text_says_when_the_turn_waits_for_approval(ask: Any) -> None:
+    """An error with the turn to go on with, instead of what was said so far."""
+    service, client = clerk()
+    with pytest.raises(EntityError, match="waits for approval of pay") as caught:
+        ask(service)
+
+    assert caught.value.text == "One moment."
+    assert client.resume(caught.value.pending_turn, "approve").call().content() == "Paid."
+
+
+def test_a_result_has_the_turn_that_waits() -> None:
+    """So do events; a message shows its calls."""
+    result = clerk()[0].explain("Pay!")
+    assert (result.content, result.finish_reason) == ("One moment.", "tool_call")
+    assert result.pending_turn is not None
+    assert list(result.pending_turn.to_decide()) == ["call_pay"]
+
+    *_, needed, done = clerk()[0].tell("Pay!")
+    assert isinstance(needed, ApprovalNeeded)
+    assert (needed.turn.pending, type(done)) == (result.pending_turn.pending, Done)
+    assert clerk()[0].message("Pay!").tool_calls == needed.turn.pending
+    assert service(ROME)[0].chat("Hi") == ROME

@@ -19,6 +19,7 @@ from messages_server import (
     thinking,
     tool_use,
 )
+from replay import collect
 from servers import Reply
 
 from chatclient import (
@@ -368,7 +369,8 @@ def block(*events: Json, start: Json) -> list[Part]:
     """Return the parts that a block is told in."""
     deltas = [{"type": "content_block_delta", "index": 0, "delta": delta} for delta in events]
     first = {"type": "content_block_start", "index": 0, "content_block": start}
-    found = chunks(first, *deltas, {"type": "content_block_stop", "index": 0})
+    stop = {"type": "content_block_stop", "index": 0}
+    found = chunks(first, *deltas, stop, {"type": "message_stop"})
     return [p for c in found for p in ([c] if isinstance(c, str) else c.output.parts)]
 
 
@@ -416,6 +418,90 @@ def test_text_may_come_with_its_beginning() -> None:
     assert [p.arguments for p in block(start=tool_use("1", "f", {"a": 1}))][-1:] == ['{"a":1}']  # type: ignore[union-attr]
 
 
+def server_tool(input: Json | None = None) -> Json:
+    return {"type": "server_tool_use", "id": "s", "name": "web_search", "input": input or {}}
+
+
+def begin(index: int, content: Json) -> Json:
+    return {"type": "content_block_start", "index": index, "content_block": content}
+
+
+def delta(index: int, **more: Any) -> Json:
+    return {"type": "content_block_delta", "index": index, "delta": more}
+
+
+def piece(index: int, text: str) -> Json:
+    return delta(index, type="input_json_delta", partial_json=text)
+
+
+def stop(index: int) -> Json:
+    return {"type": "content_block_stop", "index": index}
+
+
+CALL, THOUGHT = tool_use("toolu_1", "add", {}), thinking("", "")
+MADE = ToolCall("toolu_1", "add", '{"a":1}')
+SIGNED = Reasoning("Hm", "eA==", "anthropic")
+HM = delta(0, type="thinking_delta", thinking="Hm")
+SIGNATURE = delta(0, type="signature_delta", signature="eA==")
+SEARCH = ProviderPart("anthropic", server_tool({"query": "q"}))
+STRAY_ENDS: dict[str, tuple[list[Json], list[Part]]] = {
+    "before the arguments": ([begin(0, CALL), stop(0), piece(0, '{"a"'), piece(0, ":1}")], [MADE]),
+    "between them": ([begin(0, CALL), piece(0, '{"a"'), stop(0), piece(0, ":1}")], [MADE]),
+    "never": ([begin(0, tool_use("toolu_1", "add", {"a": 1}))], [MADE]),
+    "blocks without numbers": (
+        [begin(0, tool_use("toolu_1", "add", {"a": 1})), begin(0, tool_use("toolu_2", "f", {}))],
+        [MADE, ToolCall("toolu_2", "f", "{}")],
+    ),
+    "never, signed": (
+        [begin(0, THOUGHT), HM, SIGNATURE, begin(1, CALL)],
+        [SIGNED, ToolCall("toolu_1", "add", "{}")],
+    ),
+    "before the signature": ([begin(0, THOUGHT), HM, stop(0), SIGNATURE], [SIGNED]),
+    "a signature that comes last": (
+        [begin(0, THOUGHT), HM, begin(1, text("Hi")), SIGNATURE, stop(0), stop(1)],
+        [SIGNED, "Hi"],
+    ),
+    "never, a search": ([begin(0, server_tool()), piece(0, '{"query":"q"}')], [SEARCH]),
+}
+
+
+@pytest.mark.parametrize(("events", "parts"), STRAY_ENDS.values(), ids=STRAY_ENDS)
+def test_nothing_is_lost_where_gateways_end_blocks_too_early(
+    events: list[Json], parts: list[Part]
+) -> None:
+    """Or too late, or not at all: what comes for a block is its own until the message ends."""
+    ends = [{"type": "message_delta", "delta": {"stop_reason": "end_turn"}}]
+
+    assert collect(chunks(*events, *ends)).output == AssistantMessage(parts)
+
+
+def test_empty_events_and_the_end_of_another_api_are_passed_over() -> None:
+    """Gateways send such to keep a connection alive, and to say twice that all has been said."""
+    decoder = StreamDecoder()
+
+    for data in (b"", b"[DONE] ", b' "[DONE]"', b"DONE"):
+        assert decoder.feed(data) is None
+
+
+def test_a_call_without_an_id_gets_one() -> None:
+    """Whole or streamed: its result has to name the call."""
+    call = tool_use("", "add", {}) | {"id": None}
+    streamed = collect(chunks(begin(0, call), {"type": "message_delta"}))
+
+    for answer in (decode_response(message(call)), streamed):
+        (made,) = answer.generations[0].output.tool_calls
+        assert (made.name, made.arguments) == ("add", "{}")
+        assert made.id
+
+
+def test_what_stands_beside_the_end_is_kept() -> None:
+    """What the provider cleared from the context, say, as in a whole answer."""
+    cleared = {"applied_edits": [{"type": "clear_tool_uses_20250919", "cleared_tool_uses": 3}]}
+    (end,) = chunks({"type": "message_delta", "delta": {}, "context_management": cleared})
+
+    assert end.metadata.values == {"context_management": cleared}
+
+
 def test_citations_that_come_late_keep_what_follows_them() -> None:
     """Text that was told is told; what comes after a citation stays with it."""
     cite = {"type": "citations_delta", "citation": {"cited_text": "x"}}
@@ -447,10 +533,6 @@ def test_blocks_of_other_kinds_are_put_together() -> None:
     assert cut == [ProviderPart("anthropic", server_tool({"malformed_arguments": '{"q'}))]
 
 
-def server_tool(input: Json | None = None) -> Json:
-    return {"type": "server_tool_use", "id": "s", "name": "web_search", "input": input or {}}
-
-
 def test_thoughts_ignore_what_they_do_not_know() -> None:
     """An empty or unknown fragment of thought adds nothing."""
     parts = block(
@@ -463,7 +545,14 @@ def test_thoughts_ignore_what_they_do_not_know() -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"{", b"[]", b'{"type": "message_start"}', b'{"type": "content_block_delta"}']
+    "data",
+    [
+        b"{",
+        b"[]",
+        b'{"type": "message_start"}',
+        b'{"type": "content_block_delta"}',
+        b'{"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": 1}}',
+    ],
 )
 def test_an_event_that_cannot_be_read_is_an_error(data: bytes) -> None:
     """A broken event is never skipped: something of the answer would be missing."""

@@ -1,16 +1,22 @@
 """Budgets: what counts, what is refused, and turns within turns."""
 
+import contextvars
+import threading
 from typing import Any
 
 import pytest
-from conftest import Ask
+from conftest import Ask, Asked
 
 from chatclient import ChatClient, ChatResponse
 from chatclient.advisors.budget import SPENT, Budget, Spent
+from chatclient.advisors.memory import MessageChatMemoryAdvisor
 from chatclient.errors import BudgetExceededError, UsageError
+from chatclient.memory import SummarizingChatMemory, Window
 from chatclient.response import Usage
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import tool
+from chatclient.tools import ToolApproval, ToolCallingManager, ToolMetadata, tool
+
+READ = ToolMetadata(effect="read")
 
 
 @tool
@@ -107,12 +113,53 @@ def test_an_agent_stops_when_the_turn_around_it_has_to(ask: Ask) -> None:
     assert len(outer.prompts) == 1
 
 
-def test_half_a_budget_counts_nothing(ask: Ask) -> None:
-    """The advisor around model calls does no harm without the one around the turn."""
-    _, each_call = Budget(calls=1)
-    client = ChatClient.builder(looping(3)).default_advisors(each_call).default_tools(look_up)
+def test_agents_without_a_budget_count_as_well(ask: Ask) -> None:
+    """Whoever sends something within the turn spends from its budget."""
+    inner = ChatClient.create(ScriptedModel(lambda prompt: "an answer"))
+    outer = ScriptedModel(*(call("expert", '{"request": "?"}', id=str(n)) for n in range(9)))
+    client = ChatClient.builder(outer).default_tools(inner.as_tool("expert", "Knows everything."))
+    with pytest.raises(BudgetExceededError, match="spent 4 of 4"):
+        ask(client.default_advisors(Budget(calls=4)).build().prompt("?"))
 
-    assert ask(client.build().prompt("?")).text == "done"
+    assert len(outer.prompts) == 2
+
+
+def test_words_that_advisors_and_memories_ask_aside_are_booked(ask: Ask) -> None:
+    """So is the summary that a memory has written when the turn is over."""
+    helper = ScriptedModel(lambda prompt: "in short", usage=Usage(100, 0))
+    few = Window.messages(2)
+    memory = SummarizingChatMemory(helper, trigger=few, window=few)
+    builder = ChatClient.builder(ScriptedModel("a", "b"))
+    client = builder.default_advisors(MessageChatMemoryAdvisor(memory), Budget()).build()
+    ask(client.prompt("x").conversation("c"))
+    result = ask(client.prompt("y").conversation("c"))
+
+    assert result.response.context[SPENT] == Spent(Usage(110, 5), 2)
+
+
+def test_what_a_turn_leaves_running_is_booked_no_more() -> None:
+    """A thread that a tool has begun may go on for hours."""
+    model = ScriptedModel("late")
+    later = ChatClient.create(model)
+    threads: list[threading.Thread] = []
+
+    @tool
+    def begin() -> str:
+        """Begin something."""
+        context = contextvars.copy_context()
+        request = later.prompt("?").call()
+        threads.append(threading.Thread(target=lambda: context.run(request.content)))
+        return "begun"
+
+    client = client_of(ScriptedModel(call("begin"), "done"), calls=2)
+    answer = client.prompt("?").tools(begin).call()
+    spent = answer.chat_client_response().context[SPENT]
+    threads[0].start()
+    threads[0].join()
+
+    assert spent.calls == 2
+    assert model.unused == 0
+    assert answer.trail().inner == ()
 
 
 @pytest.mark.parametrize("wrong", [{"cost": 1.0}, {"calls": 0}, {"total_tokens": -1}])
@@ -138,3 +185,54 @@ def test_one_budget_given_twice_counts_each_call_once(ask: Ask) -> None:
     builder = ChatClient.builder(looping(3)).default_tools(look_up).default_advisors(budget)
 
     assert ask(builder.build().prompt("x").advisors(budget)).text == "done"
+
+
+@tool
+def pay(amount: int) -> str:
+    """Pay an amount."""
+    return f"paid {amount}"
+
+
+def approving(model: ScriptedModel, *advisors: Any) -> Any:
+    manager = ToolCallingManager(interceptors=[ToolApproval()])
+    builder = ChatClient.builder(model).default_tools(pay).tool_calling_manager(manager)
+    return builder.default_advisors(*advisors).build()
+
+
+def approved_to_the_end(ask: Ask, client: ChatClient) -> Asked:
+    """Return what a request comes to when every call of its turn is approved, after it waited."""
+    asked = ask(client.prompt("?"))
+    while (turn := asked.response.context.get("pending_turn")) is not None:
+        asked = ask(client.resume(turn.to_json(), "approve"))
+    return asked
+
+
+def paying(rounds: int) -> ScriptedModel:
+    return ScriptedModel(*(call("pay", {"amount": n}, id=str(n)) for n in range(rounds)), "done")
+
+
+def test_a_turn_that_waits_goes_on_with_what_it_has_spent(ask: Ask) -> None:
+    """However often: several budgets count on each for itself, and so does what is told of it."""
+    budgets = Budget(calls=4, cost=9.0, price=price), Budget(cost=99.0, price=lambda answer: 10.0)
+    result = approved_to_the_end(ask, approving(paying(3), *budgets))
+    assert result.response.context[SPENT] == Spent(Usage(40, 20), 4, 6.0)
+
+    model = paying(9)
+    with pytest.raises(BudgetExceededError, match="spent 3 of 3"):
+        approved_to_the_end(ask, approving(model, Budget(calls=3)))
+    assert len(model.prompts) == 3
+
+    with pytest.raises(BudgetExceededError, match=r"spent 30 of 30 \(cost\)"):
+        dear = Budget(cost=30.0, price=lambda answer: 10.0)
+        approved_to_the_end(ask, approving(paying(9), Budget(cost=9.0, price=price), dear))
+
+
+def test_an_agent_that_waits_goes_on_with_what_it_has_spent(ask: Ask) -> None:
+    """What it had spent counts once, for itself and for the turn around it."""
+    expert = approving(paying(2), Budget(calls=3)).as_tool("expert", "Pays.", metadata=READ)
+    model = ScriptedModel(call("expert", '{"request": "?"}'), "done")
+    client = ChatClient.builder(model).default_advisors(Budget(calls=5)).default_tools(expert)
+    result = approved_to_the_end(ask, client.build())
+
+    assert result.response.context[SPENT].calls == 5
+    assert [each.response.data for each in result.executions] == ["done"]

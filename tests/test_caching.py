@@ -15,10 +15,20 @@ from chatclient.advisors.caching import (
 from chatclient.advisors.guardrails import GuardrailResult, OutputGuardrailAdvisor
 from chatclient.errors import ConnectionFailedError, UsageError
 from chatclient.events import Done, ReasoningDelta, RoundEnded, TextDelta, ToolCallStarted
-from chatclient.messages import Media, ProviderPart, Reasoning
+from chatclient.messages import (
+    Media,
+    ProviderPart,
+    Reasoning,
+    ToolResponse,
+    ToolResponseMessage,
+)
 from chatclient.options import ChatOptions
+from chatclient.providers.fallback import FallbackChatModel
+from chatclient.providers.local import LocalChatModel
+from chatclient.providers.openai import OpenAIChatModel
 from chatclient.response import NO_USAGE, Generation, Usage
-from chatclient.testing import ScriptedModel, call
+from chatclient.testing import Recording, RecordingModel, ScriptedModel, call
+from chatclient.tool import STEP
 from chatclient.tools import ToolResult, tool, tool_callbacks
 
 
@@ -65,7 +75,11 @@ def look_up(word: str) -> str:
 
 
 SAME = [
-    (Prompt("a"), Prompt([UserMessage("a", metadata={"seen": 1})])),
+    (Prompt("a"), Prompt([UserMessage("a", metadata={"seen": object()})])),
+    (
+        Prompt([UserMessage("a", metadata={"x": {"y": 1, "z": 2}, "name": "b"})]),
+        Prompt([UserMessage("a", metadata={"name": "b", "x": {"z": 2, "y": 1}})]),
+    ),
     (Prompt("a", ChatOptions(tool_context={"user": 1})), Prompt("a")),
     (
         Prompt("a", ChatOptions(extra={"x": 1, "y": 2})),
@@ -76,6 +90,12 @@ OTHER = [
     Prompt("a"),
     Prompt("b"),
     Prompt([UserMessage("a", [Media("image/png", b"1")])]),
+    Prompt([UserMessage("a", [Media("image/png", b"1", metadata={"detail": "low"})])]),
+    Prompt([UserMessage("a", [Media("image/png", b"1", metadata={"detail": "high"})])]),
+    Prompt([UserMessage("a", metadata={"name": "alice"})]),
+    Prompt([UserMessage("a", metadata={"name": "bob"})]),
+    Prompt([ToolResponseMessage([ToolResponse("1", "x", "y")])]),
+    Prompt([ToolResponseMessage([ToolResponse("1", "x", "y", metadata={STEP: True})])]),
     Prompt([UserMessage("a"), AssistantMessage("b"), UserMessage("c")]),
     Prompt("a", ChatOptions(temperature=1)),
     Prompt("a", ChatOptions(model="other")),
@@ -87,12 +107,12 @@ OTHER = [
 
 @pytest.mark.parametrize(("one", "other"), SAME)
 def test_what_is_not_sent_makes_no_difference(one: Prompt, other: Prompt) -> None:
-    """Metadata, tool context, and the order of fields."""
+    """Objects in metadata, tool context, and the order of fields."""
     assert cache_key(one) == cache_key(other)
 
 
 def test_what_is_sent_makes_a_difference() -> None:
-    """Messages with their media, options, and the definitions of tools."""
+    """Messages with their media and metadata, options, and the definitions of tools."""
     assert len({cache_key(prompt) for prompt in OTHER}) == len(OTHER)
 
 
@@ -203,6 +223,35 @@ def test_a_store_may_keep_for_ever() -> None:
     store.put("a", ChatResponse.of("a"))
 
     assert store.get("a") == ChatResponse.of("a")
+
+
+def test_models_that_share_a_store_do_not_share_answers(ask: Ask) -> None:
+    """Models differ in their name, in their provider, or in where they are asked."""
+
+    class Placed(ScriptedModel):
+        def __init__(self, address: str, name: str, provider: str) -> None:
+            super().__init__(f"{provider}:{name} at {address}")
+            self._place = (address, name, provider)
+
+        address = property(lambda self: self._place[0])
+        name = property(lambda self: self._place[1])
+        provider = property(lambda self: self._place[2])
+
+    store = InMemoryResponseStore()
+    places = [("a", "m", "p"), ("b", "m", "p"), ("a", "n", "p"), ("a", "m", "q")]
+    answers = [ask(cached(Placed(*place), store=store).prompt("?")).text for place in places]
+
+    assert answers == ["p:m at a", "p:m at b", "p:n at a", "q:m at a"]
+
+
+def test_an_address_tells_servers_apart_and_no_secret() -> None:
+    """A fallback has those of all of its models, a recorded model that of the real one."""
+    first = OpenAIChatModel("m", api_key="k", base_url="http://user:secret@a/v1")
+    both = FallbackChatModel(first, LocalChatModel(model_path="/models/b.gguf"), LocalChatModel())
+
+    assert both.address == "http://a/v1 → /models/b.gguf → "
+    assert RecordingModel(first, Recording()).address == "http://a/v1"
+    assert ScriptedModel().address == ""
 
 
 def test_metadata_of_what_tools_answer_is_no_part_of_the_question(ask: Ask) -> None:

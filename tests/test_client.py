@@ -708,7 +708,7 @@ def test_a_conversation_needs_an_id(nothing: Any) -> None:
 def test_media_are_media(media: Any) -> None:
     """A path or a text in place of a medium is a mistake, told before anything is sent."""
     request = ChatClient.create(ScriptedModel("never")).prompt()
-    with pytest.raises(UsageError, match="is no Media; make one"):
+    with pytest.raises(UsageError, match="is not a Media; make one"):
         request.user("What is this?", media=media)
 
 
@@ -935,8 +935,8 @@ def test_a_function_has_to_return_a_text(ask: Ask) -> None:
     [
         (PromptTemplate("Hi {name}"), r"template\.render"),
         (Path("system.txt"), r"read_text\(\)"),
-        (3, "3 is no text"),
-        (UserMessage("Hi"), "is no text"),
+        (3, "3 is not a text"),
+        (UserMessage("Hi"), "is not a text"),
     ],
 )
 def test_what_is_no_text_is_refused_with_the_mend(given: Any, told: str) -> None:

@@ -8,12 +8,17 @@ from typing import Any
 
 import pytest
 
-from chatclient import Prompt, UserMessage
+from chatclient import Prompt, UserMessage, errors
 from chatclient.testing import Answer, ScriptedModel, call
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def name_of(page: Path) -> str:
+    """Return where *page* is, below `docs/` if it is there."""
+    return page.relative_to(ROOT).as_posix().removeprefix("docs/")
 
 
 def blocks(page: Path) -> Iterator[tuple[int, str]]:
@@ -59,7 +64,7 @@ def play(prompt: Prompt) -> Answer:
     return "It is done." if schema is None else json.dumps(example(schema, schema))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_the_code_of_a_page_runs(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The blocks of a page run one after another, with a scripted model as the local one."""
     monkeypatch.setattr("chatclient.client.chat_model", lambda name: ScriptedModel(play))
@@ -88,4 +93,33 @@ def test_links_between_pages_lead_somewhere() -> None:
     """No page points at a file that is not there."""
     for page in PAGES:
         for target in re.findall(r"\]\(([\w/.-]+\.md)", page.read_text(encoding="utf-8")):
-            assert (page.parent / target).exists(), f"{page.name}: {target}"
+            assert (page.parent / target).exists(), f"{name_of(page)}: {target}"
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    """A page that nobody can find is not there; `mkdocs --strict` would only mention it."""
+    nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    listed = re.findall(r"([\w/-]+\.md)$", nav, re.MULTILINE)
+
+    assert sorted(listed) == sorted(name_of(page) for page in PAGES if page.name != "README.md")
+
+
+def test_code_is_as_wide_as_the_site_shows_it() -> None:
+    """Nobody has to scroll sideways to read an example."""
+    wide = [
+        f"{name_of(page)}:{line + number}"
+        for page in PAGES
+        for line, code in blocks(page)
+        for number, text in enumerate(code.splitlines(), 1)
+        if len(text) > 85
+    ]
+    assert wide == []
+
+
+def test_every_error_is_in_the_tree_of_the_docs() -> None:
+    """The page of errors shows all of them, and none that there is not."""
+    page = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
+    tree = page.partition("```text\n")[2].partition("```")[0]
+    shown = re.findall(r"^(?:[│ ]*[├└]── )?(\w+Error)\b", tree, re.MULTILINE)
+
+    assert sorted(shown) == sorted(name for name in vars(errors) if name.endswith("Error"))

@@ -712,9 +712,10 @@ def test_a_turn_that_waits_for_approval_has_no_entity_yet(ask: Ask) -> None:
     model = ScriptedModel([FILM, call("pay")])
     builder = ChatClient.builder(model).default_tools(pay).tool_calling_manager(manager)
 
-    with pytest.raises(EntityError, match=r"waits for approval; see pending_turn\(\)") as caught:
+    with pytest.raises(EntityError, match="waits for approval of pay; see its pending_") as caught:
         entities(ask, builder.build().prompt("x"), Film)
     assert caught.value.response.has_tool_calls()
+    assert list(caught.value.pending_turn.to_decide()) == ["call_pay"]
 
 
 def test_a_turn_that_ended_at_a_limit_says_so_when_it_has_no_entity(ask: Ask) -> None:

@@ -19,12 +19,15 @@ from chatclient import (
     ToolResponseMessage,
     UserMessage,
 )
+from chatclient.advisors.guardrails import GuardrailResult, OutputGuardrailAdvisor
 from chatclient.advisors.memory import MessageChatMemoryAdvisor
 from chatclient.advisors.re_reading import ReReadingAdvisor
 from chatclient.chain import MEMORY_ORDER, TOOL_CALLING_ORDER
+from chatclient.errors import ChatClientError, OverloadedError
 from chatclient.memory import MessageWindowChatMemory, conversation_problems
-from chatclient.testing import ScriptedModel, call
-from chatclient.tools import ToolApproval, ToolCallingManager, tool
+from chatclient.testing import Answer, ScriptedModel, call
+from chatclient.tools import ToolApproval, ToolCallingManager, ToolContext, tool
+from chatclient.trail import Trail
 
 
 @tool
@@ -195,3 +198,92 @@ def test_the_messages_of_a_stream_are_known_at_its_end() -> None:
         stream.messages()
     list(pieces)
     assert stream.messages()[-1] == AssistantMessage("b")
+
+
+# --- after a failure ---
+
+
+def busy() -> OverloadedError:
+    return OverloadedError("busy", provider="x")
+
+
+booked: list[str] = []
+
+
+@tool
+def book(city: str, context: ToolContext) -> str:
+    """Book a room."""
+    booked.append(context.idempotency_key)
+    return f"booked {city}"
+
+
+BOOKS = call("book", {"city": "Rome"})
+
+
+@pytest.fixture(autouse=True)
+def _nothing_booked() -> None:
+    booked.clear()
+
+
+@pytest.mark.parametrize("remembers", [False, True])
+def test_a_turn_that_failed_can_be_gone_on_with(ask: Ask, remembers: bool) -> None:
+    """The trail has its messages, in whole rounds: no tool is run once more."""
+    memory = MessageWindowChatMemory()
+    memory.add("c", [UserMessage("Hi"), AssistantMessage("Hello")])
+    advisors = [MessageChatMemoryAdvisor(memory)] if remembers else []
+    model = ScriptedModel(BOOKS, busy(), BOOKS, "Two rooms.")
+    builder = ChatClient.builder(model).default_system("Be brief.").default_tools(book)
+    client = builder.default_advisors(*advisors).build()
+    with pytest.raises(OverloadedError) as caught:
+        ask(client.prompt("A room!").conversation("c"))
+    messages = caught.value.trail.messages
+    assert kinds(messages) == ["user", "assistant", "tool"]
+
+    assert ask(client.prompt(messages).conversation("c")).text == "Two rooms."
+    assert conversation_problems(model.prompts[-1].messages) == ()
+    assert len(booked) == len(set(booked)) == 2  # the second room is one more
+    assert kinds(tuple(memory.get("c")))[2:] == (
+        ["user", "assistant", "tool", "assistant", "tool", "assistant"] if remembers else []
+    )
+
+
+def test_a_resumed_turn_that_failed_can_be_gone_on_with(ask: Ask) -> None:
+    """What was approved has been run, and is not run again."""
+    manager = ToolCallingManager(interceptors=[ToolApproval()])
+    model = ScriptedModel(ASKS, BOOKS, busy(), "Booked.")
+    builder = ChatClient.builder(model).default_tools(book, weather).tool_calling_manager(manager)
+    client = builder.build()
+    turn = ask(client.prompt("A room!")).response.context["pending_turn"]
+    turn = ask(client.resume(turn, "approve")).response.context["pending_turn"]
+    with pytest.raises(OverloadedError) as caught:
+        ask(client.resume(turn, "approve"))
+
+    messages = caught.value.trail.messages
+    assert kinds(messages) == ["user", "assistant", "tool", "assistant", "tool"]
+    assert (ask(client.prompt(messages)).text, len(booked)) == ("Booked.", 1)
+
+
+def test_what_was_undone_is_told_when_a_turn_is_gone_on_with(ask: Ask) -> None:
+    """A failure after the loop leaves the rounds as well."""
+
+    @tool(compensation=lambda: None)
+    def hold() -> str:
+        """Hold a room."""
+        return "held"
+
+    def failing(*answers: Answer, guard: Any = None) -> ChatClientError:
+        builder = ChatClient.builder(ScriptedModel(*answers)).default_tools(hold)
+        client = builder.default_advisors(*([guard] if guard else [])).build()
+        with pytest.raises(ChatClientError) as caught:
+            ask(client.prompt("A room!"))
+        return caught.value
+
+    undone = failing(call("hold"), busy()).trail.messages[-1].responses[0].data
+    assert "undone because the turn failed" in undone
+
+    refused = OutputGuardrailAdvisor(lambda _: GuardrailResult.fatal("no"))
+    after = failing(call("hold"), "Held.", guard=refused).trail.messages
+    assert [message.role for message in after] == ["user", "assistant", "tool"]
+    assert after[-1].responses[0].data == "held"
+    assert kinds(failing(busy()).trail.messages) == ["user"]
+    assert (Trail().messages, Trail().asked, Trail().parent) == ((), (), None)

@@ -13,10 +13,12 @@ from services import SERVICES, Service
 
 from chatclient import ChatClient, ChatOptions, ChatResponse, Prompt
 from chatclient.errors import OverloadedError, UsageError
+from chatclient.observation import Operation, Step
 from chatclient.providers.fallback import FallbackChatModel
 from chatclient.response import ChatResponseMetadata, Usage
 from chatclient.runtime import Runtime
-from chatclient.testing import ScriptedModel
+from chatclient.testing import ScriptedModel, call
+from chatclient.tools import tool
 
 
 def failing(text: str = "busy") -> ScriptedModel:
@@ -50,6 +52,17 @@ def test_other_errors_are_raised_at_once(ask: Ask) -> None:
 
     assert ask(ChatClient.create(chosen).prompt("Hi")).text == "ok"
     assert never.prompts == []
+
+
+@pytest.mark.parametrize("on", [OverloadedError, [OverloadedError], {OverloadedError, KeyError}])
+def test_errors_are_chosen_by_one_type_or_several(ask: Ask, on: Any) -> None:
+    """Any other error is the caller's."""
+    model = FallbackChatModel(failing(), ScriptedModel("ok"), on=on)
+    broken = FallbackChatModel(ScriptedModel(LookupError("bug")), ScriptedModel("never"), on=on)
+
+    assert ask(ChatClient.create(model).prompt("Hi")).text == "ok"
+    with pytest.raises(LookupError, match="bug"):
+        ask(ChatClient.create(broken).prompt("Hi"))
 
 
 def test_each_model_has_its_own_options(ask: Ask) -> None:
@@ -166,3 +179,45 @@ def test_a_fallback_closes_and_names_all_its_models() -> None:
     assert closed == ["a", "b", "a", "b"]
     with pytest.raises(UsageError):
         FallbackChatModel()
+
+
+def test_the_trail_tells_who_answered_in_whose_place(ask: Ask) -> None:
+    """Spans have the answering model's name as well, and the moment of the change."""
+    seen: list[Step] = []
+
+    class Watching:
+        def begin(self, operation: Operation) -> "Watching":
+            return self
+
+        def end(self, ended: Step, error: BaseException | None) -> None:
+            seen.append(ended)
+
+    first = ScriptedModel(OverloadedError("busy"), options=ChatOptions(model="a"))
+    second = ScriptedModel("ok", options=ChatOptions(model="b"))
+    builder = ChatClient.builder(FallbackChatModel(first, second)).observers(Watching())
+    trail = ask(builder.build().prompt("Hi")).response.trail
+
+    assert trail is not None
+    assert (trail.rounds[0].model, trail.rounds[0].fallbacks) == ("b", ("a (OverloadedError)",))
+    assert "in place of a (OverloadedError)" in str(trail)
+    assert seen[0].operation.attributes()["chatclient.fallback.failed"] == "a"
+    assert seen[1].found["gen_ai.request.model"] == "b"
+    assert seen[1].found["gen_ai.provider.name"] == "scripted"
+
+
+def test_a_turn_goes_on_with_the_model_that_answered(ask: Ask) -> None:
+    """One that has failed is asked last from then on, and first again in the next turn."""
+
+    @tool
+    def look() -> str:
+        """Look."""
+        return "seen"
+
+    busy = OverloadedError("busy")
+    first = ScriptedModel(busy, "back again", "in time")
+    second = ScriptedModel(call("look"), busy)
+    client = ChatClient.builder(FallbackChatModel(first, second)).default_tools(look).build()
+
+    assert ask(client.prompt("Hi")).text == "back again"
+    assert [len(model.prompts) for model in (first, second)] == [2, 2]
+    assert ask(client.prompt("Hi")).text == "in time"

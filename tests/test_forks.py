@@ -4,16 +4,22 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from bag_of_words import BagOfWords
 
+from chatclient import ChatClient, forks
+from chatclient.advisors.caching import InMemoryResponseStore, ResponseCacheAdvisor
+from chatclient.advisors.rate_limit import RateLimitAdvisor
 from chatclient.forks import Undisturbed
 from chatclient.memory import InMemoryChatMemoryRepository, SqlChatMemoryRepository
 from chatclient.memory.sessions import InMemorySessionRepository, SessionService
 from chatclient.messages import UserMessage
+from chatclient.providers.local import LocalChatModel
+from chatclient.testing import ScriptedModel
 from chatclient.vector_store import Document, InMemoryVectorStore, SqliteVectorStore
 
 pytest.importorskip("numpy")
@@ -110,16 +116,20 @@ def test_a_child_does_not_wait_for_a_thread_of_the_parents(
     stores = [InMemoryVectorStore(BagOfWords()), SqliteVectorStore(tmp_path / "s.db", BagOfWords())]
     conversations = InMemoryChatMemoryRepository()
     sessions = InMemorySessionRepository()
+    answers, limit = InMemoryResponseStore(), RateLimitAdvisor(requests=1)
+    model = ScriptedModel("Rome")
+    advisors = ResponseCacheAdvisor(answers), limit
+    client = ChatClient.builder(model).default_advisors(*advisors).build()
+    local = LocalChatModel()
     held, done = threading.Event(), threading.Event()
 
     def hold() -> None:
-        locks: list[Any] = [each._lock for each in (*stores, conversations, sessions)]  # type: ignore[attr-defined]
-        for lock in locks:
-            lock.acquire()
-        held.set()
-        done.wait()
-        for lock in locks:
-            lock.release()
+        holders: list[Any] = [*stores, conversations, sessions, answers, limit, local]
+        with ExitStack() as locks:
+            for each in holders:
+                locks.enter_context(each._lock)
+            held.set()
+            done.wait()
 
     thread = threading.Thread(target=hold)
     thread.start()
@@ -130,6 +140,8 @@ def test_a_child_does_not_wait_for_a_thread_of_the_parents(
             store.add([Document("cat")])
         conversations.save_all("c", [UserMessage("Hello")])
         SessionService(sessions).create("ada")
+        assert client.prompt("?").call().content() == "Rome"
+        local.close()
 
     pid = fork(child)
     done.set()
@@ -137,6 +149,22 @@ def test_a_child_does_not_wait_for_a_thread_of_the_parents(
     assert status_of(pid) == 0
     for store in stores:
         store.close()
+
+
+def test_only_what_knows_of_forks_has_a_lock_of_its_own() -> None:
+    """A plain lock that a thread of the parent held would be held in the child for ever."""
+    root = Path(forks.__file__).parent
+    owners = {path.name for path in root.glob("**/*.py") if "threading.Lock()" in path.read_text()}
+    folders = ("advisors", "providers", "tools")  # links, which `**` does not follow
+    files = (path for name in folders for path in (root / name).glob("**/*.py"))
+    owners |= {path.name for path in files if "threading.Lock()" in path.read_text()}
+
+    assert owners == {
+        "forks.py",
+        *("connections.py", "sqlite.py", "sql_database.py", "threads.py"),  # have an `after_fork`
+        *("answers.py", "recording.py"),  # one request's, or a test's
+        "llama_server.py",  # looks at the process id
+    }
 
 
 def test_a_fork_and_what_must_not_be_disturbed_wait_for_each_other() -> None:

@@ -460,15 +460,24 @@ def test_an_answer_that_cannot_be_read_is_reported(ask: Ask, gemini: Start, body
 
 
 @pytest.mark.parametrize(
-    "candidates", ["x", ["x"], [{"content": {"parts": "x"}}], [{"content": {"parts": [1]}}]]
+    "candidates",
+    [
+        "x",
+        ["x"],
+        [{"content": {"parts": "x"}}],
+        [{"content": {"parts": [1]}}],
+        [{"content": {"parts": [{"text": 1.5}]}}],
+        [{"content": {"parts": [{"text": 1, "thought": True}]}}],
+        [{"index": [0]}],
+    ],
 )
 def test_json_of_another_shape_is_reported(candidates: Any) -> None:
     """Wrong types inside an answer are the service's fault and are called so."""
     data = {"candidates": candidates}
 
-    with pytest.raises(InvalidResponseError, match="is no response"):
+    with pytest.raises(InvalidResponseError, match="is not a response"):
         decode_response(data)
-    with pytest.raises(InvalidResponseError, match="is no response"):
+    with pytest.raises(InvalidResponseError, match="is not a response"):
         StreamDecoder().feed(json.dumps(data).encode())
 
 
@@ -969,6 +978,31 @@ def streamed(*functions: Json, **last: Any) -> ChatResponse:
 
 def piece(path: str, **value: Any) -> Json:
     return {"jsonPath": path, **value}
+
+
+@pytest.mark.parametrize(
+    "end", [b"data: [DONE]\n\n", b"data: DONE\r\n\r\n", b"data: DONE", b"DONE"]
+)
+def test_the_end_of_another_api_is_no_part_of_the_answer(end: bytes) -> None:
+    """Nor is an event without data; gateways add both."""
+    last = b'data: {"candidates":[{"content":{"parts":[{"text":"Hi"}]},"finishReason":"STOP"}]}\n\n'
+
+    assert joined([b"data:\n\n", last, end]).text == "Hi"
+
+
+def test_log_probabilities_of_a_stream_add_up() -> None:
+    """The whole has those of all its tokens."""
+
+    def token(text: str, **more: Any) -> Json:
+        chosen = {"chosenCandidates": [{"token": text}]}
+        return {"content": {"parts": [{"text": text}]}, "logprobsResult": chosen, **more}
+
+    chunks = [{"candidates": [token("a")]}, {"candidates": [token("b", finishReason="STOP")]}]
+    stream = joined([b"data: %b\n\n" % json.dumps(chunk).encode() for chunk in chunks])
+
+    assert stream.generations[0].metadata == {
+        "logprobsResult": {"chosenCandidates": [{"token": "a"}, {"token": "b"}]}
+    }
 
 
 def test_arguments_may_come_in_pieces() -> None:

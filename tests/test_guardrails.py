@@ -92,8 +92,8 @@ def test_an_input_guardrail_cannot_ask_for_another_answer(ask: Ask) -> None:
 
 def test_a_guardrail_has_to_say_something_known(ask: Ask) -> None:
     """A bool is ambiguous."""
-    guard = InputGuardrailAdvisor(lambda request: True)
-    with pytest.raises(TypeError, match="no GuardrailResult"):
+    guard = InputGuardrailAdvisor(lambda request: True)  # type: ignore[arg-type,return-value]
+    with pytest.raises(TypeError, match="not a GuardrailResult"):
         ask(client_of(ScriptedModel(), guard).prompt("?"))
 
 
@@ -371,7 +371,7 @@ def test_json_can_be_asked_for(ask: Ask) -> None:
 def test_a_negative_cap_is_a_mistake() -> None:
     """Less than one attempt is none."""
     with pytest.raises(UsageError, match="max_retries"):
-        OutputGuardrailAdvisor(max_retries=-1)
+        OutputGuardrailAdvisor(lambda answer: None, max_retries=-1)
 
 
 def test_an_output_guardrail_may_ask_for_the_request(ask: Ask) -> None:

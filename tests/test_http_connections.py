@@ -11,9 +11,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Coroutine, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 from chaos_server import CLOSE, END, STALL, ChaosServer, Step, chunked, http
@@ -87,6 +90,42 @@ def test_connections_that_nobody_closes_end_with_their_model() -> None:
         assert model.call("Hi").text == "one two three"
         del model
         gc.collect()
+
+
+def run_and_leave(job: Coroutine[Any, Any, Any]) -> None:
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(job)
+    loop.close()
+
+
+def descriptors() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts descriptors in /proc")
+@pytest.mark.parametrize("run", [asyncio.run, run_and_leave])
+def test_loops_that_are_gone_leave_nothing_behind(
+    chat_server: Callable[..., ChatServer], run: Callable[[Any], None]
+) -> None:
+    """Neither themselves nor sockets, however often one model is asked on a new loop."""
+    model = CHAT.model(chat_server(*["hello"] * 21).url)
+    loops: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
+
+    async def asked() -> None:
+        loops.add(asyncio.get_running_loop())
+        await model.acall("Hi")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # of loops that end without a word
+        run(asked())
+        before = descriptors()
+        for _ in range(20):
+            run(asked())
+        model.close()
+        gc.collect()
+
+    assert len(loops) == 0
+    assert descriptors() <= before + 1  # the server may still be hanging up
 
 
 @pytest.mark.usefixtures("http_library")
@@ -251,6 +290,53 @@ def test_a_quoted_key_is_not_repeated(service: Service, mode: str) -> None:
     assert KEY not in f"{outcome.error!r} {outcome.error.body} {outcome.error.__cause__!r}"
 
 
+QUOTES = {
+    "an error": f'{{"error": {{"message": "{KEY} is over its quota", "at": ["{KEY}"]}}}}',
+    "no JSON": f'"{KEY}{"." * 170}{KEY}',
+    "no answer": f'{{"{KEY}": "{KEY}"}}',
+}
+
+
+@pytest.mark.parametrize("service", SERVICES, ids=str)
+@pytest.mark.parametrize("quote", QUOTES.values(), ids=QUOTES)
+def test_a_key_is_not_repeated_from_an_answer_that_succeeds(
+    service: Service, mode: str, quote: str
+) -> None:
+    """It may quote the key as well, whole or cut off."""
+    kind = service.stream_type if mode in ("stream", "astream") else "application/json"
+    body = f"data: {quote}\n\n" if kind == "text/event-stream" else f"{quote}\n"
+    with ChaosServer([[http(body.encode(), headers={"content-type": kind})]]) as server:
+        outcome = outcome_of(service.model(server.url), mode)
+
+    assert isinstance(outcome.error, ProviderError)
+    assert KEY[:8] not in f"{outcome.error!r} {outcome.error.body}"
+
+
+@pytest.mark.parametrize(
+    ("user", "query", "headers"),
+    [
+        ("", "", {"X-Gateway-Key": KEY}),
+        ("", "", {"Cookie": f"{KEY} and more"}),
+        ("", f"?code={KEY}", {}),
+        (f"me:{KEY}@", "", {}),
+    ],
+)
+def test_a_secret_is_one_wherever_it_stands(
+    mode: str, user: str, query: str, headers: dict[str, str]
+) -> None:
+    """In any header that is not plainly public, and in the address; versions are told."""
+    body = json.dumps({"error": {"message": f"bad {KEY} for 2024-10-21 of {headers}"}}).encode()
+    with ChaosServer([[http(body, 400)]]) as server:
+        base_url = f"{server.url.replace('//', f'//{user}')}/v1{query}"
+        base_url += f"{'&' if query else '?'}api-version=2024-10-21"
+        model = OpenAIChatModel("m", api_key="", base_url=base_url, headers=headers)
+        outcome = outcome_of(model, mode)
+
+    assert isinstance(outcome.error, ProviderError)
+    assert KEY not in f"{outcome.error!r} {outcome.error.body}"
+    assert "for 2024-10-21" in str(outcome.error)
+
+
 @pytest.mark.parametrize("service", SERVICES, ids=str)
 def test_a_key_that_cannot_be_sent_is_not_shown(service: Service, mode: str) -> None:
     """A line end inside is told; one behind it, which files leave there, does no harm."""
@@ -302,14 +388,31 @@ def test_a_proxy_that_refuses(mode: str) -> None:
 def test_proxies_of_the_environment(form: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are honoured as usual, exceptions included; an argument goes before them."""
     with ChaosServer([[answer_for(mode), CLOSE]]) as server, ProxyServer() as proxy:
+        url = server.url.replace("127.0.0.1", "0.0.0.0")  # another machine, by its name
         monkeypatch.setenv("all_proxy", form.format(proxy.address))
-        assert outcome_of(CHAT.model(server.url), mode).text
+        assert outcome_of(CHAT.model(url), mode).text
         assert len(proxy.passed) == 1
-        for exception in ("127.0.0.1", "example.org,*", server.url.removeprefix("http://")):
+        for exception in ("0.0.0.0", "example.org,*", url.removeprefix("http://")):
             monkeypatch.setenv("no_proxy", exception)
-            assert outcome_of(CHAT.model(server.url), mode).text
+            assert outcome_of(CHAT.model(url), mode).text
         monkeypatch.delenv("no_proxy")
-        assert outcome_of(CHAT.model(server.url, http_client=Connections(proxy="")), mode).text
+        assert outcome_of(CHAT.model(url, http_client=Connections(proxy="")), mode).text
+        assert len(proxy.passed) == 1
+
+
+@pytest.mark.usefixtures("no_proxies")
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_what_runs_here_is_asked_without_a_proxy(
+    host: str, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A local model's prompts stay on this machine, unless an argument says otherwise."""
+    with ChaosServer([[answer_for(mode), CLOSE]]) as server, ProxyServer() as proxy:
+        url = server.url.replace("127.0.0.1", host)
+        monkeypatch.setenv("http_proxy", proxy.url)
+        assert outcome_of(CHAT.model(url), mode).text
+        assert not proxy.passed
+        through = Connections(proxy=proxy.url)
+        assert outcome_of(CHAT.model(url, http_client=through), mode).text
         assert len(proxy.passed) == 1
 
 

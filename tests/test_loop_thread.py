@@ -117,7 +117,7 @@ def test_events_reach_a_blocking_stream(thread: LoopThread) -> None:
 
 async def test_events_reach_an_asynchronous_stream(thread: LoopThread) -> None:
     """The same on a loop."""
-    events: AsyncEvents[str] = AsyncEvents(
+    events: AsyncEvents[Any, str] = AsyncEvents(
         lambda runtime: runtime.run_on(thread, emitting), ON_LOOP
     )
 

@@ -17,7 +17,7 @@ pytest.importorskip("mcp")
 from chatclient import ChatClient
 from chatclient.driving import drive
 from chatclient.errors import ToolExecutionError, UsageError
-from chatclient.events import ToolProgress
+from chatclient.events import ToolCallFinished, ToolProgress
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import (
     ToolCallback,
@@ -105,7 +105,7 @@ async def test_calls_of_one_response_run_at_the_same_time(
 
     async with client.prompt("x").astream().events() as events:
         async for event in events:
-            if type(event).__name__ == "ToolCallFinished":
+            if isinstance(event, ToolCallFinished):
                 seen.append(event.tool_call.name)
                 break
 

@@ -585,7 +585,6 @@ def test_valid_conversations_have_no_problems(messages: list[Message]) -> None:
         ([A1], "message 0: the assistant speaks without being asked"),
         ([U1, A1, A2], "message 2: the assistant speaks without being asked"),
         ([U1, U2], "message 1: the user speaks after a message of the user"),
-        ([U1, C1, T1, U2], "message 3: the user speaks after a message of the tool"),
         ([UserMessage(" ")], "message 0: the user says nothing"),
         ([U1, AssistantMessage("")], "message 1: the assistant says nothing"),
         ([U1, AssistantMessage([Reasoning("x")])], "message 1: the assistant says nothing"),

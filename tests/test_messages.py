@@ -401,9 +401,9 @@ def test_what_is_no_message_is_refused(messages: Any) -> None:
 @pytest.mark.parametrize("part", [3, None, {"type": "text"}, UserMessage("x")])
 def test_an_assistants_message_is_made_of_parts(part: Any) -> None:
     """What is none is refused where it is put in, not where a provider meets it."""
-    with pytest.raises(TypeError, match="is no part of a message"):
+    with pytest.raises(TypeError, match="is not a part of a message"):
         AssistantMessage(["a", part])
-    with pytest.raises(TypeError, match="is no part of a message"):
+    with pytest.raises(TypeError, match="is not a part of a message"):
         AssistantMessage("a", [part])
 
 
@@ -412,7 +412,7 @@ def test_an_assistants_message_is_made_of_parts(part: Any) -> None:
 )
 def test_a_text_that_is_no_url_is_no_media(data: str) -> None:
     """A file's name, or content in base 64, is refused with the mend."""
-    with pytest.raises(UsageError, match=r"is no URL; use Media\.from_file\(path\)"):
+    with pytest.raises(UsageError, match=r"is not a URL; use Media\.from_file\(path\)"):
         Media("image/png", data)
 
 

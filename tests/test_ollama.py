@@ -632,6 +632,19 @@ def test_log_probabilities_are_kept() -> None:
         assert response.result.metadata == {"logprobs": logprobs}
 
 
+def test_log_probabilities_of_a_stream_add_up() -> None:
+    """The whole has those of all its tokens."""
+    decoder = StreamDecoder()
+    lines = [
+        answer("a", logprobs=[{"token": "a"}], done=False),
+        answer("b", logprobs=[{"token": "b"}], done=False),
+        answer(""),
+    ]
+    result = collect(decoder.feed(json.dumps(line).encode()) for line in lines)
+
+    assert result.generations[0].metadata == {"logprobs": [{"token": "a"}, {"token": "b"}]}
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -640,11 +653,14 @@ def test_log_probabilities_are_kept() -> None:
         b'{"message": 1}',
         b'{"message": {"tool_calls": [1]}}',
         b'{"message": {"tool_calls": 1}}',
+        b'{"message": {"content": 1}}',
+        b'{"message": {"thinking": ["x"]}}',
+        b'{"message": {"tool_calls": [{"id": 1}]}}',
     ],
 )
 def test_an_answer_that_cannot_be_read_is_reported(body: bytes) -> None:
     """Whatever else comes with status 200 is an error that shows its beginning."""
-    with pytest.raises(InvalidResponseError, match="is no response"):
+    with pytest.raises(InvalidResponseError, match="is not a response"):
         decode_response(body)
-    with pytest.raises(InvalidResponseError, match="is no response"):
+    with pytest.raises(InvalidResponseError, match="is not a response"):
         StreamDecoder().feed(body)

@@ -467,6 +467,9 @@ def test_an_error_may_come_with_status_200(data: Any, kind: type[ProviderError])
         {"choices": [{"message": {"tool_calls": [5]}}]},
         {"choices": [{"message": {"content": [5]}}]},
         {"choices": [{"message": {"content": "x"}}], "usage": 5},
+        {"choices": [{"message": {"content": "x"}, "index": [0]}]},
+        {"choices": [{"message": {"tool_calls": [{"function": {"name": 5}}]}}]},
+        {"choices": [{"message": {"refusal": ["x"]}}]},
     ],
 )
 def test_json_that_is_no_completion_is_an_error_that_says_so(data: Any) -> None:
@@ -475,10 +478,17 @@ def test_json_that_is_no_completion_is_an_error_that_says_so(data: Any) -> None:
         decode(data)
 
 
-@pytest.mark.parametrize("event", [b"{", b"5", b"[1]", b'"x"', b'{"choices":[5]}', b"\xff\xfe"])
+@pytest.mark.parametrize(
+    "event",
+    [
+        *(b"{", b"5", b"[1]", b'"x"', b'{"choices":[5]}', b"\xff\xfe"),
+        b'{"choices":[{"index":[0],"delta":{"content":"x"}}]}',
+        b'{"choices":[{"delta":{"tool_calls":[{"index":{},"id":"a"}]}}]}',
+    ],
+)
 def test_an_event_that_is_no_chunk_is_an_error_that_says_so(event: bytes) -> None:
     """An event of no known form never leaks an error of Python's."""
-    with pytest.raises(InvalidResponseError, match="openai streamed something that is no chunk"):
+    with pytest.raises(InvalidResponseError, match="openai streamed something that is not a chunk"):
         StreamDecoder(OPENAI).feed(event)
 
 
@@ -604,6 +614,86 @@ def test_signed_reasoning_is_joined() -> None:
     }
 
 
+def thinking(text: str, signature: str = "") -> Any:
+    """Return one of LiteLLM's blocks of thought."""
+    return {"type": "thinking", "thinking": text, "signature": signature}
+
+
+def test_signed_blocks_of_thought_are_joined() -> None:
+    """LiteLLM streams them in pieces, too; a signature ends each."""
+
+    def piece(block: Any) -> Any:
+        return chunk({"reasoning_content": block["thinking"], "thinking_blocks": [block]})
+
+    redacted = {"type": "redacted_thinking", "data": "e"}
+    pieces = [thinking("so "), thinking("what"), thinking("", "s"), thinking("then", "t")]
+    response = streamed(*map(piece, pieces), chunk({"thinking_blocks": [redacted]}, "stop"))
+    blocks = [thinking("so what", "s"), thinking("then", "t"), redacted]
+    message = {"reasoning_content": "so whatthen", "thinking_blocks": blocks}
+
+    assert message_in(response) == message_in(decode(whole(message)))
+    assert message_in(response).parts[-1] == ProviderPart("openai", {"thinking_blocks": blocks})
+
+
+@pytest.mark.parametrize(
+    ("field", "first", "second"),
+    [
+        ("thinking_blocks", thinking("so "), thinking("what", "s")),
+        *[
+            ("reasoning_details", {"type": f"reasoning.{kind}", kind: "so "}, {"type": "x"})
+            for kind in ("text", "summary")
+        ],
+    ],
+)
+def test_reasoning_that_only_its_details_tell_is_shown(field: str, first: Any, second: Any) -> None:
+    """MiniMax says it nowhere else; where another field says the same, it is said once."""
+    words = "so what" if field == "thinking_blocks" else "so "
+    whole_one = message_in(decode(whole({field: [first, second]})))
+    streamed_one = message_in(streamed(chunk({field: [first]}), chunk({field: [second]}, "stop")))
+    told = streamed(chunk({"reasoning": "so "}), chunk({field: [first]}, "stop"))
+
+    assert whole_one.reasoning == streamed_one.reasoning == (Reasoning(words, provider="openai"),)
+    assert message_in(told).reasoning == (Reasoning("so ", provider="openai"),)
+
+
+def summary(text: str, signature: str = "") -> Any:
+    """Return content as Databricks has it where Claude thinks."""
+    piece = {"type": "summary_text", "text": text, "signature": signature}
+    return {"content": [{"type": "reasoning", "summary": [piece]}]}
+
+
+def test_thoughts_in_the_content_are_shown_and_kept() -> None:
+    """A stream sends them in pieces, of which one whole goes back."""
+    content = [*summary("so what", "s")["content"], {"type": "text", "text": "x"}]
+    response = streamed(
+        chunk(summary("so ")),
+        chunk(summary("what")),
+        chunk(summary("", "s")),
+        chunk({"content": "x"}),
+    )
+    part = Reasoning(provider="openai", data=content[0])
+
+    assert message_in(response) == message_in(decode(whole({"content": content})))
+    assert message_in(response).parts == (Reasoning("so what", provider="openai"), part, "x")
+
+
+def test_thoughts_in_the_content_may_be_unsigned() -> None:
+    """Then they last until something else is said, or until the end."""
+    kept = Reasoning(provider="openai", data=summary("so what")["content"][0])
+    call = {"index": 0, "id": "c1", "function": {"name": "add", "arguments": "{}"}}
+    pieces = [chunk(summary("so ")), chunk(summary("what"))]
+
+    for last in (chunk({}, "stop"), chunk({"tool_calls": [call]}, "stop")):
+        assert message_in(streamed(*pieces, last)).parts[1] == kept
+
+
+def test_what_came_in_the_last_chunk_is_kept() -> None:
+    """Some servers stream an answer in one chunk, its end included."""
+    response = streamed(chunk({"reasoning_content": "so what"}, "stop"))
+
+    assert message_in(response).metadata == {REASONING_FIELD: "reasoning_content"}
+
+
 def test_what_a_filter_found_is_kept() -> None:
     """Azure tells with each chunk how harmless it is."""
     safe = {"hate": {"filtered": False}}
@@ -642,6 +732,21 @@ def test_a_stream_may_end_without_a_reason() -> None:
 
     assert streamed(chunk({"content": "a"})).finish_reason == "stop"
     assert streamed(chunk({"tool_calls": [call]})).finish_reason == "tool_call"
+
+
+@pytest.mark.parametrize("end", [b"[DONE] ", b" [DONE]", b"[DONE]\r", b'"[DONE]"'])
+def test_the_end_is_the_end_whatever_is_around_it(end: bytes) -> None:
+    """White space, quotes, and events that follow change nothing about the answer."""
+    late = json.dumps({"error": {"message": "late"}}).encode()
+
+    assert streamed(chunk({"content": "a"}), end, b"bye", late, done=False).text == "a"
+
+
+def test_an_empty_finish_reason_finishes_nothing() -> None:
+    """Some servers send one with every chunk: a stream cut off is still an error."""
+    with pytest.raises(StreamInterruptedError):
+        streamed(chunk({"content": "The answer is"}, ""), done=False)
+    assert streamed(chunk({"content": "a"}, ""), chunk({}, "")).finish_reason == "stop"
 
 
 @pytest.mark.parametrize("rest", [b"", b'{"id":"r1","choi', b"<html>"])

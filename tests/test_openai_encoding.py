@@ -11,6 +11,7 @@ from chatclient.messages import (
     AssistantMessage,
     Media,
     Message,
+    Part,
     ProviderPart,
     Reasoning,
     SystemMessage,
@@ -467,6 +468,35 @@ def test_signed_reasoning_goes_back_unchanged() -> None:
 
     assert element["reasoning_details"] == [*details, {"type": "reasoning.encrypted"}]
     assert "reasoning" not in element
+
+
+def test_signed_blocks_of_thought_go_back_unchanged() -> None:
+    """LiteLLM's take the place of the text, as OpenRouter's details do."""
+    blocks = [{"type": "thinking", "thinking": "so", "signature": "s"}]
+    name = COMPATIBLE.provider
+    parts: list[Part] = [
+        Reasoning("so", provider=name),
+        ProviderPart(name, {"thinking_blocks": blocks}),
+    ]
+    element = on_wire(AssistantMessage(parts, metadata={REASONING_FIELD: "reasoning"}), COMPATIBLE)
+
+    assert element == {"role": "assistant", "content": "", "thinking_blocks": blocks}
+
+
+def test_thoughts_that_came_in_the_content_go_back_there() -> None:
+    """Databricks wants them signed; another provider's, or another API's, are kept back."""
+    item = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "so"}]}
+    name = COMPATIBLE.provider
+    thoughts = [Reasoning("so", provider=name), Reasoning(provider=name, data=item)]
+    of_responses = Reasoning(provider="openai", data={"type": "reasoning", "id": "rs_1"})
+
+    assert on_wire(AssistantMessage([*thoughts, "x"]), COMPATIBLE)["content"] == [
+        item,
+        {"type": "text", "text": "x"},
+    ]
+    assert on_wire(AssistantMessage(thoughts), COMPATIBLE)["content"] == [item]
+    assert on_wire(AssistantMessage([of_responses, "x"]), COMPATIBLE)["content"] == "x"
+    assert on_wire(AssistantMessage([of_responses, "x"]), OPENAI)["content"] == "x"
 
 
 def test_mistral_takes_thoughts_as_content() -> None:

@@ -65,7 +65,8 @@ from chatclient.providers.openai_responses import (
     OpenAIResponsesChatOptions,
     encode_options,
 )
-from chatclient.providers.openai_responses_stream import StreamDecoder, decode_response
+from chatclient.providers.openai_responses_decoding import decode_response
+from chatclient.providers.openai_responses_stream import StreamDecoder
 from chatclient.runtime import ON_LOOP
 from chatclient.serialization import message_from_dict, message_to_dict
 from chatclient.tool import ToolContext, ToolDefinition, ToolMetadata, ToolResult
@@ -575,6 +576,66 @@ def test_calls_without_name_or_id_at_first_are_told_when_they_are_known() -> Non
     assert parts_of(result) == parts_of(decoded(response(item)))
 
 
+def spare_events(item: Json) -> list[Json]:
+    """Return the events of a call of which only some are sent, as some servers do."""
+    field, kind = ("arguments", "function_call_arguments")
+    if item["type"] == "custom_tool_call":
+        field, kind = ("input", "custom_tool_call_input")
+    place = {"output_index": 0, "item_id": item["id"]}
+    half = len(item[field]) // 2
+    return [
+        {"type": "response.output_item.added", "item": {**item, field: ""}, **place},
+        {"type": f"response.{kind}.delta", "delta": item[field][:half], **place},
+        {"type": f"response.{kind}.done", field: item[field], **place},
+        {"type": "response.completed", "response": response(item)},
+    ]
+
+
+CUSTOM = {"type": "custom_tool_call", "id": "ct_1", "call_id": "c", "name": "run", "input": "ls -l"}
+
+
+@pytest.mark.parametrize("item", [call("call_1", "add", '{"a":1,"b":2}'), CUSTOM])
+@pytest.mark.parametrize("told", [(0, 2, 3), (0, 1, 2, 3), (0, 3), (0, 1, 3), (1, 2, 3), (2, 3)])
+def test_arguments_are_complete_whichever_event_has_them(item: Json, told: list[int]) -> None:
+    """A fragment, the end of the arguments, or nothing but the end of the response."""
+    result = streamed(*(spare_events(item)[at] for at in told))
+
+    assert parts_of(result) == parts_of(decoded(response(item)))
+
+
+@pytest.mark.parametrize("item", [call("call_1", "add", '{"a":1,"b":2}'), CUSTOM])
+def test_the_end_of_the_arguments_is_enough(item: Json) -> None:
+    """The end of the response may repeat nothing."""
+    added, _, done, _ = spare_events(item)
+    (made,) = streamed(added, done, {"type": "response.completed"}).generations[0].output.tool_calls
+
+    assert (made.name, made.arguments) == (item["name"], item.get("arguments") or item["input"])
+
+
+def test_a_tool_gets_arguments_that_come_at_the_end_only(ask: Ask, serve: Serve) -> None:
+    """In streams, just as in whole answers."""
+    item = call("call_1", "add", '{"a":1,"b":2}')
+    added, _, done, last = spare_events(item)
+    server = serve(
+        lambda asked: [added, done, last] if asked.get("stream") else response(item), "3"
+    )
+    result = ask(ChatClient.create(server.model()).prompt("1 + 2?").tools(add))
+
+    assert [execution.tool_call.arguments for execution in result.executions] == ['{"a":1,"b":2}']
+
+
+def test_text_may_come_at_its_end_only() -> None:
+    """Some servers tell it once, whole, and nowhere else."""
+    place = {"output_index": 0, "item_id": "msg_1", "content_index": 0}
+    added = {"type": "response.output_item.added", "item": {"type": "message"}, **place}
+    delta = {"type": "response.output_text.delta", "delta": "Hel", **place}
+    done = {"type": "response.output_text.done", "text": "Hello", **place}
+    end = {"type": "response.completed"}
+
+    assert streamed(added, done, end).text == "Hello"
+    assert streamed(added, delta, {**delta, "delta": "lo"}, done, end).text == "Hello"
+
+
 def test_either_the_summary_or_the_thoughts_are_told() -> None:
     """Of the two, whichever comes first; the item holds both."""
     item = reasoning("rs_1", "short", content=[{"type": "reasoning_text", "text": "long"}])
@@ -601,7 +662,8 @@ def test_events_of_no_interest_are_passed_over() -> None:
     noise = [{"type": kind} for kind in kinds]
     decoder = StreamDecoder("openai")
     chunks = [decoder.feed(json.dumps(event).encode()) for event in (*noise, *events, *noise)]
-    chunks += [decoder.feed(b"[DONE]"), decoder.finish(b"")]
+    chunks += [decoder.feed(data) for data in (b"[DONE] ", b"")]
+    chunks.append(decoder.finish(b""))
 
     assert collect(c for c in chunks if c is not None) == decoded(response("a"))
 
@@ -651,7 +713,7 @@ def test_an_error_inside_a_stream_is_raised(event: Json, kind: type[Exception]) 
 
 
 def test_a_bare_error_after_a_stream_is_raised() -> None:
-    """Even when it is no event at all."""
+    """Even when it is not an event at all."""
     with pytest.raises(RateLimitedError, match="slow"):
         StreamDecoder("openai").finish(b'{"error":{"code":"rate_limit_exceeded","message":"slow"}}')
 
@@ -659,8 +721,24 @@ def test_a_bare_error_after_a_stream_is_raised() -> None:
 def test_a_stream_of_something_else_is_an_error() -> None:
     """What is no JSON object is shown."""
     for data in (b"<html>", b"[1]", b'"text"'):
-        with pytest.raises(InvalidResponseError, match="no event"):
+        with pytest.raises(InvalidResponseError, match="not an event"):
             StreamDecoder("openai").feed(data)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"type": "response.output_item.added", "item": "text"},
+        {"type": "response.output_text.delta", "delta": {"text": "a"}},
+        {"type": "response.function_call_arguments.delta", "delta": {"a": 1}},
+        {"type": "response.output_item.done", "item": {"type": "message", "content": "text"}},
+        {"type": "response.output_text.delta", "delta": "a", "output_index": [0]},
+    ],
+)
+def test_an_event_of_another_shape_is_an_error(event: Json) -> None:
+    """So that a fallback knows it, and steps in."""
+    with pytest.raises(InvalidResponseError, match="not an event"):
+        StreamDecoder("openai").feed(json.dumps(event).encode())
 
 
 # --- answers --------------------------------------------------------------------------------
@@ -683,10 +761,24 @@ def test_a_cancelled_response_keeps_what_it_has() -> None:
     assert (result.text, result.finish_reason) == ("Once", "error")
 
 
-@pytest.mark.parametrize("data", [[], {"id": "x"}, {"output": "text"}, "text"])
+@pytest.mark.parametrize(
+    "data",
+    [
+        [],
+        {"id": "x"},
+        {"output": "text"},
+        "text",
+        {"output": [{"type": "message", "content": "text"}]},
+        {"output": [{"type": "message", "content": [None]}]},
+        {"output": [{"type": "reasoning", "summary": "text"}]},
+        {"output": [{"type": "function_call", "call_id": 1, "name": "add", "arguments": "{}"}]},
+        {"output": [], "usage": [1]},
+        {"output": [], "incomplete_details": "max_output_tokens"},
+    ],
+)
 def test_json_of_another_form_is_an_error(data: Any) -> None:
     """It is shown as far as it goes."""
-    with pytest.raises(InvalidResponseError, match="no response"):
+    with pytest.raises(InvalidResponseError, match="not a response"):
         decode_response(data, "openai")
 
 

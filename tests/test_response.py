@@ -135,6 +135,8 @@ def test_any_generation_may_ask_for_tools(
     [
         ({"stop"}, True),
         ({"STOP"}, True),
+        ("stop", True),
+        ("sto", False),
         (["length", "end_turn"], True),
         ({"End_Turn"}, True),
         ({"length"}, False),

@@ -39,7 +39,7 @@ from chatclient.advisors.vector_store_memory import VectorStoreChatMemoryAdvisor
 from chatclient.chain import MEMORY_ORDER, SOURCES, TOOL_CALLING_ORDER
 from chatclient.driving import drive
 from chatclient.embedding import EmbeddingModel, Vector
-from chatclient.errors import OverloadedError, TemplateError, UsageError
+from chatclient.errors import OverloadedError, TemplateError, UsageError, WrongTypeError
 from chatclient.memory import MessageWindowChatMemory
 from chatclient.messages import Media
 from chatclient.rag import (
@@ -345,6 +345,69 @@ def test_a_retriever_that_fails_is_left_out(ask: Ask, caplog: pytest.LogCaptureF
 
     assert result.response.context[DOCUMENT_CONTEXT] == (ROME,)
     assert "retriever left out" in caplog.text
+
+
+@pytest.mark.parametrize("error", [AttributeError("text"), UsageError("no filter")])
+def test_a_mistake_in_a_retriever_is_no_outage(ask: Ask, error: Exception) -> None:
+    """It would be made with every query, and nobody would hear of it."""
+    advisor = RetrievalAugmentationAdvisor(finding(ROME), failing(error))
+    with pytest.raises(type(error)) as caught:
+        ask(client_of(ScriptedModel("never"), advisor).prompt("x"))
+
+    assert caught.value is error
+
+
+def test_each_step_may_be_plain_or_asynchronous(ask: Ask) -> None:
+    """Asynchronous ones may be wrapped in a lambda as well."""
+
+    async def joined(results: Sequence[Sequence[Document]]) -> Sequence[Document]:
+        return [document for result in results for document in result]
+
+    async def asked(query: Query, documents: Sequence[Document]) -> str:
+        return f"{query.text}: {', '.join(document.id for document in documents)}"
+
+    lion = finding(LION)
+    advisor = RetrievalAugmentationAdvisor(
+        query_transformers=[lambda query, runtime: Query(query.text.upper())],
+        query_expander=lambda query, runtime: [query, Query("MORE")],
+        query_router=lambda query, runtime: [
+            lambda query, runtime: [Document(query.text, id=query.text)],
+            lambda query, runtime: lion(query, runtime),  # noqa: PLW0108 - a wrapper is what is meant
+        ],
+        joiner=joined,
+        post_processors=[lambda query, documents, runtime: documents[:3]],
+        augmenter=asked,
+    )
+    model = ScriptedModel("ok")
+    ask(client_of(model, advisor).prompt("x"))
+
+    assert question(model.prompts[0]) == "x: X, lion, MORE"
+
+
+async def test_a_plain_retriever_blocks_nobody_else() -> None:
+    """It is on the caller's thread, or beside the event loop."""
+    threads: list[int] = []
+
+    def retrieve(query: Query, runtime: Runtime) -> Sequence[Document]:
+        threads.append(threading.get_ident())
+        return [ROME]
+
+    client = client_of(ScriptedModel("a", "b"), RetrievalAugmentationAdvisor(retrieve))
+    client.prompt("x").call().content()
+    await client.prompt("x").acall()
+
+    assert threads[0] == threading.get_ident() != threads[1]
+
+
+@pytest.mark.parametrize("given", [None, "rome", [ROME, "paris"]])
+def test_what_is_found_has_to_be_documents(ask: Ask, given: Any) -> None:
+    """Anything else is told, with the retriever's name."""
+
+    def wiki(query: Query, runtime: Runtime) -> Any:
+        return given
+
+    with pytest.raises(WrongTypeError, match="a retriever returns several Documents"):
+        ask(client_of(ScriptedModel("never"), RetrievalAugmentationAdvisor(wiki)).prompt("x"))
 
 
 def test_when_all_fail_so_does_the_request(ask: Ask) -> None:

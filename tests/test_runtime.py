@@ -501,7 +501,7 @@ def test_an_async_stream_yields_events_and_keeps_the_result() -> None:
     """The events come in order, then the result can be asked for."""
 
     async def main() -> tuple[list[int], str]:
-        events = AsyncEvents(three_events, ON_LOOP)
+        events: AsyncEvents[int, str] = AsyncEvents(three_events, ON_LOOP)
         return [event async for event in events], events.result()
 
     assert asyncio.run(main()) == ([0, 1, 2], "end")
@@ -536,7 +536,7 @@ def test_a_timeout_around_the_request_never_hits_the_consumer() -> None:
             await asyncio.sleep(5)
 
     async def main() -> str:
-        events = AsyncEvents(request, ON_LOOP)
+        events: AsyncEvents[int, None] = AsyncEvents(request, ON_LOOP)
         assert await anext(events) == 1
         await asyncio.sleep(0.1)  # the consumer is slow and must not be cancelled
         with pytest.raises(TimeoutError):
@@ -578,7 +578,7 @@ def test_leaving_an_async_stream_ends_its_task(way: str) -> None:
             await asyncio.sleep(0.001)
 
     async def main() -> int:
-        events: AsyncEvents[None] | None = AsyncEvents(endless(log), ON_LOOP)
+        events: AsyncEvents[int, None] | None = AsyncEvents(endless(log), ON_LOOP)
         assert events is not None
         await anext(events)
         if way == "close":
@@ -611,7 +611,7 @@ def test_a_cancelled_consumer_that_waits_ends_the_request_first() -> None:
             log.append("cleaned")
 
     async def main() -> list[str]:
-        events = AsyncEvents(request, ON_LOOP)
+        events: AsyncEvents[int, None] = AsyncEvents(request, ON_LOOP)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
                 await anext(events)
@@ -634,7 +634,7 @@ def test_a_fast_request_waits_for_a_slow_consumer() -> None:
             emitted += 1
 
     async def main() -> tuple[int, int]:
-        events = AsyncEvents(request, ON_LOOP)
+        events: AsyncEvents[int, None] = AsyncEvents(request, ON_LOOP)
         await anext(events)
         await asyncio.sleep(0.01)
         ahead = emitted
@@ -656,7 +656,8 @@ def test_an_error_reaches_the_consumer_after_the_events_before_it() -> None:
     async def main() -> list[int]:
         seen: list[int] = []
         with pytest.raises(LookupError, match="broken"):
-            async for event in AsyncEvents(request, ON_LOOP):
+            events: AsyncEvents[int, None] = AsyncEvents(request, ON_LOOP)
+            async for event in events:
                 seen.append(event)  # noqa: PERF401 - what came before the error is kept
         return seen
 
@@ -666,8 +667,8 @@ def test_an_error_reaches_the_consumer_after_the_events_before_it() -> None:
 def test_a_closed_stream_gives_nothing_more() -> None:
     """Closing before the first event means that the request never runs."""
 
-    async def main() -> list[Any]:
-        events = AsyncEvents(three_events, ON_LOOP)
+    async def main() -> list[int]:
+        events: AsyncEvents[int, str] = AsyncEvents(three_events, ON_LOOP)
         await events.aclose()
         return [event async for event in events]
 

@@ -2,6 +2,7 @@
 
 import pickle
 import re
+from itertools import groupby
 from typing import Any
 
 import pytest
@@ -125,8 +126,10 @@ def test_harmless_thoughts_are_streamed_in_order(ask: Ask) -> None:
     result = ask(guarded(ScriptedModel(message), "bomb").prompt("?"))
 
     assert result.text == "Fine."
-    kinds = [type(e) for e in result.events if isinstance(e, ReasoningDelta | TextDelta)]
-    assert kinds == sorted(kinds, key=lambda kind: kind is TextDelta)
+    pieces = [e for e in result.events if isinstance(e, ReasoningDelta | TextDelta)]
+    told = [(kind, "".join(e.text for e in run)) for kind, run in groupby(pieces, type)]
+    expected = [(ReasoningDelta, "Hm, hm, hm."), (TextDelta, "Fine.")]
+    assert told == (expected if ask.streaming else [])
 
 
 @tool
@@ -316,11 +319,6 @@ def test_a_response_of_ones_own(ask: Ask) -> None:
     client = guarded(ScriptedModel(), ["bomb", "gun"], failure_response="No.")
 
     assert ask(client.prompt("A gun")).text == "No."
-
-
-def test_nothing_forbidden_forbids_nothing(ask: Ask) -> None:
-    """An empty list lets everything pass."""
-    assert ask(guarded(ScriptedModel("bomb"), []).prompt("bomb")).text == "bomb"
 
 
 def test_a_blank_word_is_a_mistake() -> None:

@@ -171,7 +171,7 @@ def test_foreign_parts_are_not_stored() -> None:
     """Nothing of a message gets lost in a store without a word."""
     broken: Any = UserMessage([42])  # type: ignore[list-item]  # what is being refused
 
-    with pytest.raises(TypeError, match="int is no part of a message"):
+    with pytest.raises(TypeError, match="int is not a part of a message"):
         message_to_dict(broken)
 
 

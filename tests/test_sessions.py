@@ -131,12 +131,22 @@ def test_sessions_have_names(id: str, user_id: str) -> None:
         ({"pattern": "("}, "no regular expression"),
         ({"keywords": "cats"}, "put a single one into keyword="),
         ({"branch": "a..b"}, "path of agents' names"),
+        ({"roles": "User"}, "a role is 'system', 'user', 'assistant' or 'tool', not 'User'"),
+        ({"match": "every"}, "match is None, 'any' or 'all', not 'every'"),
     ],
 )
 def test_filters_that_cannot_be(filter: dict[str, Any], complaint: str) -> None:
     """Each says what is wrong."""
     with pytest.raises(UsageError, match=complaint):
         EventFilter(**filter)
+
+
+def test_one_role_and_sets_of_them_will_do() -> None:
+    """A text is one role, and not its letters."""
+    several = EventFilter(roles={"user", "tool"}, keywords={"cats"})
+
+    assert several == EventFilter(roles=frozenset({"user", "tool"}), keywords=("cats",))
+    assert EventFilter(roles="user") == EventFilter(roles={"user"})
 
 
 def test_blank_terms_are_dropped() -> None:

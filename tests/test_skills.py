@@ -272,7 +272,7 @@ def test_bad_skills_are_refused() -> None:
         Skills()
     with pytest.raises(UsageError, match="names of their own"):
         Skills(CLEANING, CLEANING)
-    with pytest.raises(ToolDefinitionError, match="no source of tools"):
+    with pytest.raises(ToolDefinitionError, match="not a source of tools"):
         Skills(Skill("a", "b", "c", tools=(1,)))
 
 

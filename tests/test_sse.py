@@ -165,7 +165,7 @@ def test_the_limit_is_for_each_event() -> None:
 
 
 def test_lines_that_are_no_events_do_not_pile_up() -> None:
-    """Of an endless answer that is no event stream, only the beginning is kept."""
+    """Of an endless answer that is not an event stream, only the beginning is kept."""
     decoder = ServerSentEventDecoder()
     for _ in range(2000):
         decoder.feed(b"<p>no event stream</p>\n")

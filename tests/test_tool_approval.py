@@ -9,25 +9,46 @@ from typing import Any
 
 import pytest
 from conftest import Ask, Asked
+from pydantic import BaseModel
 from test_tool_calling import assert_paired, results
 
-from chatclient import AssistantMessage, ChatClient, UserMessage
-from chatclient.errors import ToolDeniedError, ToolLoopError, ToolUsageError, UsageError
-from chatclient.events import RoundEnded, TextDelta, ToolCallFinished
+from chatclient import (
+    AssistantMessage,
+    ChatClient,
+    ChatClientRequest,
+    ChatClientResponse,
+    Next,
+    UserMessage,
+)
+from chatclient.advisors.tool_calling import PENDING_TURN
+from chatclient.chain import TOOL_CALLING_ORDER
+from chatclient.errors import (
+    ToolDeniedError,
+    ToolError,
+    ToolLoopError,
+    ToolUsageError,
+    UsageError,
+)
+from chatclient.events import ApprovalNeeded, Done, RoundEnded, TextDelta, ToolCallFinished
 from chatclient.messages import ToolCall, ToolResponse
+from chatclient.response import Usage
 from chatclient.testing import Answer, ScriptedModel, call
 from chatclient.tools import (
+    ApprovalRequired,
+    DataToolCallback,
     Decision,
     NextTool,
     PendingTurn,
     ToolApproval,
     ToolCallingManager,
     ToolContext,
+    ToolDefinition,
     ToolExecutionResult,
     ToolFailurePolicy,
     ToolInvocation,
     ToolLimits,
     ToolResult,
+    augment,
     tool,
 )
 
@@ -90,7 +111,7 @@ def test_a_call_can_be_approved_at_once(ask: Ask, kind: str, form: str) -> None:
     def decide(invocation: ToolInvocation) -> Decision | bool:
         asked.append(json.loads(invocation.tool_call.arguments)["amount"])
         approved = asked[-1] < 100
-        return approved if form == "bool" else Decision(approved, "Too much.")
+        return approved if form == "bool" else Decision(approved, "" if approved else "Too much.")
 
     async def decide_later(invocation: ToolInvocation) -> Decision | bool:
         await asyncio.sleep(0.001)
@@ -167,7 +188,7 @@ def test_what_needs_approval_may_be_asked_asynchronously(ask: Ask) -> None:
 
 
 def test_whoever_is_asked_may_leave_it_open(ask: Ask) -> None:
-    """None is no decision: the turn is suspended after all."""
+    """None is not a decision: the turn is suspended after all."""
     turn = suspended(ask, pay_call(5), approval=ToolApproval(ask=lambda _: None))
 
     assert turn.pending == (pay_call(5),)
@@ -190,6 +211,8 @@ def test_a_turn_waits_for_approval(ask: Ask) -> None:
     assert result.response.chat_response.has_tool_calls()
     assert [each.tool_call.name for each in result.executions] == ["look"]
     assert len(model.prompts) == 1
+    if ask.streaming:
+        assert result.events[-2:] == [ApprovalNeeded(turn), Done(result.response.chat_response)]
 
 
 def test_the_accessors_tell_what_waits() -> None:
@@ -243,11 +266,12 @@ def test_each_call_can_be_decided_differently(ask: Ask) -> None:
     }
     result = ask(client_of(model).resume(turn.to_json(), decisions))
 
-    assert results(model.prompts[0]) == ["paid 1", "balance: 100", "Not that one.", "paid 30"]
+    changed = 'The user changed the arguments to {"amount": 30}.\npaid 30'
+    assert results(model.prompts[0]) == ["paid 1", "balance: 100", "Not that one.", changed]
     assert sorted(paid) == [1, 30]
     assert looked == ["balance"]
-    assert [each.tool_call.id for each in result.executions] == ["a", "b", "c"]
-    assert [each.is_error for each in result.executions] == [False, True, False]
+    assert [each.tool_call.id for each in result.executions] == ["call_look", "a", "b", "c"]
+    assert [each.is_error for each in result.executions] == [False, False, True, False]
 
 
 @pytest.mark.parametrize(
@@ -356,7 +380,7 @@ def test_limits_count_on_in_a_resumed_turn(ask: Ask) -> None:
 
     assert paid == [1, 2]
     assert "limit (2) exceeded for tool 'pay'" in results(model.prompts[1])[1]
-    assert [each.attempt for each in result.executions] == [1, 2, 3]
+    assert [each.attempt for each in result.executions] == [1, 2, 1, 2, 3]
 
 
 @pytest.mark.parametrize("on_exceeded", ["partial", "raise", "final_answer", "tell_model"])
@@ -472,11 +496,19 @@ def test_a_direct_result_may_have_waited(ask: Ask) -> None:
 
 def test_an_approved_call_may_still_fail(ask: Ask) -> None:
     """The model is told about it as always, and goes on."""
-    turn = suspended(ask, call("pay", '{"amount": "lots"}', id="p1"))
-    model = ScriptedModel("done")
-    ask(client_of(model).resume(turn.to_json(), "approve"))
 
-    assert "amount: should be a valid integer" in results(model.prompts[0])[0]
+    @tool
+    def wire(amount: int) -> str:
+        msg = f"no funds for {amount}"
+        raise ToolError(msg)
+
+    turn = pending(
+        ask(client_of(ScriptedModel(call("wire", {"amount": 5}))).prompt("x").tools(wire))
+    )
+    model = ScriptedModel("done")
+    ask(client_of(model).resume(turn.to_json(), "approve").tools(wire))
+
+    assert results(model.prompts[0]) == ["no funds for 5"]
 
 
 def test_calls_that_run_side_by_side_may_wait(ask: Ask) -> None:
@@ -542,8 +574,10 @@ def test_a_pending_turn_is_json_both_ways() -> None:
     """What comes back is equal, to the last detail of its messages."""
     arguments = '{"amount": 5, "note": "für \\ud800 \\"Ann\\""}'
     history = [UserMessage("Hi"), AssistantMessage("Hello"), UserMessage("Pay 5 € — now")]
-    request = client_of(ScriptedModel([call("look"), call("pay", arguments, id="p1")]))
-    turn = pending(Ask("call")(request.prompt(history).conversation("c")))
+    wire = DataToolCallback(ToolDefinition("wire", "Wire.", {"type": "object"}), print)
+    client = client_of(ScriptedModel(call("look"), [call("look"), call("wire", arguments)]))
+    request = client.prompt(history).tools(look, wire).conversation("c")
+    turn = pending(Ask("call")(request))
 
     text = turn.to_json()
     assert PendingTurn.from_json(text) == turn
@@ -622,3 +656,207 @@ def test_interceptors_after_the_approval_see_what_was_approved(ask: Ask) -> None
     ask(client_of(model, interceptors=[watch, approval, watch]).prompt("x"))
 
     assert seen == ['{"amount": 5}', '{"amount": 1}']
+
+
+# --- what is decided about, and what the model is told ---
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_the_model_is_told_what_the_user_changed(ask: Ask, stored: bool) -> None:
+    """Before the result, with a word of the user's; else it would report what it had asked for."""
+    decision = Decision(approved=True, arguments='{"amount": 3}', message="Only 3.")
+    model = ScriptedModel(pay_call(900), "done")
+    approval = ToolApproval() if stored else ToolApproval(ask=lambda _: decision)
+    client = client_of(model, approval=approval)
+    result = ask(client.prompt("x"))
+    if stored:
+        result = ask(client.resume(pending(result).to_json(), {"p1": decision}))
+
+    told = 'The user changed the arguments to {"amount": 3}: Only 3.\npaid 3'
+    assert results(model.prompts[1]) == [told]
+    assert (result.executions[0].arguments, result.executions[0].value) == (
+        '{"amount": 3}',
+        "paid 3",
+    )
+    assert result.executions[0].metadata["remark"] == told.partition("\n")[0]
+
+
+@pytest.mark.parametrize(
+    ("decision", "told"),
+    [
+        (Decision(approved=True, message="Hurry."), "The user says: Hurry.\npaid 5"),
+        (Decision(approved=True, arguments='{"amount":5}'), "paid 5"),
+        (Decision(approved=True, arguments='{"amount":5}', message="Go."), "The user says: Go."),
+        (Decision(True, "By hand.", result=ToolResult("ok")), "The user says: By hand.\nok"),
+    ],
+)
+def test_a_word_of_the_user_goes_with_the_result(ask: Ask, decision: Decision, told: str) -> None:
+    """Arguments that were only written anew are no change."""
+    model = ScriptedModel(pay_call(5), "done")
+    ask(client_of(model, approval=ToolApproval(ask=lambda _: decision)).prompt("x"))
+
+    assert results(model.prompts[1])[0].startswith(told)
+
+
+def test_the_model_is_told_what_the_user_changed_when_it_fails(ask: Ask) -> None:
+    """What failed is not what it had asked for."""
+
+    @tool
+    def wire(amount: int) -> str:
+        msg = f"no funds for {amount}"
+        raise ToolError(msg)
+
+    decision = Decision(approved=True, arguments='{"amount": 3}')
+    model = ScriptedModel(call("wire", {"amount": 9}), "done")
+    client = client_of(model, approval=ToolApproval(ask=lambda _: decision))
+    ask(client.prompt("x").tools(wire))
+
+    told = 'The user changed the arguments to {"amount": 3}.\nno funds for 3'
+    assert results(model.prompts[1]) == [told]
+
+
+def test_an_answer_has_no_remark_in_it(ask: Ask) -> None:
+    """A result that is the answer goes to the user, who knows what was changed."""
+
+    @tool(return_direct=True)
+    def wire(amount: int) -> str:
+        return f"wired {amount}"
+
+    decision = Decision(approved=True, arguments='{"amount": 3}')
+    model = ScriptedModel(call("wire", {"amount": 9}))
+    client = client_of(model, approval=ToolApproval(ask=lambda _: decision))
+
+    assert ask(client.prompt("x").tools(wire)).text == "wired 3"
+
+
+def test_nobody_is_asked_about_what_cannot_be_run(ask: Ask) -> None:
+    """Arguments that do not fit are told to the model at once, before anything looks at them."""
+    seen: list[Any] = []
+
+    def large(invocation: ToolInvocation) -> bool:
+        seen.append(invocation.arguments())
+        return bool(seen[-1]["amount"] > 100)
+
+    calls = [call("pay", '{"amount": "abc"}', id="a"), call("pay", '{"amount": 5,}', id="b")]
+    model = ScriptedModel(calls, pay_call(500, "c"))
+    result = ask(client_of(model, approval=ToolApproval(large)).prompt("x"))
+
+    assert "amount: should be a valid integer" in results(model.prompts[1])[0]
+    assert seen == [{"amount": 5}, {"amount": 500}]
+    assert (paid, list(pending(result).to_decide())) == ([5], ["c"])
+
+
+@pytest.mark.parametrize("arguments", ['{"amount": "x"}', "{}", "no JSON"])
+def test_a_change_that_cannot_be_run_is_refused(ask: Ask, arguments: str) -> None:
+    """Whoever resumes hears of it before anything is run, and may decide again."""
+    turn = suspended(ask, [pay_call(1), pay_call(2, "p2")])
+    model = ScriptedModel("done")
+    client = client_of(model)
+    changed = Decision(approved=True, arguments=arguments)
+    with pytest.raises(UsageError, match="about 'p2': The arguments for pay"):
+        ask(client.resume(turn, {"p1": True, "p2": changed}))
+
+    assert (paid, model.prompts) == ([], [])
+    ask(client.resume(turn, {"p1": True, "p2": False}))
+    assert paid == [1]
+
+
+def test_a_change_made_at_once_has_to_fit_too(ask: Ask) -> None:
+    """It is the application's mistake, and no model could mend it."""
+    decision = Decision(approved=True, arguments='{"amount": "x"}')
+    client = client_of(
+        ScriptedModel(pay_call(5), "no"), approval=ToolApproval(ask=lambda _: decision)
+    )
+    with pytest.raises(ToolUsageError, match="about 'p1'"):
+        ask(client.prompt("x"))
+
+    assert paid == []
+
+
+@pytest.mark.parametrize("kind", ["function", "data"])
+def test_a_function_does_not_suspend_the_turn(ask: Ask, kind: str) -> None:
+    """It would again whenever it is run; the error names what does."""
+
+    def wire(amount: int) -> str:
+        raise ApprovalRequired
+
+    def execute(call: ToolCall, context: ToolContext) -> str:
+        raise ApprovalRequired
+
+    definition = ToolDefinition("wire", "Wire.", {"type": "object"})
+    given = wire if kind == "function" else DataToolCallback(definition, execute)
+    client = ChatClient.create(ScriptedModel(call("wire", {"amount": 5}), "no"))
+    with pytest.raises(ToolUsageError, match=r"'wire' raised .*ToolApproval\(needed=\.\.\.\)"):
+        ask(client.prompt("x").tools(given))
+
+
+def test_the_arguments_of_any_tool_can_be_had(ask: Ask) -> None:
+    """By name, as they are in the JSON where the tool does not read them itself."""
+
+    class Reason(BaseModel):
+        reason: str
+
+    seen: list[Any] = []
+
+    async def watch(invocation: ToolInvocation, call_next: NextTool) -> ToolResult:
+        seen.append(invocation.arguments())
+        return await call_next(invocation)
+
+    raw = DataToolCallback(ToolDefinition("raw", "Raw.", {"type": "object"}), lambda *_: "ok")
+    tools = [*augment(look, arguments=Reason), raw]
+    calls = [
+        call("look", {"what": "x", "reason": "y"}),
+        call("raw", '{"a": 1,}'),
+        call("raw", "[]"),
+    ]
+    model = ScriptedModel(calls, "done")
+    manager = ToolCallingManager(interceptors=[watch])
+    builder = ChatClient.builder(model).default_tools(*tools).tool_calling_manager(manager)
+    ask(builder.build().prompt("x"))
+
+    assert seen == [{"what": "x", "reason": "y"}, {"a": 1}]
+    assert results(model.prompts[1])[2] == "The arguments for raw should be a JSON object"
+
+
+# --- what a turn that waits has come to ---
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_usage_and_executions_are_those_of_the_whole_turn(ask: Ask, stored: bool) -> None:
+    """However often it waited, and although an advisor asks again: each answer is paid once."""
+
+    async def twice(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        first = await call_next(request)
+        if PENDING_TURN in first.context:
+            return first
+        again = await call_next(request)
+        usage = first.chat_response.usage + again.chat_response.usage
+        return again.mutate(chat_response=again.chat_response.with_usage(usage))
+
+    twice.order = TOOL_CALLING_ORDER - 5  # type: ignore[attr-defined]
+    model = ScriptedModel([call("look"), pay_call(1, "a")], pay_call(2, "b"), "done", "again")
+    client = client_of(model).mutate().default_advisors(twice).build()
+    turn = pending(ask(client.prompt("x")))
+    for _ in range(2):
+        result = ask(client.resume(turn.to_json() if stored else turn, "approve"))
+        if PENDING_TURN in result.response.context:
+            turn = pending(result)
+
+    assert turn.usage == Usage(20, 10)
+    assert result.response.chat_response.usage == Usage(40, 20)
+    told = [each.response.data for each in result.executions]
+    assert told == ["balance: 100", "paid 1", "paid 2"]
+    assert [each.attempt for each in result.executions] == [1, 1, 2]
+    assert all(each.started_at is not None for each in result.executions)
+    assert [each.value for each in result.executions] == [None, None, "paid 2"]
+
+
+def test_a_turn_that_was_stored_earlier_goes_on(ask: Ask) -> None:
+    """Without what an earlier version did not store."""
+    data = json.loads(suspended(ask, [call("look"), pay_call(5)]).to_json())
+    for key in ("usage", "executions", "breach"):
+        del data[key]
+    result = ask(client_of(ScriptedModel("done")).resume(json.dumps(data), "approve"))
+
+    assert (result.text, paid) == ("done", [5])
+    assert [each.tool_call.name for each in result.executions] == ["pay"]

@@ -9,7 +9,7 @@ from conftest import Ask, Asked
 from test_tool_calling import assert_paired, results
 
 from chatclient import ChatClient
-from chatclient.errors import ToolExecutionError, UsageError
+from chatclient.errors import ToolExecutionError, ToolUsageError, UsageError
 from chatclient.messages import ToolCall
 from chatclient.testing import Answer, ScriptedModel, call
 from chatclient.tools import (
@@ -136,7 +136,7 @@ def test_several_agents_wait_side_by_side(ask: Ask) -> None:
         "first is done",
         "balance: 100",
         "second is done",
-        "paid 30",
+        'The user changed the arguments to {"amount": 30}.\npaid 30',
     ]
     assert Counter(amount for amount, _ in paid) == Counter([1, 30])
 
@@ -314,3 +314,56 @@ def test_providers_are_asked_for_a_resumed_turn(ask: Ask) -> None:
 
     assert seen == [1, 1]
     assert [amount for amount, _ in paid] == [1]
+
+
+def test_a_change_that_an_agent_cannot_run_is_refused(ask: Ask) -> None:
+    """Whoever resumes hears of it, not the model that asked the agent."""
+    _, inner = agent([pay_call(5)])
+    model, outer = client_of(ask_agent(), "never", tools=[inner])
+    turn = pending(ask(outer.prompt("x")))
+    decision = Decision(approved=True, arguments='{"amount": "x"}')
+    with pytest.raises(UsageError, match="about 'p1': The arguments for pay do not fit"):
+        ask(outer.resume(turn, {"a1/p1": decision}))
+
+    assert (paid, len(model.prompts)) == ([], 1)
+
+
+@pytest.mark.parametrize("way", ["content", "entity", "stream", "async"])
+def test_a_client_that_waits_in_a_tool_is_not_forgotten(ask: Ask, way: str) -> None:
+    """A tool that takes its text for an answer would lose the turn; the application hears of it."""
+    _, inner = client_of(*[[pay_call(5)]] * 2, tools=[pay])
+
+    @tool(effect="read")
+    def expert() -> str:
+        """Ask the expert."""
+        request = inner.prompt("Pay!")
+        if way == "entity":
+            return str(request.call().entity(int))
+        return request.call().content() if way == "content" else "".join(request.stream())
+
+    @tool(effect="read", name="expert")
+    async def aexpert() -> str:
+        return str(await inner.prompt("Pay!").acall().content())
+
+    model = ScriptedModel(call("expert"), "done")
+    client = ChatClient.create(model)
+    with pytest.raises(ToolUsageError, match=r"as client.as_tool\(\.\.\.\)"):
+        ask(client.prompt("x").tools(aexpert if way == "async" else expert))
+
+    assert len(model.prompts) == 1
+    assert inner.prompt("Pay!").call().content() == ""
+
+
+def test_a_tool_may_decide_about_a_client_that_waits(ask: Ask) -> None:
+    """It asks for the pending turn, and goes on with it."""
+    _, inner = client_of([pay_call(5)], "Paid.", tools=[pay])
+
+    @tool(effect="read")
+    def expert() -> str:
+        """Ask the expert."""
+        turn = inner.prompt("Pay!").call().pending_turn()
+        return str(inner.resume(turn, "approve").call().content())
+
+    result = ask(ChatClient.create(ScriptedModel(call("expert"), "done")).prompt("x").tools(expert))
+
+    assert [each.response.data for each in result.executions] == ["Paid."]

@@ -78,7 +78,7 @@ def test_a_tool_may_be_done_elsewhere(ask: Ask) -> None:
     assert results(model.prompts[1]) == ["48.1, 11.5", "booked"]
     assert_paired(model.prompts[1].messages)
     assert result.text == "done"
-    execution = result.executions[0]
+    execution = result.executions[1]
     assert execution.response.media == (picture,)
     assert (execution.metadata["by"], execution.arguments) == ("browser", None)
 

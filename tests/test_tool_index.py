@@ -195,6 +195,17 @@ def test_a_tool_with_roles_needs_one(index: ToolIndex) -> None:
     assert find(index, "letter", roles={"boss"}) == ("send_letter",)
 
 
+def test_a_text_is_one_name_and_not_its_letters(index: ToolIndex) -> None:
+    """Otherwise roles that share a letter would find each other's tools."""
+    fire = ToolReference.of(ToolDefinition("fire", "Ends a contract.", {}), roles="admin")
+    index.index_tools("s", [fire, tool("pay", "Pays a contract.")])
+
+    assert find(index, "contract", roles="intern") == ("pay",)
+    assert set(find(index, "contract", roles="admin")) == {"fire", "pay"}
+    assert find(index, "contract", exclude="repay") == ("pay",)
+    assert ToolReference("a", roles="admin").roles == {"admin"}  # type: ignore[arg-type]
+
+
 def test_what_is_excluded_makes_room(index: ToolIndex) -> None:
     """Excluded names do not count against the limit."""
     index.index_tools("s", tuple(tool(f"weather_{n}", "Tells the weather.") for n in range(5)))

@@ -2,6 +2,7 @@
 
 import json
 import random
+import time
 from pathlib import Path
 from typing import Any
 
@@ -360,3 +361,23 @@ def test_real_requests_find_their_tools() -> None:
 def test_other_scripts_are_searched(description: str, query: str) -> None:
     """Where no spaces stand between words, and whichever way accents are written or left out."""
     assert first(query, ToolReference("it", description)) == "it"
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "fence" + " " * 20_000 + "bucket",
+        "paint fence " + "!" * 20_000 + "x",
+        "paint fence " + "a" * 20_000,
+        "paint fence " + "@" * 20_000,
+        "paint fence " + "1.2" * 7_000,
+        "paint fence " + ", and " * 4_000,
+    ],
+    ids=["blanks", "marks", "letters", "ats", "numbers", "clauses"],
+)
+def test_no_query_takes_long(query: str) -> None:
+    """A model writes the queries, and whoever talks to it has a say in them."""
+    started = time.thread_time()
+    found = first(query)
+    assert time.thread_time() - started < 0.5  # what takes the square of the length takes seconds
+    assert "fence" in found

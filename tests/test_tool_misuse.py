@@ -91,7 +91,7 @@ def test_other_usage_errors_in_a_tool_are_told(ask: Ask) -> None:
     assert result.text == "done"
 
 
-# --- what is no ToolResult ---
+# --- what is not a ToolResult ---
 
 
 async def forgetful(invocation: ToolInvocation, call_next: NextTool) -> Any:

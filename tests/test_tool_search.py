@@ -350,7 +350,7 @@ def test_a_category_that_the_model_made_up_hides_nothing(ask: Ask) -> None:
 def test_tools_for_a_role_are_found_in_that_role_only(ask: Ask, roles: Any) -> None:
     """For others they do not exist, whichever way the model comes by their name."""
     script: list[Answer] = [search("invoice"), call("get_invoice"), "ok"]
-    advisor = ToolSearchToolCallingAdvisor(describe=by_category, always_visible=["get_invoice"])
+    advisor = ToolSearchToolCallingAdvisor(describe=by_category, always_visible="get_invoice")
     model = ScriptedModel(*script, *script)
     client = client_of(model, advisor)
     clerk = ask(client.prompt("x").advisor_params({TOOL_SEARCH_ROLES: "clerk"}))
@@ -414,8 +414,6 @@ def test_settings_are_checked() -> None:
     """When the advisor is made."""
     with pytest.raises(UsageError, match="max_results"):
         ToolSearchToolCallingAdvisor(max_results=0)
-    with pytest.raises(UsageError, match="always_visible"):
-        ToolSearchToolCallingAdvisor(always_visible="get_mail")
     with pytest.raises(UsageError, match="order"):
         ToolSearchToolCallingAdvisor(order=2**31)
 

@@ -9,14 +9,16 @@ from conftest import Ask
 from servers import ChatServer, Reply, completion
 
 from chatclient import ChatClient, ChatClientRequest, ChatClientResponse, Next, UserMessage
-from chatclient.errors import ProviderError
+from chatclient.errors import OverloadedError, ProviderError
+from chatclient.model_calls import ask_model
 from chatclient.observation import Step
 from chatclient.operations import ClientCall, MemoryAccess
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
 from chatclient.providers.http import RetryPolicy
 from chatclient.providers.openai import OpenAIChatModel
-from chatclient.runtime import BLOCKING
+from chatclient.response import Usage
+from chatclient.runtime import BLOCKING, ON_LOOP
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import tool
 from chatclient.trail import Change, Trail
@@ -248,3 +250,60 @@ def test_without_a_trail_nothing_is_kept() -> None:
         step.result = ()
     assert step.seconds is not None
     assert BLOCKING.steps is None
+
+
+def test_words_aside_are_no_rounds(ask: Ask) -> None:
+    """What an advisor asks a model is in the trail, and in its sum, beside the rounds."""
+    helper = ScriptedModel("a friendly question", chunks=2)
+
+    async def reword(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        said = await ask_model(helper, "Friendlier: Weather?", request.runtime.silent())
+        return await call_next(request.mutate(prompt=Prompt(said.text)))
+
+    client = ChatClient.builder(ScriptedModel("Fine.")).default_advisors(reword).build()
+    result = ask(client.prompt("Weather?"))
+    trail = trail_of(result.response)
+
+    assert result.text == "Fine."
+    assert [step.result.text for step in trail.asides] == ["a friendly question"]
+    assert ([round_.text for round_ in trail.rounds], trail.usage) == (["Fine."], Usage(20, 10))
+    assert "aside: chat ScriptedModel: stop: a friendly question (10 + 5 tokens" in str(trail)
+    assert [each.text for each in result.answer.round_responses()] == ["Fine."]
+
+
+def test_the_trails_of_agents_are_a_part_of_their_askers(ask: Ask) -> None:
+    """Indented below the tool call, and in the sum of what the turn cost."""
+    agent = ChatClient.builder(ScriptedModel(call("get_weather", '{"city": "Rome"}'), "Sunny."))
+    expert = agent.default_tools(get_weather).build().as_tool("expert", "Knows the weather.")
+    model = ScriptedModel(call("expert", '{"request": "Rome?"}'), "It is sunny.")
+    result = ask(ChatClient.builder(model).default_tools(expert).build().prompt("Weather?"))
+    trail = trail_of(result.response)
+
+    assert [inner.usage.input_tokens for inner in trail.inner] == [20]
+    assert (trail.usage.input_tokens, result.response.chat_response.usage.input_tokens) == (40, 20)
+    assert len(trail.rounds) == 2
+    assert "\n        round 2: ScriptedModel, 3 messages, tools: get_weather\n" in str(trail)
+    named = [(depth, step.operation.name) for depth, step in trail.tree()]
+    at = next(at for at, (_, name) in enumerate(named) if name == "execute_tool expert")
+    assert named[at + 1] == (named[at][0] + 1, "chat_client")
+
+
+def test_requests_within_a_step_of_an_advisors_own_belong_to_it(ask: Ask) -> None:
+    """Also when the advisor asks another client; the trail of what fails there is the whole one."""
+
+    async def advise(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        with ON_LOOP.observe(MemoryAccess("load", "c-1")):  # which is in no trail
+            await request.runtime.invoke(lambda: other.prompt("?").call().content())
+        return await call_next(request)
+
+    other = ChatClient.create(ScriptedModel("fine", OverloadedError("down")))
+    client = ChatClient.builder(ScriptedModel("Yes.")).default_advisors(advise).build()
+    trail = trail_of(ask(client.prompt("x")).response)
+    with pytest.raises(OverloadedError) as caught:
+        ask(client.prompt("x"))
+
+    assert (len(trail.inner), trail.usage) == (1, Usage(20, 10))
+    depths = [depth for depth, step in trail.tree() if isinstance(step.operation, ClientCall)]
+    assert depths == [0, 3]
+    assert len(caught.value.trail.inner) == 1
+    assert "    round 1: ScriptedModel, 1 messages" in str(caught.value.trail)

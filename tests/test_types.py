@@ -7,16 +7,18 @@ makes sure that what is promised is what comes.
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from abc import ABC, abstractmethod
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, assert_type, runtime_checkable
+from typing import Annotated, Any, Literal, NamedTuple, Protocol, assert_type, runtime_checkable
 
 import pytest
-from pydantic import BaseModel
-from test_docs import PAGES, blocks
+from pydantic import BaseModel, Field
+from test_docs import PAGES, blocks, name_of
 from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
 from chatclient import (
@@ -32,11 +34,28 @@ from chatclient import (
     Usage,
     UserMessage,
 )
+from chatclient.advisors.caching import ResponseCacheAdvisor
+from chatclient.advisors.guardrails import (
+    GuardrailResult,
+    InputGuardrailAdvisor,
+    OutputGuardrailAdvisor,
+    refuse_prompt_injection,
+)
 from chatclient.advisors.memory import MessageChatMemoryAdvisor
 from chatclient.client import ChatClientBuilder, ChatClientRequestSpec
+from chatclient.events import Done, StreamEvent, TextDelta
 from chatclient.memory import MessageWindowChatMemory
+from chatclient.runtime import ON_LOOP
+from chatclient.structured import TypeOutputConverter
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import PendingTurn, ToolContext, ToolExecution, tool
+from chatclient.tools import (
+    FunctionToolCallback,
+    PendingTurn,
+    ToolApproval,
+    ToolContext,
+    ToolExecution,
+    tool,
+)
 from chatclient.trail import Trail
 from chatclient.vector_store import Document
 
@@ -55,6 +74,9 @@ class Point:
 class Pair(NamedTuple):
     a: int
     b: str
+
+
+Positive = Annotated[int, Field(gt=0)]
 
 
 class Movie(TypedDict):
@@ -143,6 +165,77 @@ async def test_streams() -> None:
             assert_type(piece, str)
 
 
+async def test_events() -> None:
+    """Those of the library are told apart by their types, and an application's own beside them."""
+    for event in client_of("hello").prompt("?").stream().events():
+        assert_type(event, StreamEvent | object)
+        match event:
+            case TextDelta(text=text):
+                assert_type(text, str)
+            case Done(response=response):
+                assert_type(response, ChatResponse)
+    async for event in client_of("hello").prompt("?").astream().events():
+        assert_type(event, StreamEvent | object)
+
+
+async def test_the_chunks_of_a_model() -> None:
+    """Responses, blocking or not."""
+    for chunk in ScriptedModel("hello").stream("?"):
+        assert_type(chunk, ChatResponse)
+    async for chunk in ScriptedModel("hello").astream("?"):
+        assert_type(chunk, ChatResponse)
+
+
+async def test_what_a_runtime_calls() -> None:
+    """Arguments are checked, and the result is the function's own, awaited if need be."""
+
+    async def half(number: int) -> float:
+        return number / 2
+
+    def half_or_later(number: int) -> float | Awaitable[float]:
+        return half(number)
+
+    assert assert_type(await ON_LOOP.invoke(half, 3), float) == 1.5
+    assert assert_type(await ON_LOOP.invoke(half_or_later, 3, timeout=5.0), float) == 1.5
+    assert assert_type(await ON_LOOP.invoke(str.upper, "a"), str) == "A"
+    assert assert_type(await ON_LOOP.finish(str.upper, "a"), str) == "A"
+    with pytest.raises(TypeError):
+        await ON_LOOP.invoke(half, "3")  # type: ignore[arg-type]
+
+
+def test_what_guardrails_and_approvals_return() -> None:
+    """A bool is no verdict of a guardrail, and a text no decision."""
+
+    async def later(request: ChatClientRequest) -> GuardrailResult | None:
+        return None
+
+    InputGuardrailAdvisor(refuse_prompt_injection, later, lambda request: None)
+    InputGuardrailAdvisor(lambda request: True)  # type: ignore[arg-type,return-value]
+    OutputGuardrailAdvisor(lambda answer: GuardrailResult.failure("no"), lambda answer, sent: None)
+    OutputGuardrailAdvisor(lambda answer: "no")  # type: ignore[arg-type]
+    ToolApproval(ask=lambda invocation: invocation.tool_call.name == "find")
+    ToolApproval(ask=lambda invocation: "yes")  # type: ignore[arg-type,return-value]
+
+
+def test_stores_of_responses_may_be_asynchronous() -> None:
+    """What they keep are responses."""
+
+    class Kept:
+        async def get(self, key: str) -> ChatResponse | None:
+            return None
+
+        async def put(self, key: str, response: ChatResponse) -> None: ...
+
+    class Texts:
+        def get(self, key: str) -> str:
+            return key
+
+        def put(self, key: str, response: ChatResponse) -> None: ...
+
+    ResponseCacheAdvisor(Kept())
+    ResponseCacheAdvisor(Texts())  # type: ignore[arg-type]
+
+
 def test_entities() -> None:
     """The type asked for is the type that comes."""
     said = '{"summary": "go"}'
@@ -155,9 +248,31 @@ def test_entities() -> None:
     points = client_of('[{"x": 1}]').prompt("?").call().entity(list[Point])
     assert assert_type(points, list[Point]) == [Point(1)]
     assert assert_type(client_of("3").prompt("?").call().entity(int), int) == 3
-    # Type checkers cannot say more of a type that is no class.
-    which: Literal["a", "b"] = client_of('"a"').prompt("?").call().entity(Literal["a", "b"])
-    assert which == "a"
+
+
+def test_entities_of_types_that_are_no_classes() -> None:
+    """Unions, literals and what is annotated; a converter of them, too."""
+    point = client_of('{"x": 1}').prompt("?").call()
+    assert assert_type(point.entity(Point | Advice), Point | Advice) == Point(1)
+    assert assert_type(point.response_entity(Point | None).entity, Point | None) == Point(1)
+    assert_type(point.entity(TypeOutputConverter(Point | None)), Point | None)
+    assert_type(TypeOutputConverter(Point), TypeOutputConverter[Point])
+    assert_type(point.entity({"type": "object"}), Any)
+    letter = client_of('"a"').prompt("?").call().entity(Literal["a", "b"])
+    assert assert_type(letter, Literal["a", "b"]) == "a"
+    assert assert_type(client_of("3").prompt("?").call().entity(Positive), int) == 3
+    for each in client_of('{"x": 1}').prompt("?").stream().entity(Point | None):
+        assert_type(each, Point | None)
+
+
+async def test_entities_of_types_that_are_no_classes_awaited() -> None:
+    """The same on an event loop."""
+    letter = await client_of('"a"').prompt("?").acall().entity(Literal["a", "b"])
+    assert assert_type(letter, Literal["a", "b"]) == "a"
+    point = await client_of('{"x": 1}').prompt("?").acall().response_entity(Point | None)
+    assert assert_type(point.entity, Point | None) == Point(1)
+    async for each in client_of('{"x": 1}').prompt("?").astream().entity(Point | None):
+        assert_type(each, Point | None)
 
 
 def test_advisors_need_no_base_class() -> None:
@@ -207,6 +322,9 @@ def test_values() -> None:
     message = assert_type(AssistantMessage([call("a")]), AssistantMessage)
     assert_type(message.tool_calls[0].name, str)
     assert_type(ChatOptions(temperature=0.5).temperature, float | None)
+    assert ChatOptions(stop="x") == ChatOptions(stop=["x"])
+    echo = FunctionToolCallback(str, name="echo", input_schema={"properties": {}})
+    assert ChatOptions(tool_callbacks=[echo]).tool_callbacks == (echo,)
     assert_type(ChatResponse.of("x").text, str)
 
 
@@ -228,7 +346,8 @@ def test_code_of_the_docs_is_typed_by_itself(
     folder = tmp_path_factory.mktemp("pages")
     for page in PAGES:
         code = "\n".join(code for _, code in blocks(page))
-        (folder / f"page_{page.stem.lower()}.py").write_text(code)
+        name = re.sub(r"\W", "_", name_of(page).lower().removesuffix(".md"))
+        (folder / f"page_{name}.py").write_text(code)
     root = Path(__file__).parent.parent
     settings = {"reportRedeclaration": False, "extraPaths": [str(root)]}
     (folder / "pyrightconfig.json").write_text(json.dumps(settings))

@@ -1,6 +1,7 @@
 """Values keep no hold of the dicts, lists and sets that they are made of."""
 
-from typing import Any
+import copy
+from typing import Any, get_type_hints
 
 import pytest
 
@@ -16,7 +17,13 @@ from chatclient import (
     Usage,
 )
 from chatclient.embedding import EmbeddingOptions
+from chatclient.json import dumps, loads
 from chatclient.messages import ProviderPart, Reasoning, ToolResponse
+from chatclient.providers.anthropic import AnthropicChatOptions
+from chatclient.providers.gemini import GeminiChatOptions
+from chatclient.providers.ollama import OllamaChatOptions
+from chatclient.providers.openai import OpenAIChatOptions
+from chatclient.providers.openai_responses import OpenAIResponsesChatOptions
 from chatclient.response import ChatResponseMetadata, Generation
 from chatclient.tools import (
     ToolDefinition,
@@ -89,6 +96,47 @@ def test_options_keep_no_hold_of_lists() -> None:
     stops.append("y")
 
     assert (options.tool_names, options.stop) == (("a",), ("x",))
+
+
+PROVIDERS_OWN = (
+    OpenAIChatOptions,
+    OpenAIResponsesChatOptions,
+    AnthropicChatOptions,
+    GeminiChatOptions,
+    OllamaChatOptions,
+)
+
+
+@pytest.mark.parametrize("kind", PROVIDERS_OWN)
+def test_options_of_providers_keep_no_hold_of_anything(kind: Any) -> None:
+    """Whatever a built client is to send stays as it was, and can be hashed."""
+    given: dict[str, Any] = {}
+    for name, hint in get_type_hints(kind).items():
+        if "Mapping" in str(hint):
+            given[name] = {"a": {"b": [1]}}
+            if "Sequence" in str(hint):
+                given[name] = [given[name], ["x"]]
+        elif "Sequence[str]" in str(hint):
+            given[name] = ["x"]
+    expected = copy.deepcopy(given)
+    options = kind(**given)
+    sent = dumps({name: getattr(options, name) for name in given})
+    for value in given.values():
+        value.clear()
+
+    assert loads(sent) == expected
+    assert dumps({name: getattr(options, name) for name in given}) == sent
+    assert hash(options) == hash(kind(**expected))
+
+
+def test_one_value_stands_for_several() -> None:
+    """A text is not taken for its letters, and a mapping not for its keys."""
+    search = {"type": "web_search"}
+    one: Any = {"include": "x", "builtin_tools": search, "stop": "end"}
+    several = OpenAIResponsesChatOptions(include=["x"], builtin_tools=[search], stop=["end"])
+
+    assert OpenAIResponsesChatOptions(**one) == several
+    assert AnthropicChatOptions(thinking="adaptive").thinking == "adaptive"
 
 
 def test_limits_keep_no_hold_of_a_set() -> None:

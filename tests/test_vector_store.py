@@ -3,8 +3,11 @@
 import asyncio
 import sys
 import threading
+from collections import UserDict
 from collections.abc import Callable, Iterator
+from enum import StrEnum
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -19,6 +22,7 @@ from chatclient.vector_store import (
     SqliteVectorStore,
     VectorStore,
 )
+from chatclient.vector_store.filters import Filter
 
 pytest.importorskip("numpy")
 
@@ -382,6 +386,32 @@ def test_a_filter_may_have_many_alternatives(make: Make) -> None:
     found = store.similarity_search("a", where={"age": {"in": [*many, float("inf"), True]}})
     assert sorted(ids(found)) == ["cat", "dog"]
     assert store.delete(where={"kind": {"not_in": many}}) == 2
+
+
+class Kind(StrEnum):
+    CAT = "cat"
+    DOG = "dog"
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        MappingProxyType,
+        UserDict,
+        lambda where: {"$and": [MappingProxyType(where)]},
+        lambda where: {"kind": UserDict({"in": {Kind(where["kind"])}})},
+        lambda where: {"kind": Kind(where["kind"])},
+    ],
+)
+def test_filters_are_mappings_of_any_kind(make: Make, form: Callable[[Any], Filter]) -> None:
+    """Each finds what it asks for, and never what another one has asked for before."""
+    store = make(BagOfWords())
+    store.add(ANIMALS)
+
+    found = [store.similarity_search("x", where=form({"kind": kind})) for kind in ("cat", "dog")]
+
+    assert [ids(each) for each in found] == [["cat"], ["dog"]]
+    assert store.delete(where=form({"kind": "cat"})) == 1
 
 
 def test_a_filter_that_is_changed_later_is_another_one(make: Make) -> None:

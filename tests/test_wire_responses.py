@@ -51,7 +51,8 @@ from chatclient.providers.openai_responses import (
     OpenAIResponsesChatModel,
     OpenAIResponsesChatOptions,
 )
-from chatclient.providers.openai_responses_stream import StreamDecoder, decode_response
+from chatclient.providers.openai_responses_decoding import decode_response
+from chatclient.providers.openai_responses_stream import StreamDecoder
 from chatclient.providers.sse import ServerSentEventDecoder
 from chatclient.schemas import strict_form
 from chatclient.tool import ToolContext, ToolDefinition, ToolMetadata, ToolResult
@@ -200,7 +201,7 @@ def test_an_event_that_is_no_json_is_an_error() -> None:
     if broken is None:
         pytest.skip("these recordings have no such event")
 
-    with pytest.raises(InvalidResponseError, match="no event"):
+    with pytest.raises(InvalidResponseError, match="not an event"):
         read(broken.body)
 
 

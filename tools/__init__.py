@@ -9,12 +9,12 @@ from chatclient.tool import (
     ToolRequest,
     ToolResult,
 )
-from chatclient.tools.approval import ApprovalRequired, Decision, PendingTurn, ToolApproval
+from chatclient.tools.approval import ApprovalRequired, Decision, ToolApproval
 from chatclient.tools.augmentation import AugmentedArguments, AugmentedToolCallback, augment
 from chatclient.tools.callback import FunctionToolCallback
 from chatclient.tools.data import DataToolCallback, ExternalTool
 from chatclient.tools.decorator import tool
-from chatclient.tools.execution import ToolExecution, ToolExecutionResult
+from chatclient.tools.execution import ToolExecutionResult
 from chatclient.tools.failure import (
     ToolExecutionExceptionProcessor,
     ToolFailure,
@@ -23,6 +23,8 @@ from chatclient.tools.failure import (
 from chatclient.tools.invocation import NextTool, ToolInterceptor, ToolInvocation
 from chatclient.tools.limits import ToolLimits
 from chatclient.tools.manager import ToolCallingManager
+from chatclient.tools.outcome import ToolExecution
+from chatclient.tools.pending import PendingTurn
 from chatclient.tools.resolution import (
     DelegatingToolCallbackResolver,
     StaticToolCallbackResolver,

@@ -1,24 +1,17 @@
 """Tool calls that somebody has to approve: at once, or later and elsewhere."""
 
-import json
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from chatclient.checks import check_word
-from chatclient.errors import ToolDeniedError, ToolUsageError, UsageError
-from chatclient.messages import (
-    AssistantMessage,
-    Message,
-    ToolCall,
-    ToolResponse,
-    ToolResponseMessage,
-)
-from chatclient.serialization import message_from_dict, message_to_dict
+from chatclient.errors import ToolArgumentError, ToolDeniedError, ToolUsageError, UsageError
+from chatclient.json import loads
 from chatclient.tool import ToolResult
 from chatclient.tools.awaiting import awaited
 from chatclient.tools.invocation import NextTool, ToolInvocation
-from chatclient.values import EMPTY, frozen, own
+from chatclient.tools.pending import PendingTurn
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +20,31 @@ class Decision:
 
     Attributes:
         approved: Whether it may be run.
-        message: Why not, for the model.
-        arguments: Other arguments to run it with, a JSON object, or None to leave them.
+        message: What the model is told: why not, or a word to go with the result.
+        arguments: Other arguments to run it with, a JSON object as text, or None to leave them.
+            The model is told of them, before the result.
         result: What came of it, done by somebody else; the tool is not run then. See `answered`.
+
+    Raises:
+        ToolUsageError: *approved* is no bool, or *arguments* are no text.
     """
 
     approved: bool
-    message: str = "The user did not allow this call."
+    message: str = ""
     arguments: str | None = None
     result: ToolResult | None = None
+
+    def __post_init__(self) -> None:
+        approved: object = self.approved
+        if not isinstance(approved, bool):  # "no" would be a yes
+            msg = f"approved is True or False, not {approved!r}"
+            raise ToolUsageError(msg)
+        arguments: object = self.arguments
+        if not isinstance(arguments, str | None):
+            msg = f"a decision's arguments are JSON as text, json.dumps(...), not {arguments!r}"
+            raise ToolUsageError(msg)
+        if not approved and not self.message:
+            object.__setattr__(self, "message", "The user did not allow this call.")
 
     @classmethod
     def answered(cls, result: ToolResult | str) -> "Decision":
@@ -61,8 +70,6 @@ AGENT_TURNS = "agent_turns"
 """The key in a tool context of turns of agents that go on, with the decisions made, by the id of
 the call that asked the agent."""
 
-_VERSION = 1
-
 
 class ApprovalRequired(Exception):  # noqa: N818 - no error: it suspends the turn
     """Raised by an interceptor to suspend the turn until somebody has decided about the call.
@@ -71,7 +78,7 @@ class ApprovalRequired(Exception):  # noqa: N818 - no error: it suspends the tur
         turn: The turn of an agent whose own calls wait, when the call asked an agent.
     """
 
-    def __init__(self, turn: "PendingTurn | None" = None) -> None:
+    def __init__(self, turn: PendingTurn | None = None) -> None:
         super().__init__()
         self.turn = turn
 
@@ -90,6 +97,64 @@ def decision_of(decision: object) -> Decision:
     return decision
 
 
+Ask = Callable[[ToolInvocation], Decision | bool | Awaitable[Decision | bool | None] | None]
+"""Decides about a call at once, or with None that somebody is to decide later."""
+
+
+@contextmanager
+def decided_before(tool_name: str) -> Generator[None, None, None]:
+    """Refuse to suspend the turn from within a function: nobody would tell it what was decided.
+
+    Raises:
+        ToolUsageError: The function wanted to.
+    """
+    try:
+        yield
+    except ApprovalRequired as waiting:
+        if waiting.turn is not None:  # an agent's, which knows what was decided
+            raise
+        msg = (
+            f"tool {tool_name!r} raised ApprovalRequired, and would again whenever the turn goes"
+            " on; have its calls approved before it runs: ToolApproval(needed=...)"
+        )
+        raise ToolUsageError(msg) from waiting
+
+
+def check_edit(invocation: ToolInvocation) -> None:
+    """Make sure that the tool can be run with the arguments that somebody wrote.
+
+    Raises:
+        ToolUsageError: It cannot; no model could mend that.
+    """
+    try:
+        invocation.arguments()
+    except ToolArgumentError as error:
+        msg = f"nothing can be run with what was decided about {invocation.tool_call.id!r}: {error}"
+        raise ToolUsageError(msg) from error
+
+
+def remark_on(decision: Decision, given: str) -> str | None:
+    """Return what the model is told before the result of a call that was approved.
+
+    Args:
+        decision: What was decided.
+        given: The arguments that were decided about.
+    """
+    message, arguments = decision.message, decision.arguments
+    if decision.result is not None or arguments is None or _same(arguments, given):
+        return f"The user says: {message}" if message else None
+    changed = f"The user changed the arguments to {arguments}"
+    return f"{changed}: {message}" if message else f"{changed}."
+
+
+def _same(arguments: str, given: str) -> bool:
+    """Return whether two texts are the same JSON; who shows arguments may write them anew."""
+    try:
+        return arguments == given or bool(loads(arguments) == loads(given))
+    except ValueError:
+        return False
+
+
 def _writes(invocation: ToolInvocation) -> bool:
     return invocation.metadata.effect == "write"
 
@@ -98,33 +163,40 @@ def _writes(invocation: ToolInvocation) -> bool:
 class ToolApproval:
     """An interceptor that has tool calls approved.
 
+    Nobody is asked about arguments that the tool cannot be run with: the model is told at once.
+
     Attributes:
         needed: Which calls need approval, plain or asynchronous; default: those of tools that
-            write.
+            write. `invocation.arguments()` are the arguments by name.
         ask: Decides at once: a function, plain or asynchronous, from the invocation to a
             `Decision` or a bool. Without it the turn is suspended: its response carries a
             `PendingTurn`, which `client.resume` continues.
     """
 
     needed: Callable[[ToolInvocation], bool | Awaitable[bool]] = _writes
-    ask: Callable[[ToolInvocation], Any] | None = None
+    ask: Ask | None = None
 
     async def __call__(self, invocation: ToolInvocation, call_next: NextTool, /) -> ToolResult:
         """Run the tool if that is allowed.
 
         Raises:
-            ToolDeniedError: It is not.
+            ToolArgumentError: It cannot be run with its arguments.
+            ToolDeniedError: It is not allowed.
             ApprovalRequired: Nobody has decided yet.
+            ToolUsageError: What was decided is no decision, or cannot be carried out.
         """
+        invocation.arguments()
         if not await awaited(invocation.context.runtime, self.needed(invocation)):
             return await call_next(invocation)
         decision = await self._decision(invocation)
         if not decision.approved:
             raise ToolDeniedError(decision.message, tool_name=invocation.tool_call.name)
+        invocation.context.remark = remark_on(decision, invocation.tool_call.arguments)
         if decision.result is not None:
             return decision.result
         if decision.arguments is not None:
             invocation = invocation.with_arguments(decision.arguments)
+            check_edit(invocation)
         return await call_next(invocation)
 
     async def _decision(self, invocation: ToolInvocation) -> Decision:
@@ -137,122 +209,6 @@ class ToolApproval:
         return decision_of(decision)
 
 
-@dataclass(frozen=True, slots=True)
-class PendingTurn:
-    """A turn that waits for approvals; JSON both ways, so that it can wait anywhere.
-
-    Attributes:
-        messages: The conversation up to the model's message with the tool calls.
-        message: That message.
-        responses: The answers of the calls that have been run.
-        pending: The calls that wait; see `to_decide` for the ids to decide by.
-        calls: How often each tool was called in this turn.
-        rounds: How often the model was called in this turn.
-        conversation_id: The conversation, if there is one.
-        agents: The turns of agents that wait themselves, by the ids of the calls that asked them.
-        failures: How often each tool failed in each way: names, kinds and numbers.
-        repeats: Which calls were made how often in a row with which result: names, arguments,
-            results and numbers.
-        seconds: How long the turn has taken so far.
-        notes: What advisors outside the loop want to find again when the turn goes on; JSON.
-        breach: The limit that was reached in this round, in words, or None.
-    """
-
-    messages: tuple[Message, ...]
-    message: AssistantMessage
-    responses: tuple[ToolResponse, ...]
-    pending: tuple[ToolCall, ...]
-    calls: Mapping[str, int] = field(default_factory=dict)
-    rounds: int = 1
-    conversation_id: str | None = None
-    agents: Mapping[str, "PendingTurn"] = field(default_factory=dict)
-    failures: tuple[tuple[str, str, int], ...] = ()
-    repeats: tuple[tuple[str, str, str, int], ...] = ()
-    seconds: float = field(default=0.0, compare=False)
-    notes: Mapping[str, Any] = EMPTY
-    breach: str | None = None
-
-    def __post_init__(self) -> None:
-        own(self, "calls", "agents", "notes")
-
-    def to_decide(self) -> dict[str, ToolCall]:
-        """Return the calls that somebody has to decide about, by the ids to decide by.
-
-        These are the calls' own ids. A call inside an agent goes by the id of the call that asked
-        the agent, a slash, and its own.
-        """
-        calls: dict[str, ToolCall] = {}
-        for call in self.pending:
-            if call.id in self.agents:
-                inside = self.agents[call.id].to_decide()
-                calls |= {f"{call.id}/{id}": each for id, each in inside.items()}
-            else:
-                calls[call.id] = call
-        return calls
-
-    def to_json(self) -> str:
-        """Return this as JSON, from which `from_json` makes an equal one."""
-        return json.dumps(_to_dict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> "PendingTurn":
-        """Return what `to_json` wrote.
-
-        Raises:
-            UsageError: *text* is no pending turn.
-        """
-        try:
-            return _from_dict(json.loads(text))
-        except KeyError as error:
-            msg = f"no pending turn: it has no {error}; give what PendingTurn.to_json() returned"
-            raise UsageError(msg) from error
-        except (ValueError, TypeError, AttributeError) as error:
-            msg = f"no pending turn: {error!r}"
-            raise UsageError(msg) from error
-
-
-def _to_dict(turn: PendingTurn) -> dict[str, Any]:
-    return {
-        "version": _VERSION,
-        "messages": [message_to_dict(message) for message in turn.messages],
-        "message": message_to_dict(turn.message),
-        "responses": message_to_dict(ToolResponseMessage(turn.responses))["responses"],
-        "pending": [call.id for call in turn.pending],
-        "calls": dict(turn.calls),
-        "rounds": turn.rounds,
-        "conversation_id": turn.conversation_id,
-        "agents": {id: _to_dict(each) for id, each in turn.agents.items()},
-        "failures": turn.failures,
-        "repeats": turn.repeats,
-        "seconds": turn.seconds,
-        "notes": dict(turn.notes),
-        "breach": turn.breach,
-    }
-
-
-def _from_dict(data: Mapping[str, Any]) -> PendingTurn:
-    if data["version"] != _VERSION:
-        msg = f"version {data['version']!r} is not known"
-        raise ValueError(msg)
-    message: Any = message_from_dict(data["message"])
-    answered: Any = message_from_dict({"role": "tool", "responses": data["responses"]})
-    return PendingTurn(
-        tuple(message_from_dict(each) for each in data["messages"]),
-        message,
-        answered.responses,
-        tuple(call for call in message.tool_calls if call.id in data["pending"]),
-        data["calls"],
-        data["rounds"],
-        data["conversation_id"],
-        {id: _from_dict(each) for id, each in data["agents"].items()},
-        tuple((name, kind, count) for name, kind, count in data["failures"]),
-        tuple((name, given, result, n) for name, given, result, n in data["repeats"]),
-        data["seconds"],
-        frozen(data["notes"]),
-        data.get("breach"),
-    )
-
-
 ForAll = Literal["approve", "deny"]
 Decisions = Mapping[str, Decision | bool] | ForAll
 """By the ids of `PendingTurn.to_decide`, or the same for all."""
@@ -263,7 +219,7 @@ def decisions_for(turn: PendingTurn, decisions: Decisions) -> dict[str, Decision
 
     Raises:
         UsageError: A call is left undecided, or an id is that of no pending call; or a single word
-            is none that is known; or this is neither a turn nor decisions.
+            is not a known one; or this is neither a turn nor decisions.
     """
     given: object = turn
     if not isinstance(given, PendingTurn):

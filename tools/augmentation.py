@@ -8,11 +8,12 @@ from typing import Any, Generic, TypeVar
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from chatclient.errors import ToolArgumentError, ToolDefinitionError
-from chatclient.json import dumps, loads
+from chatclient.json import dumps
 from chatclient.schemas import strict_form
 from chatclient.tool import ToolCallback, ToolContext, ToolDefinition, ToolMetadata, ToolResult
+from chatclient.tools.binding import object_in, read_arguments
 from chatclient.tools.generation import schema_of
-from chatclient.tools.repair import repair_json, repair_value
+from chatclient.tools.repair import repair_value
 from chatclient.tools.sources import ToolSource, tool_callbacks
 from chatclient.values import deep_frozen
 
@@ -79,14 +80,28 @@ class AugmentedToolCallback(Generic[M]):
 
     async def invoke(self, arguments: str, context: ToolContext) -> ToolResult:
         """Hand the additional arguments to the consumer, then run the tool."""
-        given = _object(arguments, self.definition.name)
+        given = object_in(arguments, self.definition.name)
         extra = self._extra(given)
         if self._consumer is not None:
             event = AugmentedArguments(self.definition, arguments, extra)
             await context.runtime.invoke(self._consumer, event)
+        return await self.delegate.invoke(self._passed_on(given), context)
+
+    def read_arguments(self, arguments: str) -> Mapping[str, Any]:
+        """Return what the tool would be run with, by name, and the additional arguments.
+
+        Raises:
+            ToolArgumentError: They do not fit.
+        """
+        given = object_in(arguments, self.definition.name)
+        extra = self._extra(given)
+        return {**dict(extra), **read_arguments(self.delegate, self._passed_on(given))}
+
+    def _passed_on(self, given: Mapping[str, Any]) -> str:
+        """Return the arguments that the tool itself gets."""
         if not self._keep:
             given = {key: value for key, value in given.items() if key not in self._names}
-        return await self.delegate.invoke(dumps(given).decode(), context)
+        return dumps(given).decode()
 
     def _extra(self, given: Mapping[str, Any]) -> M:
         values = {key: value for key, value in given.items() if key in self._names}
@@ -101,22 +116,6 @@ class AugmentedToolCallback(Generic[M]):
             name = self.definition.name
             msg = f"The arguments for {name} do not fit:{told}"
             raise ToolArgumentError(msg, tool_name=name, details=details) from error
-
-
-def _object(arguments: str, name: str) -> dict[str, Any]:
-    text = arguments.strip() or "{}"
-    try:
-        value = loads(text)
-    except ValueError as error:
-        mended = repair_json(text)
-        if mended is None:
-            msg = f"The arguments for {name} are not valid JSON: {error}"
-            raise ToolArgumentError(msg, tool_name=name, malformed=True) from error
-        value = loads(mended)
-    if not isinstance(value, dict):
-        msg = f"The arguments for {name} should be a JSON object"
-        raise ToolArgumentError(msg, tool_name=name)
-    return value
 
 
 def _augmented(

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from chatclient.errors import ToolArgumentError
 from chatclient.json import loads
+from chatclient.tool import ToolCallback
 from chatclient.tools.repair import repair_json, repair_value, whole_text
 
 Validate: TypeAlias = Callable[[str], dict[str, Any]]
@@ -102,6 +103,40 @@ class ArgumentReader:
         msg = f"The arguments for {self.tool_name} do not fit:{told}"
         name = self.tool_name
         return ToolArgumentError(msg, tool_name=name, details=details, malformed=malformed)
+
+
+def read_arguments(callback: ToolCallback, arguments: str) -> Mapping[str, Any]:
+    """Return what *callback* would be run with, by name, as far as it says how it reads that.
+
+    Raises:
+        ToolArgumentError: The arguments do not fit.
+    """
+    read: Any = getattr(callback, "read_arguments", None)
+    if read is None:
+        return object_in(arguments, callback.definition.name)
+    values: Mapping[str, Any] = read(arguments)
+    return values
+
+
+def object_in(arguments: str, tool_name: str) -> dict[str, Any]:
+    """Return the JSON object that a model wrote as the arguments of a tool; blank means `{}`.
+
+    Raises:
+        ToolArgumentError: There is none.
+    """
+    text = arguments.strip() or "{}"
+    try:
+        value = loads(text)
+    except ValueError as error:
+        mended = repair_json(text)
+        if mended is None:
+            msg = f"The arguments for {tool_name} are not valid JSON: {error}"
+            raise ToolArgumentError(msg, tool_name=tool_name, malformed=True) from error
+        value = loads(mended)
+    if not isinstance(value, dict):
+        msg = f"The arguments for {tool_name} should be a JSON object"
+        raise ToolArgumentError(msg, tool_name=tool_name)
+    return value
 
 
 # --- what to tell the model -----------------------------------------------------------------

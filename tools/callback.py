@@ -11,6 +11,7 @@ from chatclient.driving import drive
 from chatclient.errors import ToolDefinitionError, ToolResultError
 from chatclient.threads import is_async
 from chatclient.tool import ToolContext, ToolDefinition, ToolMetadata, ToolResult
+from chatclient.tools.approval import decided_before
 from chatclient.tools.compensation import check_compensation
 from chatclient.tools.conversion import ResultConverter, called, to_tool_result
 from chatclient.tools.decorator import ToolMark, mark_of
@@ -90,7 +91,8 @@ class FunctionToolCallback:
         """Run the tool; see `ToolCallback.invoke`."""
         call = self._signature.prepare(self.function, arguments, context)
         if self._is_async:
-            return self._told(await context.runtime.invoke(call, timeout=context.timeout))
+            with decided_before(self.name):
+                return self._told(await context.runtime.invoke(call, timeout=context.timeout))
         returned: list[Any] = []
 
         def run() -> Any:
@@ -99,7 +101,8 @@ class FunctionToolCallback:
             return value
 
         try:
-            return self._told(await context.runtime.invoke(run, timeout=context.timeout))
+            with decided_before(self.name):
+                return self._told(await context.runtime.invoke(run, timeout=context.timeout))
         except asyncio.CancelledError:
             for value in returned:  # by a thread that could not be stopped
                 context.result = None if inspect.isawaitable(value) else self._told(value)
@@ -120,6 +123,14 @@ class FunctionToolCallback:
             return ToolResult(converted, value=value)
         msg = f"the result converter of tool {self.name!r} returned {converted!r}, which is no text"
         raise ToolResultError(msg)
+
+    def read_arguments(self, arguments: str) -> Mapping[str, Any]:
+        """Return what the model gives, by name; see `ToolInvocation.arguments`.
+
+        Raises:
+            ToolArgumentError: The arguments do not fit.
+        """
+        return self._signature.read(arguments)
 
     def call(self, arguments: str = "{}", tool_context: Mapping[str, Any] = EMPTY) -> str:
         """Run the tool outside of any conversation and return what the model would see."""

@@ -23,7 +23,8 @@ from chatclient.messages import (
 )
 from chatclient.runtime import Runtime
 from chatclient.tool import FAILURE, RAN_WITH, ToolContext, ToolMetadata
-from chatclient.tools.execution import ToolExecution, ToolTurn
+from chatclient.tools.execution import ToolTurn
+from chatclient.tools.outcome import ToolExecution, without_remark
 from chatclient.tools.repair import repair_json
 from chatclient.tools.schema import signature_of
 
@@ -117,7 +118,8 @@ async def _undo(
 
 
 def _as_run(execution: ToolExecution) -> ToolExecution:
-    """Return *execution* with the arguments that the tool was run with: those are to be undone."""
+    """Return *execution* with what the tool was run with, and returned: that is to be undone."""
+    execution = replace(execution, response=without_remark(execution.response))
     call, arguments = execution.tool_call, execution.arguments
     if arguments is None or arguments == call.arguments:
         return execution

@@ -1,12 +1,18 @@
 """Tools that exist as data: from a database, a file, another service."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from chatclient.errors import ToolDeniedError
 from chatclient.messages import ToolCall
 from chatclient.tool import ToolContext, ToolDefinition, ToolMetadata, ToolResult
-from chatclient.tools.approval import DECISIONS, ApprovalRequired, Decision
+from chatclient.tools.approval import (
+    DECISIONS,
+    ApprovalRequired,
+    Decision,
+    decided_before,
+    remark_on,
+)
 from chatclient.tools.conversion import to_tool_result
 from chatclient.tools.naming import check_tool_name
 from chatclient.tools.schema import signature_of_schema
@@ -44,9 +50,9 @@ class DataToolCallback:
         """Hand the call to the executor."""
         call = ToolCall(context.tool_call_id, self.definition.name, arguments)
         timeout = context.timeout
-        return to_tool_result(
-            await context.runtime.invoke(self._executor, call, context, timeout=timeout)
-        )
+        with decided_before(self.definition.name):
+            value = await context.runtime.invoke(self._executor, call, context, timeout=timeout)
+        return to_tool_result(value)
 
 
 class ExternalTool:
@@ -80,11 +86,20 @@ class ExternalTool:
         """
         decision: Decision | None = context.get(DECISIONS, {}).get(context.tool_call_id)
         if decision is None:
-            self._signature.bind(arguments, context)
+            self.read_arguments(arguments)
             raise ApprovalRequired
         if not decision.approved:
             raise ToolDeniedError(decision.message, tool_name=context.tool_name)
         if decision.result is None:
             raise ApprovalRequired
         context.arguments = None  # nothing was run here
+        context.remark = remark_on(decision, arguments)
         return decision.result
+
+    def read_arguments(self, arguments: str) -> Mapping[str, Any]:
+        """Return what the model gives, by name; see `ToolInvocation.arguments`.
+
+        Raises:
+            ToolArgumentError: The arguments do not fit.
+        """
+        return self._signature.read(arguments)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, cast, overload
 
+from chatclient.errors import ToolDefinitionError
 from chatclient.tool import Effect, ToolMetadata
 from chatclient.tools.conversion import ResultConverter
 
@@ -73,15 +74,37 @@ def tool(
         **metadata: How it is to be run: `return_direct`, `timeout`, `sequential`,
             `concurrency_group`, `exclusive`, `effect`, `always_visible`,
             `compensation`; see `ToolMetadata`.
+
+    Raises:
+        ToolDefinitionError: There is no function, or it is a tool already.
+        UsageError: One of the values is none that is known.
     """
     mark = ToolMark(name, description, ToolMetadata(**metadata), result_converter, strict)
 
     def decorate(target: F) -> F:
         # A static or class method carries the mark on the function inside.
-        setattr(getattr(target, "__func__", target), _MARK, mark)
+        function = getattr(target, "__func__", target)
+        _check(function, mark)
+        setattr(function, _MARK, mark)
         return target
 
     return decorate if function is None else decorate(function)
+
+
+def _check(function: Any, mark: ToolMark) -> None:
+    if not callable(function) and not hasattr(function, "__get__"):  # such as a partialmethod
+        msg = f"@tool marks a function, not {function!r}; a name goes into @tool(name=...)"
+        raise ToolDefinitionError(msg)
+    before = mark_of(function) if is_marked(function) else None
+    # What functools.wraps makes has the mark of the function inside.
+    if before not in (None, mark) and before is not mark_of(getattr(function, "__wrapped__", None)):
+        name = getattr(function, "__name__", repr(function))
+        other = mark.name or "other"
+        msg = (
+            f"{name} is a tool already, and would lose its first name; make another tool of it"
+            f" with FunctionToolCallback({name}, name={other!r}, description=...)"
+        )
+        raise ToolDefinitionError(msg)
 
 
 def is_marked(target: object) -> bool:

@@ -10,7 +10,8 @@ from chatclient.json import loads
 from chatclient.messages import ToolCall
 from chatclient.prompt import Prompt
 from chatclient.runtime import Runtime
-from chatclient.tools.execution import ToolExecution, ToolTurn, key_of
+from chatclient.tools.execution import ToolTurn, key_of
+from chatclient.tools.outcome import ToolExecution
 from chatclient.tools.single import SingleCalls
 
 if TYPE_CHECKING:  # which makes these

@@ -6,7 +6,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from chatclient.messages import (
@@ -21,62 +20,10 @@ from chatclient.messages import (
 from chatclient.prompt import Prompt
 from chatclient.response import Generation
 from chatclient.runtime import Begun
-from chatclient.tool import CONVERSATION_ID, RAN_WITH, ToolCallback
-from chatclient.tools.approval import PendingTurn
+from chatclient.tool import CONVERSATION_ID, ToolCallback
+from chatclient.tools.outcome import ToolExecution, without_remark
+from chatclient.tools.pending import PendingTurn
 from chatclient.values import EMPTY, own
-
-
-@dataclass(frozen=True, slots=True)
-class ToolExecution:
-    """One tool call that was run or refused.
-
-    Attributes:
-        tool_call: What the model asked for.
-        response: What it was told.
-        seconds: How long the tool took, on a clock that is never set; 0.0 when it was not run.
-        attempt: How many calls of this tool the turn has seen, this one included.
-        error: What went wrong in full, or None. The model was told `response.data` only.
-        value: What the tool returned, before it was made a text; None when it was not run.
-        started: When the tool began, in seconds since 1970, or None when it was not run.
-    """
-
-    tool_call: ToolCall
-    response: ToolResponse
-    seconds: float = field(default=0.0, compare=False)
-    attempt: int = 1
-    error: Exception | None = field(default=None, compare=False)
-    value: object = field(default=None, compare=False, repr=False)
-    started: float | None = field(default=None, compare=False)
-
-    @property
-    def is_error(self) -> bool:
-        """Whether the tool failed or was refused."""
-        return self.response.is_error
-
-    @property
-    def arguments(self) -> str | None:
-        """What the tool was run with, after approvers and interceptors have changed it.
-
-        None where something else answered in the tool's place.
-        """
-        ran_with: str | None = self.response.metadata.get(RAN_WITH, self.tool_call.arguments)
-        return ran_with
-
-    @property
-    def metadata(self) -> Mapping[str, Any]:
-        """What the tool told the application only; it stays in the conversation, unsent."""
-        return self.response.metadata
-
-    @property
-    def started_at(self) -> datetime | None:
-        """When the tool began, or None when it was not run."""
-        return None if self.started is None else datetime.fromtimestamp(self.started, UTC)
-
-    @property
-    def finished_at(self) -> datetime | None:
-        """When the tool ended: `seconds` after it began."""
-        began = self.started_at
-        return None if began is None else began + timedelta(seconds=self.seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +65,7 @@ class ToolExecutionResult:
         """Return each final answer as a generation, for a turn that ends with them."""
         return tuple(
             Generation(
-                AssistantMessage(response.data, media=response.media),
+                AssistantMessage(without_remark(response).data, media=response.media),
                 "return_direct",
                 index=index,
                 metadata={"tool_id": response.id, "tool_name": response.name},
@@ -251,6 +198,8 @@ class ToolTurn:
             tuple((*key, *seen) for key, seen in self._repeats.items()),
             time.monotonic() - self.started,
             breach=result.breach,
+            # What has no JSON form would be there or not, as the turn is stored or not.
+            executions=tuple(replace(each, error=None, value=None) for each in self.executions),
         )
 
     def resume(self, pending: PendingTurn) -> None:
@@ -259,6 +208,7 @@ class ToolTurn:
         # The waiting calls were counted when they were made, and are counted when they are run.
         self.calls.subtract(call.name for call in pending.pending)
         self.rounds = pending.rounds
+        self.executions.extend(pending.executions)
         self.started -= pending.seconds
         for name, kind, count in pending.failures:
             self.failures[name, kind] = count

@@ -1,10 +1,10 @@
 """What happens when a tool call fails: the model is told, or the caller."""
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NoReturn, Protocol
 
-from chatclient.checks import check_word
+from chatclient.checks import check_word, error_kinds
 from chatclient.errors import (
     ToolArgumentError,
     ToolDeniedError,
@@ -79,10 +79,11 @@ class ToolFailurePolicy:
             all; None for ever.
 
     Raises:
-        UsageError: A word in *reactions*, *tools* or *exception_text* is none that is known.
+        UsageError: A word in *reactions*, *tools* or *exception_text* is not a known one, or
+            *raise_on* is not a type of errors.
     """
 
-    raise_on: tuple[type[Exception], ...] = ()
+    raise_on: type[Exception] | Collection[type[Exception]] = ()
     always_raise: bool = False
     reactions: Mapping[FailureKind, Reaction] = EMPTY  # type: ignore[assignment]
     tools: Mapping[str, Reaction] = EMPTY
@@ -91,6 +92,7 @@ class ToolFailurePolicy:
 
     def __post_init__(self) -> None:
         own(self, "reactions", "tools")
+        object.__setattr__(self, "raise_on", error_kinds("raise_on", self.raise_on))
         for kind, reaction in self.reactions.items():
             check_word("a kind of failure", kind, FailureKind)
             check_word(f"the reaction to {kind!r}", reaction, Reaction)
@@ -105,7 +107,7 @@ class ToolFailurePolicy:
             ToolExecutionError: The policy says so; its cause is the tool's own error.
             Exception: The tool's own error, when it is one of `raise_on`.
         """
-        if isinstance(failure.error, self.raise_on):
+        if isinstance(failure.error, error_kinds("raise_on", self.raise_on)):
             raise failure.error
         reaction = self.tools.get(failure.tool_call.name) or self.reactions.get(failure.kind)
         spent = self.max_failures is not None and failure.count > self.max_failures

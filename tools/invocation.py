@@ -3,9 +3,9 @@
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 import anyio
 
@@ -13,6 +13,7 @@ from chatclient.errors import ToolResultError
 from chatclient.messages import ToolCall
 from chatclient.runtime import Runtime, caller_deadline
 from chatclient.tool import ToolCallback, ToolContext, ToolDefinition, ToolMetadata, ToolResult
+from chatclient.tools.binding import read_arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,16 @@ class ToolInvocation:
     def metadata(self) -> ToolMetadata:
         """How the tool is to be run."""
         return self.callback.metadata
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Return what the tool would be run with, by name: mended, checked and converted.
+
+        They are plain JSON where the tool does not say how it reads them.
+
+        Raises:
+            ToolArgumentError: It cannot be run with them; left alone, this is told to the model.
+        """
+        return read_arguments(self.callback, self.tool_call.arguments)
 
     def with_arguments(self, arguments: str) -> Self:
         """Return this with other arguments, a JSON object."""

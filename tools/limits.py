@@ -1,11 +1,11 @@
 """How long a tool loop may go on, and what happens when it has gone on for too long."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from chatclient.checks import check_word
+from chatclient.checks import check_word, names
 from chatclient.errors import UsageError
 from chatclient.values import EMPTY, own
 
@@ -30,7 +30,7 @@ class ToolLimits:
         on_exceeded: What happens then.
 
     Raises:
-        UsageError: A bound is not greater than 0, or *on_exceeded* is no value that is known.
+        UsageError: A bound is not greater than 0, or *on_exceeded* is not a known value.
     """
 
     max_rounds: int | None = 100
@@ -38,13 +38,13 @@ class ToolLimits:
     max_total_calls: int | None = 150
     max_seconds: float | None = None
     per_tool: Mapping[str, int | None] = EMPTY
-    excluded: frozenset[str] = frozenset()
+    excluded: str | Collection[str] = frozenset()
     max_repeats: int | None = 3
     on_exceeded: OnLimit = "partial"
 
     def __post_init__(self) -> None:
         own(self, "per_tool")
-        object.__setattr__(self, "excluded", frozenset(self.excluded))
+        object.__setattr__(self, "excluded", names(self.excluded))
         check_word("on_exceeded", self.on_exceeded, OnLimit)
         bounds = {
             "max_rounds": self.max_rounds,

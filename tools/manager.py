@@ -8,6 +8,7 @@ from typing import Any
 from chatclient.driving import drive
 from chatclient.errors import (
     ToolResultError,
+    ToolUsageError,
     UnknownToolError,
     UsageError,
 )
@@ -28,7 +29,7 @@ from chatclient.tools.approval import (
     DECISIONS,
     Decision,
     Decisions,
-    PendingTurn,
+    check_edit,
     decided,
     decisions_for,
 )
@@ -41,7 +42,6 @@ from chatclient.tools.compensation import (
 from chatclient.tools.data import ExternalTool
 from chatclient.tools.eager import EagerReads
 from chatclient.tools.execution import (
-    ToolExecution,
     ToolExecutionResult,
     ToolTurn,
     with_distinct_ids,
@@ -53,6 +53,8 @@ from chatclient.tools.failure import (
 )
 from chatclient.tools.invocation import ToolInterceptor, ToolInvocation, chain_of, time_for
 from chatclient.tools.limits import ToolLimits
+from chatclient.tools.outcome import ToolExecution
+from chatclient.tools.pending import PendingTurn
 from chatclient.tools.resolution import ToolCallbackResolver, resolved
 from chatclient.tools.round import Round
 from chatclient.tools.single import Callbacks, MetadataOf, metadata_of
@@ -183,7 +185,11 @@ class ToolCallingManager:
     async def _check_resumed(
         self, call: ToolCall, decision: Decision, callbacks: Callbacks, runtime: Runtime
     ) -> None:
-        """Make sure that *decision* can be carried out, before anything is run."""
+        """Make sure that *decision* can be carried out, before anything is run.
+
+        Raises:
+            ToolUsageError: It cannot. When the turn is an agent's, no model is told either.
+        """
         if not decision.approved:
             return
         try:
@@ -193,10 +199,14 @@ class ToolCallingManager:
                 f"the turn waits to run the tool {call.name!r}, which is not offered; give the"
                 " resumed request the tools that the first one had"
             )
-            raise UsageError(msg) from error
+            raise ToolUsageError(msg) from error
         if isinstance(callback, ExternalTool) and decision.result is None:
             msg = f"{call.name!r} is not run here: decide with Decision.answered(...), or deny it"
-            raise UsageError(msg)
+            raise ToolUsageError(msg)
+        if decision.arguments is not None and decision.result is None:
+            context = ToolContext(runtime=runtime, tool_call_id=call.id, tool_name=call.name)
+            invocation = ToolInvocation(call, callback, context)
+            check_edit(invocation.with_arguments(decision.arguments))
 
     async def execute(
         self, prompt: Prompt, response: ChatResponse, runtime: Runtime, turn: ToolTurn
@@ -231,7 +241,7 @@ class ToolCallingManager:
         round_ = Round(self, prompt, message, runtime, turn, cut_off=cut_off)
         try:
             executions = await round_.run(done)
-        except BaseException:  # whatever ends the turn before its end
+        except BaseException:  # however the turn is cut short
             await self.abandon(prompt, runtime, turn, round_.executed)
             raise
         pending = tuple(call for call in message.tool_calls if call.id in round_.pending)

@@ -1,7 +1,6 @@
 """Finds tools by name."""
 
 import inspect
-import threading
 from collections.abc import Awaitable, Iterable
 from importlib import import_module
 from itertools import chain
@@ -10,6 +9,7 @@ from types import ModuleType
 from typing import Protocol
 
 from chatclient.errors import ToolUsageError
+from chatclient.forks import ForkSafeLock
 from chatclient.runtime import Runtime
 from chatclient.tool import ToolCallback
 from chatclient.tools.awaiting import awaited
@@ -92,7 +92,7 @@ class ToolRegistry:
     """
 
     def __init__(self, *sources: ToolSource) -> None:
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
         self._callbacks: dict[str, ToolCallback] = {}
         self.register(*sources)
 

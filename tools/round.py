@@ -8,9 +8,11 @@ from chatclient.messages import AssistantMessage, ToolCall, ToolResponse
 from chatclient.prompt import Prompt
 from chatclient.runtime import Runtime
 from chatclient.tool import ToolMetadata, ToolResult
-from chatclient.tools.approval import ApprovalRequired, PendingTurn
+from chatclient.tools.approval import ApprovalRequired
 from chatclient.tools.compensation import executed_in, is_failure
-from chatclient.tools.execution import ToolExecution, ToolTurn, key_of
+from chatclient.tools.execution import ToolTurn, key_of
+from chatclient.tools.outcome import ToolExecution
+from chatclient.tools.pending import PendingTurn
 from chatclient.tools.single import MetadataOf, SingleCalls, metadata_of
 
 if TYPE_CHECKING:  # which makes rounds

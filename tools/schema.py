@@ -71,6 +71,14 @@ class ToolSignature:
         """The names of what the model may give, in order."""
         return tuple(self.input_schema.get("properties", ()))
 
+    def read(self, arguments: str) -> dict[str, Any]:
+        """Return what the model gives, by name, without what the library fills in.
+
+        Raises:
+            ToolArgumentError: The arguments do not fit.
+        """
+        return self._reader.read(arguments)
+
     def bind(self, arguments: str, context: ToolContext) -> dict[str, Any]:
         """Return what to call the function with, by name.
 

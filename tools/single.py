@@ -16,6 +16,7 @@ from chatclient.tool import (
     CONVERSATION_ID,
     FAILURE,
     RAN_WITH,
+    REMARK,
     ToolCallback,
     ToolContext,
     ToolMetadata,
@@ -23,8 +24,9 @@ from chatclient.tool import (
 )
 from chatclient.tools.approval import ApprovalRequired
 from chatclient.tools.decorator import PLAIN
-from chatclient.tools.execution import ToolExecution, ToolTurn
+from chatclient.tools.execution import ToolTurn
 from chatclient.tools.failure import ToolFailure, kind_of
+from chatclient.tools.outcome import ToolExecution
 from chatclient.values import merged
 
 if TYPE_CHECKING:  # which makes these
@@ -154,6 +156,8 @@ class SingleCalls:
         ran = started_at, time.perf_counter() - started
         if context.arguments != call.arguments:
             result = _noted(result, context.arguments)
+        if context.remark is not None:
+            result = _remarked(result, context.remark)
         return await self.answered(
             call, result, context.runtime, attempt=context.attempt, ran=ran, error=error, keep=keep
         )
@@ -188,6 +192,12 @@ def _noted(result: ToolResult, ran_with: str | None) -> ToolResult:
     if ran_with is None and result.is_error:  # it came to nothing
         return result
     return replace(result, metadata=merged(result.metadata, {RAN_WITH: ran_with}))
+
+
+def _remarked(result: ToolResult, remark: str) -> ToolResult:
+    """Return *result* with a *remark* before it; the metadata lets it be told from the result."""
+    metadata = merged(result.metadata, {REMARK: remark})
+    return replace(result, text=f"{remark}\n{result.text}", metadata=metadata)
 
 
 def _require_whole(call: ToolCall) -> None:

@@ -16,6 +16,7 @@ from chatclient.tool import (
     ToolRequest,
     ToolResult,
 )
+from chatclient.tools.binding import read_arguments
 from chatclient.tools.callback import FunctionToolCallback
 from chatclient.tools.parameters import ToolParam
 from chatclient.tools.sources import ToolSource, tool_callbacks, without_duplicates
@@ -153,7 +154,7 @@ class Skills:
         """Return the skills in the folders inside *folder*, those that have a `SKILL.md`.
 
         Raises:
-            UsageError: There is none, or one is no skill; see `Skill.from_folder`.
+            UsageError: There is none, or one is not a skill; see `Skill.from_folder`.
         """
         files = sorted(Path(folder).glob(f"*/{_FILE}"))
         return cls(*(Skill.from_folder(file.parent) for file in files))
@@ -231,6 +232,9 @@ class _SkillTool:
 
     async def invoke(self, arguments: str, context: ToolContext) -> ToolResult:
         return await self.callback.invoke(arguments, context)
+
+    def read_arguments(self, arguments: str) -> Mapping[str, Any]:
+        return read_arguments(self.callback, arguments)
 
     def is_same(self, other: object) -> bool:
         own = self.callback

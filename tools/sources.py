@@ -165,7 +165,7 @@ def _resolve(source: Any) -> Sequence[Resolved]:
     kind = type(source).__name__
     hint = "; put it into McpToolCallbackProvider(...)" if kind == "McpServer" else ""
     msg = (
-        f"{source!r} is no source of tools: it is neither a function nor a ToolCallback, and "
+        f"{source!r} is not a source of tools: it is neither a function nor a ToolCallback, and "
         f"{kind} has no method with @tool{hint}"
     )
     raise ToolDefinitionError(msg)

@@ -236,13 +236,13 @@ def _checked(repository: ChatMemoryRepository | None) -> ChatMemoryRepository:
     """Return *repository*, or a new one in the memory of this process.
 
     Raises:
-        UsageError: It is no repository.
+        UsageError: It is not a repository.
     """
     if repository is None:
         return InMemoryChatMemoryRepository()
     if not hasattr(repository, "load"):
         msg = (
-            f"{repository!r} is no repository: conversations are kept in a ChatMemoryRepository,"
+            f"{repository!r} is not a repository: conversations are kept in a ChatMemoryRepository,"
             " such as SqlChatMemoryRepository(url); how many are shown is max_messages="
         )
         raise UsageError(msg)

@@ -23,12 +23,15 @@ def without_system(messages: Iterable[Message]) -> tuple[Message, ...]:
 
 
 def begins_turn(messages: Sequence[Message], at: int) -> bool:
-    """Return whether a turn begins at index *at*: with the first of one or more user messages."""
+    """Return whether a turn begins at index *at*: with the first of one or more user messages.
+
+    What the user says behind the answers of tools is said to a turn that still runs.
+    """
     if not isinstance(messages[at], UserMessage):
         return False
     while at and isinstance(messages[at - 1], SystemMessage):
         at -= 1
-    return not at or not isinstance(messages[at - 1], UserMessage)
+    return not at or not isinstance(messages[at - 1], UserMessage | ToolResponseMessage)
 
 
 def says_something(message: AssistantMessage) -> bool:
@@ -50,8 +53,9 @@ def conversation_problems(
     - System messages stand before all others.
     - After them the user begins, and user and assistant take turns.
     - Each tool call has an id of its own in its message; the very next message has one response
-      for each of them and no other; then the assistant goes on.
-    - Nobody says nothing.
+      for each of them and no other; then the assistant goes on, or the user says
+      more.
+    - No message is empty.
 
     Args:
         messages: The conversation.
@@ -78,7 +82,7 @@ def _problems_at(messages: Sequence[Message], at: int) -> Iterator[str]:
         case SystemMessage():
             yield "a system message stands behind others"
         case UserMessage() as message:
-            if before is not None and (not isinstance(before, AssistantMessage)):
+            if not isinstance(before, AssistantMessage | ToolResponseMessage | None):
                 yield f"the user speaks after a message of the {before.role}"
             if not message.media and not message.text.strip():
                 yield "the user says nothing"

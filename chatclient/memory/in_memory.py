@@ -1,12 +1,11 @@
 """Conversations in the memory of this process."""
 
-import threading
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
-from chatclient.forks import tell_of_forks
+from chatclient.forks import ForkSafeLock
 from chatclient.memory.repository import NO_CONVERSATION, ChatMemoryRepository, Conversation
 from chatclient.messages import Message, SystemMessage
 from chatclient.runtime import Runtime
@@ -22,15 +21,10 @@ class InMemoryChatMemoryRepository(ChatMemoryRepository):
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
         self._logs: dict[str, _Log] = {}
         # One count for all, so that no version comes back when a conversation is begun anew.
         self._versions = count(1)
-        tell_of_forks(self)
-
-    def after_fork(self) -> None:
-        """Take a lock of one's own: some thread of the parent may have had the other."""
-        self._lock = threading.Lock()
 
     async def load(
         self,

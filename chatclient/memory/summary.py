@@ -1,6 +1,6 @@
 """Memory that folds the older turns of a conversation into a summary."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from chatclient.errors import UsageError
 from chatclient.logs import get_logger
@@ -12,9 +12,9 @@ from chatclient.memory.transcript import transcript
 from chatclient.memory.window import Window
 from chatclient.messages import AssistantMessage, Message, SystemMessage, UserMessage
 from chatclient.model import ChatModel
+from chatclient.model_calls import ask_model
 from chatclient.options import NO_OPTIONS, ChatOptions
-from chatclient.prompt import Prompt, with_default_options
-from chatclient.response import ChatResponse
+from chatclient.prompt import Prompt
 from chatclient.runtime import Runtime
 
 log = get_logger(__name__)
@@ -22,7 +22,8 @@ log = get_logger(__name__)
 SUMMARY = "chat_memory_summary"
 """The key in the metadata of the two messages that stand for what has been folded."""
 
-_QUESTION = "Before we go on: what have we said so far?"
+QUESTION = "Before we go on: what have we said so far?"
+"""What the user asks where a summary stands for what has been folded."""
 
 INSTRUCTIONS = """\
 You keep the notes of a conversation between a user and an assistant, for the assistant to go on \
@@ -119,7 +120,7 @@ class SummarizingChatMemory(ChatMemory):
             log.warning("summary is empty or not whole", conversation_id=conversation_id)
             return
         pair = (
-            UserMessage(_QUESTION, metadata={SUMMARY: True}),
+            UserMessage(QUESTION, metadata={SUMMARY: True}),
             AssistantMessage(summary, metadata={SUMMARY: True}),
         )
 
@@ -136,16 +137,21 @@ class SummarizingChatMemory(ChatMemory):
         notes = "\n".join(
             m.text for m in messages if SUMMARY in m.metadata and isinstance(m, AssistantMessage)
         )
-        said = transcript(m for m in messages if SUMMARY not in m.metadata)
-        text = (
-            f"<notes>\n{transcript([AssistantMessage(notes)])}\n</notes>\n"
-            f"<conversation>\n{said}\n</conversation>"
-        )
+        said = [m for m in messages if SUMMARY not in m.metadata]
+        text = noted_and_said([AssistantMessage(notes)], said)
         prompt = Prompt([SystemMessage(self.instructions), UserMessage(text)], self.options)
-        prompt = with_default_options(prompt, self.model.options)
-        return whole_text(await self.model.generate(prompt, runtime.silent()))
+        return await written_summary(self.model, prompt, runtime)
 
 
-def whole_text(response: ChatResponse) -> str:
-    """Return what *response* says; nothing if it was cut off or withheld."""
+def noted_and_said(notes: Iterable[Message], said: Iterable[Message]) -> str:
+    """Return what a model that writes summaries is shown: the notes so far, and what is new."""
+    return (
+        f"<notes>\n{transcript(notes)}\n</notes>\n"
+        f"<conversation>\n{transcript(said)}\n</conversation>"
+    )
+
+
+async def written_summary(model: ChatModel, prompt: Prompt, runtime: Runtime) -> str:
+    """Return the summary that *model* writes; nothing if it was cut off or withheld."""
+    response = await ask_model(model, prompt, runtime.silent())
     return response.text.strip() if response.finish_reason in ("stop", None) else ""

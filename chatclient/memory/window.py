@@ -109,7 +109,7 @@ class Window:
         """Return the window of at most so many messages.
 
         Raises:
-            UsageError: That is none.
+            UsageError: It is less than one.
         """
         return cls._of(most, None, "messages")
 
@@ -118,7 +118,7 @@ class Window:
         """Return the window of at most so many tokens, as *estimator* counts them.
 
         Raises:
-            UsageError: That is none.
+            UsageError: It is less than one.
         """
         return cls._of(most, estimator, "tokens")
 

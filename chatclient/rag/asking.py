@@ -7,7 +7,8 @@ from chatclient.errors import ProviderError
 from chatclient.logs import get_logger
 from chatclient.messages import UserMessage
 from chatclient.model import ChatModel
-from chatclient.options import ChatOptions
+from chatclient.model_calls import ask_model
+from chatclient.options import NO_OPTIONS, ChatOptions
 from chatclient.prompt import Prompt
 from chatclient.rag.augmentation import require_placeholders
 from chatclient.rag.query import Query
@@ -43,7 +44,7 @@ class TemplateQuestion:
     ) -> None:
         self.model = model
         self._template = PromptTemplate(template, values)
-        self._options = model.options if options is None else model.options.merge(options)
+        self._options = NO_OPTIONS if options is None else options
         require_placeholders(self._template, *placeholders)
 
     async def answer(self, runtime: Runtime, **values: str) -> str:
@@ -53,7 +54,7 @@ class TemplateQuestion:
             ProviderError: The model's side failed.
         """
         prompt = Prompt.of((UserMessage(self._template.render(**values)),), self._options)
-        return (await self.model.generate(prompt, runtime.silent())).text.strip()
+        return (await ask_model(self.model, prompt, runtime.silent())).text.strip()
 
 
 class Asking(TemplateQuestion):

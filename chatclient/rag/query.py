@@ -1,13 +1,13 @@
 """What retrieval consists of: a query, and the shape of each step it passes.
 
-Each step is one callable. Those that wait for something are coroutine functions and are given the
-`Runtime` to wait through, so that they serve blocking and asynchronous callers alike; a plain
-function becomes one with `runtime.invoke`.
+Each step is one callable, plain or asynchronous. Asynchronous ones that wait for something do so
+through the `Runtime` that they are given, and so serve blocking and asynchronous callers alike. A
+plain one is called on the caller's thread, or on a thread of its own beside an event loop.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 from chatclient.errors import ChatClientError, UsageError
 from chatclient.messages import Message
@@ -43,25 +43,28 @@ class Query:
             raise UsageError(msg)
 
 
-QueryTransformer = Callable[[Query, Runtime], Awaitable[Query]]
+T = TypeVar("T")
+
+Given: TypeAlias = T | Awaitable[T]
+"""What a step returns, at once or when it is awaited."""
+
+QueryTransformer = Callable[[Query, Runtime], Given[Query]]
 """Makes a query one that finds more."""
 
-QueryExpander = Callable[[Query, Runtime], Awaitable[Sequence[Query]]]
+QueryExpander = Callable[[Query, Runtime], Given[Sequence[Query]]]
 """Makes several queries of one; their documents are joined."""
 
-DocumentRetriever = Callable[[Query, Runtime], Awaitable[Sequence[Document]]]
+DocumentRetriever = Callable[[Query, Runtime], Given[Sequence[Document]]]
 """Finds documents, best first."""
 
-QueryRouter = Callable[[Query, Runtime], Awaitable[Sequence[DocumentRetriever]]]
+QueryRouter = Callable[[Query, Runtime], Given[Sequence[DocumentRetriever]]]
 """Says which retrievers are asked a query."""
 
-DocumentJoiner = Callable[[Sequence[Sequence[Document]]], Sequence[Document]]
+DocumentJoiner = Callable[[Sequence[Sequence[Document]]], Given[Sequence[Document]]]
 """Makes one list of those that retrievers gave to each query."""
 
-DocumentPostProcessor = Callable[
-    [Query, Sequence[Document], Runtime], Awaitable[Sequence[Document]]
-]
+DocumentPostProcessor = Callable[[Query, Sequence[Document], Runtime], Given[Sequence[Document]]]
 """Sorts, drops or shortens what was found; the query is the user's own."""
 
-QueryAugmenter = Callable[[Query, Sequence[Document]], str]
+QueryAugmenter = Callable[[Query, Sequence[Document]], Given[str]]
 """Returns what the model is asked: the user's own query with what was found."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Literal
 
-from chatclient.checks import check_word
+from chatclient.checks import check_callable, check_kind, check_word
 from chatclient.errors import UsageError
 from chatclient.model import ChatModel
 from chatclient.options import ChatOptions
@@ -41,7 +41,8 @@ class LanguageModelQueryRouter:
         options: What is asked of the model beside its own options.
 
     Raises:
-        UsageError: There is no source, or *fallback* is no value that is known.
+        UsageError: There is no source, one of them cannot be called, or *fallback* is not a
+            known value.
         TemplateError: The template lacks a placeholder.
     """
 
@@ -54,6 +55,10 @@ class LanguageModelQueryRouter:
         template: str = ROUTING_TEMPLATE,
         options: ChatOptions | None = None,
     ) -> None:
+        hint = 'say what is to be found in each: {"opening hours": retriever}'
+        check_kind("what a router chooses from", retrievers, Mapping, hint)
+        for retriever in retrievers.values():
+            check_callable("a retriever", retriever)
         if not retrievers:
             msg = "a router needs sources to choose from"
             raise UsageError(msg)

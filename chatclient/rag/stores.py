@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+from chatclient.checks import check_kind
 from chatclient.rag.query import Query
 from chatclient.runtime import Runtime
 from chatclient.vector_store import (
@@ -28,7 +29,8 @@ class VectorStoreDocumentRetriever:
         filter_key: The key of that.
 
     Raises:
-        UsageError: *top_k* is less than one, or *where* is no filter.
+        UsageError: The store is none, *top_k* is less than one, *threshold* is no score, or
+            *where* is no filter.
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class VectorStoreDocumentRetriever:
         where: Filter | Callable[[Query], Filter | None] | None = None,
         filter_key: str = FILTER,
     ) -> None:
+        check_kind("where documents are found", vector_store, VectorStore)
         self._store = vector_store
         self._top_k = top_k
         self._threshold = threshold

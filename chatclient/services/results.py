@@ -1,11 +1,11 @@
 """What a method of a service returns, and how a request is asked for it."""
 
 from collections import abc
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, get_args, get_origin
 
-from chatclient.answers import executions_in
+from chatclient.answers import executions_in, pending_in, refuse_waiting
 from chatclient.chain import SOURCES, ChatClientResponse
 from chatclient.client import ChatClientRequestSpec
 from chatclient.errors import UsageError
@@ -14,7 +14,7 @@ from chatclient.messages import AssistantMessage
 from chatclient.response import ChatResponse, FinishReason, Usage
 from chatclient.structured import StructuredOutputConverter
 from chatclient.structured.converters import converter_of
-from chatclient.tools import ToolExecution
+from chatclient.tools import PendingTurn, ToolExecution
 
 T = TypeVar("T")
 
@@ -33,6 +33,8 @@ class Result(Generic[T]):
         sources: What advisors say the answer rests on.
         tool_executions: Every tool call that was run for it, in order.
         response: The whole response.
+        pending_turn: The turn, if it waits for approval: `client.resume` goes on with it, and a
+            text is only what the model has said so far.
     """
 
     content: T
@@ -41,6 +43,7 @@ class Result(Generic[T]):
     sources: tuple[Any, ...]
     tool_executions: tuple[ToolExecution, ...]
     response: ChatClientResponse
+    pending_turn: PendingTurn | None = None
 
     @classmethod
     def of(cls, content: T, response: ChatClientResponse) -> "Result[T]":
@@ -53,6 +56,7 @@ class Result(Generic[T]):
             tuple(response.context.get(SOURCES, ())),
             executions_in(response),
             response,
+            pending_in(response),
         )
 
 
@@ -72,13 +76,19 @@ def answer_for(kind: Any, *, is_async: bool) -> Answer:
             msg = "is `async def` and returns an iterator; make it a plain `def`"
             raise UsageError(msg)
         item = (get_args(kind) or (str,))[0]
-        return _stream(_pieces_of(item), asynchronous=origin in _ASYNC_STREAMS)
+        asynchronous = origin in _ASYNC_STREAMS
+        if item is str:
+            return _awords if asynchronous else _words
+        return _stream(_pieces_of(item), asynchronous=asynchronous)
     wrapped = origin is Result
     if wrapped:
         kind = (get_args(kind) or (str,))[0]
     read = _reader(kind)
     # Nothing has to be asked for where any answer will do.
-    whole = _Whole(read, converter_of(str if read else kind), wrapped=wrapped)
+    converter = converter_of(str if read else kind)
+    # A text, or nothing, does not say that there is no answer yet.
+    refuses_waiting = kind in (str, None, type(None))
+    whole = _Whole(read, converter, wrapped=wrapped, refuses_waiting=refuses_waiting)
     return whole.ask_async if is_async else whole.ask
 
 
@@ -91,10 +101,12 @@ class _Whole:
         converter: StructuredOutputConverter[Any],
         *,
         wrapped: bool,
+        refuses_waiting: bool,
     ) -> None:
         self._read = read
         self._converter = converter
         self._wrapped = wrapped
+        self._refuses_waiting = refuses_waiting
 
     def ask(self, request: ChatClientRequestSpec) -> Any:
         """Put *request*, blocking."""
@@ -110,7 +122,11 @@ class _Whole:
 
     def _returned(self, entity: Any, response: ChatClientResponse) -> Any:
         content = self._read(response) if self._read else entity
-        return Result.of(content, response) if self._wrapped else content
+        if self._wrapped:
+            return Result.of(content, response)
+        if self._refuses_waiting:
+            refuse_waiting(response)
+        return content
 
 
 def _message_of(response: ChatClientResponse) -> AssistantMessage:
@@ -136,10 +152,22 @@ def _reader(kind: Any) -> Callable[[ChatClientResponse], Any] | None:
         return None
 
 
+def _words(request: ChatClientRequestSpec) -> Iterator[str]:
+    stream = request.stream()
+    yield from stream.content()
+    refuse_waiting(stream.response)
+
+
+async def _awords(request: ChatClientRequestSpec) -> AsyncIterator[str]:
+    stream = request.astream()
+    async with stream.content() as pieces:
+        async for piece in pieces:
+            yield piece
+    refuse_waiting(stream.response)
+
+
 def _pieces_of(item: Any) -> Callable[[Any], Any]:
     """Return what is taken of a stream, blocking or not, whose pieces are to be *item*s."""
-    if item is str:
-        return lambda stream: stream.content()
     if item in (StreamEvent, Any):
         return lambda stream: stream.events()
     if item is ChatResponse:

@@ -47,7 +47,7 @@ def ai_service(interface: "TypeForm[T]", client: ChatClient) -> T:
     """
     kind = cast("type[Any]", interface)
     if not inspect.isclass(kind):
-        msg = f"{interface!r} is no class; a service is made of a Protocol or an abstract class"
+        msg = f"{interface!r} is not a class; a service is made of a Protocol or an abstract class"
         raise UsageError(msg)
     defaults = client.prompt().spec
     methods: dict[str, Any] = {}
@@ -110,7 +110,7 @@ def _wanted(kind: type[Any]) -> Iterator[tuple[str, Callable[..., Any]]]:
             if marked or name in abstract or (is_protocol and _is_stub(member)):
                 yield name, member
         elif name in abstract or (is_protocol and _has_no_value(member)):
-            msg = f"{kind.__name__}.{name} is no plain method; a model can carry out nothing else"
+            msg = f"{kind.__name__}.{name} is not a plain method; a model can carry out no other"
             raise UsageError(msg)
 
 

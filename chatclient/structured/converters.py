@@ -5,7 +5,17 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from types import FunctionType
-from typing import Any, Generic, Protocol, TypeVar, cast, get_args, overload, runtime_checkable
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    Protocol,
+    TypeVar,
+    cast,
+    get_args,
+    overload,
+    runtime_checkable,
+)
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -27,6 +37,10 @@ from chatclient.tools.binding import problems
 from chatclient.tools.generation import schema_of
 from chatclient.tools.repair import repair_json, repair_value
 from chatclient.values import deep_frozen
+
+if TYPE_CHECKING:
+    # `type[T]` takes classes only: no unions, no literals, nothing annotated.
+    from typing_extensions import TypeForm
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -92,7 +106,7 @@ class TypeOutputConverter(Generic[T]):
 
     def __init__(
         self,
-        kind: type[T] | Any,
+        kind: "TypeForm[T]",
         *,
         cleaners: Iterable[Cleaner] = _CLEANERS,
         schema: JsonSchema | None = None,
@@ -147,7 +161,7 @@ class TypeOutputConverter(Generic[T]):
                 errors.append(error)
             except ValueError as error:
                 errors.append(self._error(text, [f"not valid JSON: {error}"]))
-        # What is JSON but does not fit tells more than what is none.
+        # An error about JSON that does not fit says more than one about a text that is not JSON.
         raise next((error for error in errors if error.__cause__ is not None), errors[0])
 
     def _read_mended(self, value: Any, text: str) -> T:
@@ -255,7 +269,11 @@ def converter_of(kind: StructuredOutputConverter[T] | type[T]) -> StructuredOutp
 
 
 @overload
-def converter_of(kind: Any) -> StructuredOutputConverter[Any]: ...
+def converter_of(kind: Mapping[str, Any]) -> StructuredOutputConverter[Any]: ...
+
+
+@overload
+def converter_of(kind: "TypeForm[T]") -> StructuredOutputConverter[T]: ...
 
 
 def converter_of(kind: Any) -> StructuredOutputConverter[Any]:
@@ -346,7 +364,7 @@ def _parsed(candidate: str) -> Any:
     """Return the value that *candidate* spells, mended if need be; bare words are a string.
 
     Raises:
-        ValueError: It was meant to be JSON and is none.
+        ValueError: It was meant to be JSON but is not valid.
     """
     try:
         return loads(candidate)

@@ -34,7 +34,7 @@ def type_of_schema(schema: Schema) -> Any:
     """Return the type of the plain JSON data that *schema* describes.
 
     Raises:
-        UsageError: It is no JSON Schema.
+        UsageError: It is not a JSON Schema.
     """
     return _Types(schema).of(schema)
 
@@ -86,7 +86,7 @@ class _Types:
     def _made(self, schema: Schema, name: Any) -> Any:
         make = self._makers.get(name) if isinstance(name, str) else None
         if make is None:
-            msg = f"{name!r} is no type of JSON Schema; known are {', '.join(self._makers)}"
+            msg = f"{name!r} is not a JSON type Schema; known are {', '.join(self._makers)}"
             raise UsageError(msg)
         return make(schema)
 
@@ -126,7 +126,7 @@ class _Types:
 
 
 def _refusal(schema: object) -> str:
-    return f"{schema!r} is no JSON Schema"
+    return f"{schema!r} is not a JSON Schema"
 
 
 def _bounded(kind: Any, schema: Schema, names: Mapping[str, str]) -> Any:

@@ -56,7 +56,7 @@ class StructuredOutput(Generic[T]):
         told: That message with the format.
 
     Raises:
-        UsageError: *native* is no value that is known.
+        UsageError: *native* is not a known value.
     """
 
     converter: StructuredOutputConverter[T]

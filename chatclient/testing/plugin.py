@@ -1,9 +1,11 @@
 """A pytest plugin: tests that record a real model once, and replay it ever after.
 
+```text
 pytest_plugins = ["chatclient.testing.plugin"]    # in the top conftest.py
 
 pytest --chatclient-record=once    # record what has no recording yet
 pytest                             # replay; a test without a recording fails
+```
 """
 
 import re

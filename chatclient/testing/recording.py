@@ -182,6 +182,11 @@ class RecordingModel(ChatModel):
         """Those of the real model."""
         return self._model.options
 
+    @property
+    def address(self) -> str:
+        """That of the real model."""
+        return self._model.address
+
     def output_mode(self, options: ChatOptions) -> OutputMode:
         """Return how the real model is best held to a schema."""
         mode = self._model.output_mode(options)

@@ -1,13 +1,12 @@
 """A vector store in this process's memory."""
 
-import threading
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from copy import deepcopy
 from typing import TYPE_CHECKING
 
 from chatclient.embedding import EmbeddingModel, Vector
-from chatclient.forks import tell_of_forks, undisturbed
+from chatclient.forks import ForkSafeLock, undisturbed
 from chatclient.runtime import Runtime
 from chatclient.vector_store.arrays import GrowingRows, best, numpy, unit_rows
 from chatclient.vector_store.filters import Filter, key_of, predicate
@@ -37,16 +36,11 @@ class InMemoryVectorStore(VectorStore):
 
     def __init__(self, embedding_model: EmbeddingModel) -> None:
         super().__init__(embedding_model)
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
         self._places: dict[str, int] = {}
         # Those who search have both in hand while others add to them: nothing is changed in place,
         # what is new comes behind.
         self._replace([], GrowingRows())
-        tell_of_forks(self)
-
-    def after_fork(self) -> None:
-        """Take a lock of one's own: some thread of the parent may have had the other."""
-        self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._documents)
@@ -107,8 +101,7 @@ class InMemoryVectorStore(VectorStore):
     ) -> list[Document]:
         """Return the documents nearest to *vector*."""
         if len(self._documents) > _AT_ONCE:
-            found: list[Document] = await runtime.invoke(self._nearest, vector, search)
-            return found
+            return await runtime.invoke(self._nearest, vector, search)
         return self._nearest(vector, search)
 
     def _nearest(self, vector: Vector, search: SimilaritySearch) -> list[Document]:

@@ -15,7 +15,8 @@ from chatclient.forks import keep, tell_before_forks, tell_of_forks, undisturbed
 from chatclient.runtime import Runtime
 from chatclient.sqlite_files import BUSY_SECONDS, write_ahead
 from chatclient.vector_store.arrays import GrowingRows, best, numpy, unit_rows
-from chatclient.vector_store.filters import Filter, key_of, sql
+from chatclient.vector_store.filters import Filter, key_of
+from chatclient.vector_store.sql_filters import sql
 from chatclient.vector_store.store import Document, SimilaritySearch, VectorStore
 
 _SCHEMA = """
@@ -87,15 +88,13 @@ class SqliteVectorStore(VectorStore):
         self, ids: Collection[str] | None, where: Filter | None, runtime: Runtime
     ) -> int:
         """Forget documents."""
-        count: int = await runtime.invoke(self._erase, ids, where)
-        return count
+        return await runtime.invoke(self._erase, ids, where)
 
     async def nearest(
         self, vector: Vector, search: SimilaritySearch, runtime: Runtime
     ) -> list[Document]:
         """Return the documents nearest to *vector*."""
-        found: list[Document] = await runtime.invoke(self._nearest, vector, search)
-        return found
+        return await runtime.invoke(self._nearest, vector, search)
 
     def close(self) -> None:
         """Close the file."""

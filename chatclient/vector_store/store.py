@@ -3,9 +3,11 @@
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any, Self
 from uuid import uuid4
 
+from chatclient.checks import check_kind, check_number
 from chatclient.closing import Closeable
 from chatclient.driving import drive
 from chatclient.embedding import EmbeddingModel, Vector
@@ -13,7 +15,7 @@ from chatclient.errors import UsageError
 from chatclient.operations import Retrieval
 from chatclient.runtime import BLOCKING, ON_LOOP, Runtime
 from chatclient.values import EMPTY, frozen
-from chatclient.vector_store.filters import Filter, predicate
+from chatclient.vector_store.filters import Filter, copy_of, predicate
 
 DEFAULT_TOP_K = 4
 
@@ -36,6 +38,8 @@ class Document:
     score: float | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
+        check_kind("a document's text", self.text, str)
+        check_kind("a document's metadata", self.metadata, Mapping)
         object.__setattr__(self, "metadata", frozen(self.metadata))
 
     def scored(self, score: float) -> Self:
@@ -59,7 +63,8 @@ class SimilaritySearch:
         where: Which documents count; see `chatclient.vector_store.filters`.
 
     Raises:
-        UsageError: *top_k* is less than one, or *where* is no filter.
+        UsageError: The query is no text, *top_k* is less than one, *threshold* is no score, or
+            *where* is no filter.
     """
 
     query: str
@@ -68,10 +73,18 @@ class SimilaritySearch:
     where: Filter | None = None
 
     def __post_init__(self) -> None:
+        check_kind("what is searched for", self.query, str, "search for a document by its text")
+        check_number("top_k", self.top_k, least=-inf)
         if self.top_k < 1:
             msg = f"top_k is {self.top_k}; ask for at least one document"
             raise UsageError(msg)
+        if self.threshold is not None:
+            check_number("a threshold", self.threshold, least=-1)
+            if self.threshold > 1:
+                msg = f"a threshold is a score, at most 1.0, not {self.threshold!r}"
+                raise UsageError(msg)
         predicate(self.where)
+        object.__setattr__(self, "where", copy_of(self.where))
 
 
 class VectorStore(Closeable, ABC):
@@ -86,6 +99,7 @@ class VectorStore(Closeable, ABC):
     """
 
     def __init__(self, embedding_model: EmbeddingModel) -> None:
+        check_kind("what makes the vectors", embedding_model, EmbeddingModel)
         self.embedding_model = embedding_model
 
     @abstractmethod
@@ -106,9 +120,9 @@ class VectorStore(Closeable, ABC):
     ) -> list[Document]:
         """Return the documents nearest to *vector* as *search* asks, best first."""
 
-    async def put(self, documents: Iterable[Document], runtime: Runtime) -> list[str]:
+    async def put(self, documents: Document | Iterable[Document], runtime: Runtime) -> list[str]:
         """Embed and keep *documents*; see `add`."""
-        kept = list({document.id: document for document in documents}.values())
+        kept = list({document.id: document for document in _several(documents)}.values())
         if kept:
             texts = [document.text for document in kept]
             vectors = await self.embedding_model.embed_all(texts, runtime)
@@ -139,17 +153,18 @@ class VectorStore(Closeable, ABC):
             raise UsageError(msg)
         predicate(where)
         names = None if ids is None else {ids} if isinstance(ids, str) else set(ids)
-        return await self.erase(names, where, runtime)
+        return await self.erase(names, copy_of(where), runtime)
 
-    def add(self, documents: Iterable[Document]) -> list[str]:
+    def add(self, documents: Document | Iterable[Document]) -> list[str]:
         """Embed and keep *documents*, and return their ids. The same id replaces a document.
 
         Raises:
+            WrongTypeError: One of them is something else, such as a text.
             ProviderError: The embedding model's side failed; nothing was kept.
         """
         return drive(self.put(documents, BLOCKING))
 
-    async def aadd(self, documents: Iterable[Document]) -> list[str]:
+    async def aadd(self, documents: Document | Iterable[Document]) -> list[str]:
         """Embed and keep *documents*, and return their ids; see `add`."""
         return await self.put(documents, ON_LOOP)
 
@@ -195,3 +210,15 @@ class VectorStore(Closeable, ABC):
     ) -> int:
         """Forget documents; see `delete`."""
         return await self.remove(ids, where, ON_LOOP)
+
+
+def _several(documents: object) -> list[Document]:
+    """Return one document or several as a list."""
+    several: Any = documents
+    if isinstance(documents, str) or not isinstance(documents, Iterable):
+        several = (documents,)
+    checked: list[Document] = []
+    for each in several:
+        check_kind("a document", each, Document, "wrap a text: Document(text)")
+        checked.append(each)
+    return checked

@@ -72,7 +72,7 @@ class McpToolCallback:
             ToolError: The server says that the tool failed, or refuses the call.
             TimeoutError: The server did not answer in time.
         """
-        given = self._arguments(arguments, context)
+        given = self.read_arguments(arguments)
         meta: Any = dict(self._meta(context) or {}) if self._meta is not None else {}
 
         async def call(runtime: Runtime) -> CallToolResult:
@@ -95,8 +95,13 @@ class McpToolCallback:
         timeout = self.metadata.timeout if context.timeout is None else context.timeout
         return result_of(await self._hub.run(context.runtime, call, timeout))
 
-    def _arguments(self, arguments: str, context: ToolContext) -> dict[str, Any]:
-        given = self._signature.bind(arguments, context)
+    def read_arguments(self, arguments: str) -> dict[str, Any]:
+        """Return what the server is sent; see `ToolInvocation.arguments`.
+
+        Raises:
+            ToolArgumentError: The arguments do not fit.
+        """
+        given = self._signature.read(arguments)
         if self._validator is None:
             return given
         try:

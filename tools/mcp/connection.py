@@ -23,6 +23,7 @@ from mcp_types import (
 from pydantic import ValidationError
 
 from chatclient.errors import McpServerError, ToolError, UsageError
+from chatclient.forks import ForkSafeLock
 from chatclient.runtime import Runtime
 from chatclient.threads import LoopThread
 from chatclient.tools.mcp.server import McpServer
@@ -42,7 +43,7 @@ class Hub:
 
     def __init__(self, servers: Iterable[McpServer]) -> None:
         self.servers = tuple(servers)
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
         self._thread: LoopThread | None = None
         self._connections: dict[str, Connection] = {}
         self._closed = False

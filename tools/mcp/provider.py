@@ -1,7 +1,6 @@
 """The tools of MCP servers, as a provider of tool callbacks."""
 
 import asyncio
-import threading
 from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ from chatclient.checks import check_word
 from chatclient.closing import Closeable
 from chatclient.driving import drive
 from chatclient.errors import McpServerError, ToolDefinitionError, UsageError
+from chatclient.forks import ForkSafeLock
 from chatclient.logs import get_logger
 from chatclient.runtime import BLOCKING, ON_LOOP, Runtime
 from chatclient.tool import ToolCallback, ToolRequest
@@ -43,7 +43,7 @@ class McpToolCallbackProvider(Closeable):
         prompts: Whether models get tools to list and fill in the servers' prompts.
 
     Raises:
-        UsageError: There is no server, two have one name, or *prefix* is no value that is known.
+        UsageError: There is no server, two have one name, or *prefix* is not a known value.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class McpToolCallbackProvider(Closeable):
         self._meta = meta
         self._resources = resources
         self._prompts = prompts
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
         self._closed = False
         self._hub: Hub | None = None
         # By server, tool and name for models: the tool as listed and its callback, kept so that

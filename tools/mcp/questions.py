@@ -25,8 +25,9 @@ from chatclient.errors import ToolError, UsageError
 from chatclient.logs import get_logger
 from chatclient.messages import AssistantMessage, Message, SystemMessage, UserMessage
 from chatclient.model import ChatModel
+from chatclient.model_calls import ask_model
 from chatclient.options import ChatOptions
-from chatclient.prompt import Prompt, with_default_options
+from chatclient.prompt import Prompt
 from chatclient.runtime import ON_LOOP
 from chatclient.tools.mcp.content import told
 from chatclient.tools.mcp.server import ElicitationHandler, McpElicitation, McpServer
@@ -116,7 +117,7 @@ async def _sampled(model: ChatModel, prompt: Prompt) -> CreateMessageResult:
     most, wanted = model.options.max_tokens, prompt.options.max_tokens
     if most is not None and wanted is not None and wanted > most:
         prompt = Prompt.of(prompt.messages, prompt.options.mutate(max_tokens=most))
-    response = await model.generate(with_default_options(prompt, model.options), ON_LOOP)
+    response = await ask_model(model, prompt, ON_LOOP)
     return CreateMessageResult(
         role="assistant",
         content=TextContent(text=response.text),

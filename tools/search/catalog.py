@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Generic, TypeVar
 
+from chatclient.forks import ForkSafeLock
 from chatclient.tools.search.index import ToolReference, ToolSearchRequest
 
 P = TypeVar("P")
@@ -148,7 +149,7 @@ class Catalogs(Generic[P]):
     """The catalogs of all sessions; safe to use from many threads."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
         self._sessions: dict[str, Catalog[P]] = {}
         self._catalogs: dict[bytes, Catalog[P]] = {}
         # Catalogs in the order of their last use, each with the tuple that it was last made of.

@@ -3,7 +3,6 @@
 All of it happens while somebody asks: there are no threads and no timers.
 """
 
-import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -12,6 +11,7 @@ from itertools import takewhile
 from typing import Protocol
 
 from chatclient.errors import UsageError
+from chatclient.forks import ForkSafeLock
 
 
 class ToolIndexEvictionStrategy(Protocol):
@@ -58,7 +58,7 @@ class LruEvictionStrategy:
         max_sessions: How many.
 
     Raises:
-        UsageError: That is none.
+        UsageError: It is less than one.
     """
 
     def __init__(self, max_sessions: int = 1000) -> None:
@@ -66,7 +66,7 @@ class LruEvictionStrategy:
             msg = f"max_sessions is the number of sessions to keep, at least 1, not {max_sessions}"
             raise UsageError(msg)
         self._max_sessions = max_sessions
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
         self._sessions: OrderedDict[str, None] = OrderedDict()
 
     def on_access(self, session_id: str, /) -> Sequence[str]:
@@ -104,7 +104,7 @@ class TtlEvictionStrategy:
             raise UsageError(msg)
         self._ttl = seconds
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
         self._used: OrderedDict[str, float] = OrderedDict()  # the one idle longest comes first
 
     def on_access(self, session_id: str, /) -> Sequence[str]:

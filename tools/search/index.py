@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
@@ -9,6 +10,7 @@ from time import perf_counter
 from typing import Any, Self
 
 from chatclient import json
+from chatclient.checks import names
 from chatclient.driving import drive
 from chatclient.runtime import BLOCKING, ON_LOOP, Runtime
 from chatclient.tool import ToolDefinition
@@ -39,25 +41,29 @@ class ToolReference:
     tool_name: str
     summary: str = ""
     parameters: Mapping[str, Any] = EMPTY
-    categories: frozenset[str] = NO_NAMES
-    roles: frozenset[str] = NO_NAMES
+    categories: AbstractSet[str] = NO_NAMES
+    roles: AbstractSet[str] = NO_NAMES
     relevance_score: float | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        for name in ("categories", "roles"):
+            object.__setattr__(self, name, names(getattr(self, name)))
 
     @classmethod
     def of(
         cls,
         definition: ToolDefinition,
         *,
-        categories: Iterable[str] = (),
-        roles: Iterable[str] = (),
+        categories: str | Iterable[str] = (),
+        roles: str | Iterable[str] = (),
     ) -> Self:
-        """Return the reference of the tool that *definition* describes."""
+        """Return the reference of the tool that *definition* describes; a text is one name."""
         return cls(
             definition.name,
             definition.description,
             definition.input_schema,
-            frozenset(categories),
-            frozenset(roles),
+            names(categories),
+            names(roles),
         )
 
     def __hash__(self) -> int:
@@ -95,14 +101,20 @@ class ToolSearchRequest:
             nothing but blanks: all.
         roles: What the searcher is; tools kept for other roles are not found.
         exclude: Names of tools that are not wanted, such as those already visible.
+
+    A text in place of several names is one of them.
     """
 
     session_id: str
     query: str
     max_results: int | None = None
     category_filter: str | Collection[str] | None = None
-    roles: Collection[str] = NO_NAMES
-    exclude: Collection[str] = NO_NAMES
+    roles: str | Collection[str] = NO_NAMES
+    exclude: str | Collection[str] = NO_NAMES
+
+    def __post_init__(self) -> None:
+        for name in ("roles", "exclude"):
+            object.__setattr__(self, name, names(getattr(self, name)))
 
     def limit(self, default: int = DEFAULT_MAX_RESULTS) -> int:
         """Return how many tools are wanted, at least one."""
@@ -122,12 +134,9 @@ class ToolSearchRequest:
     @property
     def wanted_categories(self) -> frozenset[str]:
         """The categories of the filter, folded for comparison; empty stands for all."""
-        names = self.category_filter
-        if names is None:
+        if self.category_filter is None:
             return NO_NAMES
-        if isinstance(names, str):
-            names = (names,)
-        return frozenset(map(_folded, names)) - {""}
+        return frozenset(map(_folded, names(self.category_filter))) - {""}
 
 
 def _folded(category: str) -> str:

@@ -9,8 +9,9 @@ All is there twice: by term, to find tools, and by tool, to look at those closel
 """
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any
 
 from chatclient.tools.search.index import ToolReference
@@ -156,30 +157,27 @@ class Postings:
         self.name_lengths = bytes(name_lengths)
         self.required = bytes(_required(reference.parameters) for reference in references)
 
-    def frequency(self, term: str) -> int:
-        """Return how many tools have *term*."""
-        number = self._numbers.get(term)
-        return 0 if number is None else self._starts[number + 1] - self._starts[number]
-
-    def having(self, term: str, most: int) -> tuple[Sequence[int], bytes]:
-        """Return the *most* tools that *term* has the greatest impact on, and those impacts."""
-        number = self._numbers.get(term)
-        if number is None:
-            return (), b""
-        start = self._starts[number]
-        end = min(self._starts[number + 1], start + most)
-        return self._tools[start:end], self._impacts[start:end]
-
     def number(self, term: str) -> int | None:
         """Return the number that stands for *term* here, if there is one."""
         return self._numbers.get(term)
 
-    def matches(self, tool: int, wanted: frozenset[int]) -> list[tuple[int, int]]:
+    def frequency(self, number: int) -> int:
+        """Return how many tools have the term of that number."""
+        return self._starts[number + 1] - self._starts[number]
+
+    def having(self, number: int, most: int) -> tuple[Sequence[int], bytes]:
+        """Return the *most* tools that a term has the greatest impact on, and those impacts."""
+        start = self._starts[number]
+        end = min(self._starts[number + 1], start + most)
+        return self._tools[start:end], self._impacts[start:end]
+
+    def matches(self, tool: int, wanted: Container[int]) -> Iterable[tuple[int, int]]:
         """Return the numbers of those terms of a tool that are in *wanted*, with their impacts."""
         start, end = self._ends[tool], self._ends[tool + 1]
         numbers = self._places[start:end]
-        levels, at = self._levels, numbers.index
-        return [(number, levels[start + at(number)]) for number in wanted.intersection(numbers)]
+        return compress(
+            zip(numbers, self._levels[start:end], strict=True), map(wanted.__contains__, numbers)
+        )
 
 
 def _kind(count: int) -> str:

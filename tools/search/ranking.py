@@ -17,12 +17,11 @@ looked at closely: the time a search takes grows far slower than the catalog.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from heapq import nlargest
-from typing import NamedTuple
 
 from chatclient.tools.search.catalog import Catalog, Part
 from chatclient.tools.search.postings import IN_NAME, IN_VALUES, Postings
 from chatclient.tools.search.spelling import neighbours
-from chatclient.tools.search.text import Words, concepts, hinted, is_concept
+from chatclient.tools.search.text import Words, concepts, hinted, is_concept, tidied
 
 Scored = tuple[float, int]
 
@@ -50,13 +49,9 @@ _PER_NOMINATED = 100  # ... and one more for so many tools ...
 _MOST_NOMINATED = 200  # ... up to this
 
 
-class _Term(NamedTuple):
-    """A term of the query, and where it counts: the rows of scores of its clauses."""
-
-    text: str
-    weight: float
-    is_word: bool
-    rows: list[list[float]]
+_Term = tuple[str, float, bool, Sequence[list[float]]]
+"""A term of the query in one part: itself, its weight, whether it is a word, and where it counts:
+the rows of scores of its clauses."""
 
 
 class Ranking:
@@ -69,12 +64,14 @@ class Ranking:
             (part, part.segment.payload) for part in catalog.parts if part.segment.payload
         ]
         self._size = catalog.size
-        self._query = query
+        self._query = query = tidied(query)
         self._clauses = [_with_concepts(clause) for clause in words.clauses(query)]
         if misspelt:
             for clause in self._clauses:
                 self._correct(clause)
         self._weights: dict[str, float] = {}
+        # The numbers that the terms have in each part.
+        self._numbers: list[dict[str, int]] = [{} for _ in self._parts]
         for clause in self._clauses:
             for term, share in clause.items():
                 self._weigh(term, share)
@@ -84,24 +81,27 @@ class Ranking:
 
     def _correct(self, clause: dict[str, float]) -> None:
         """Add to a clause what its unknown words could be meant for."""
-        unknown = [t for t, share in clause.items() if share == 1.0 and not self._frequency(t)]
+        unknown = [t for t, share in clause.items() if share == 1.0 and not self._is_known(t)]
         for term in unknown:
             for neighbour in neighbours(term):
-                if neighbour not in clause and self._frequency(neighbour):
+                if neighbour not in clause and self._is_known(neighbour):
                     clause[neighbour] = _MISSPELT
 
-    def _frequency(self, term: str) -> int:
-        found = 0
-        for _, postings in self._parts:
-            found += postings.frequency(term)
-        return found
+    def _is_known(self, term: str) -> bool:
+        return any(postings.number(term) is not None for _, postings in self._parts)
 
     def _weigh(self, term: str, share: float) -> None:
-        if term not in self._weights:
-            found = self._frequency(term)
-            if found:
-                rarity = math.log(1 + max(0.5, self._size - found + 0.5) / (found + 0.5))
-                self._weights[term] = share * rarity**_RARITY
+        if term in self._weights:
+            return
+        found = 0
+        for (_, postings), numbers in zip(self._parts, self._numbers, strict=True):
+            number = postings.number(term)
+            if number is not None:
+                numbers[term] = number
+                found += postings.frequency(number)
+        if found:
+            rarity = math.log(1 + max(0.5, self._size - found + 0.5) / (found + 0.5))
+            self._weights[term] = share * rarity**_RARITY
 
     def best(self, limit: int, admitted: Iterable[int] | None) -> tuple[list[Scored], int]:
         """Return the *limit* best tools with their scores, and how many fit at all."""
@@ -122,10 +122,11 @@ class Ranking:
         sums: dict[int, float] = {}
         get = sums.get
         most = max(most, min(_NOMINATED + self._size // _PER_NOMINATED, _MOST_NOMINATED))
-        for part, postings in self._parts:
+        for (part, postings), numbers in zip(self._parts, self._numbers, strict=True):
             offset = part.offset
-            for term, weight in self._weights.items():
-                tools, impacts = postings.having(term, most + len(part.removed))
+            for term, at in numbers.items():
+                weight = self._weights[term]
+                tools, impacts = postings.having(at, most + len(part.removed))
                 for tool, impact in zip(tools, impacts, strict=True):
                     number = tool + offset
                     sums[number] = get(number, 0.0) + weight * impact
@@ -140,41 +141,44 @@ class Ranking:
         rows = [[0.0] * len(chosen) for _ in range(several)]
         gains: list[dict[str, float]] = []
         merits: list[float] = []
-        for part, postings in self._parts:
-            wanted = self._wanted(postings, rows)
-            numbers = frozenset(wanted)
+        for (part, postings), numbers in zip(self._parts, self._numbers, strict=True):
+            wanted = self._wanted(numbers, rows)
             for number in part.among(chosen):
-                tool = number - part.offset
-                found = [(wanted[n], impact) for n, impact in postings.matches(tool, numbers)]
-                gained = {term.text: term.weight * impact for term, impact in found}
-                for term, _ in found:
-                    for row in term.rows:
-                        row[len(gains)] += gained[term.text]
+                gained, merit = self._fit(part, postings, number - part.offset, wanted, len(gains))
                 gains.append(gained)
-                merits.append(self._merit(part, postings, tool, found))
+                merits.append(merit)
         sums = _relative([sum(gained.values()) for gained in gains])
         scores = _with_clauses(sums, [row for row in rows if any(row)])
         fair = [max(s + merit, _LEAST) for s, merit in zip(scores, merits, strict=True)]
         return [(score, chosen[place]) for score, place in _in_turn(fair, gains, limit)]
 
-    def _merit(
+    def _fit(
         self,
         part: Part[Postings],
         postings: Postings,
         tool: int,
-        found: Sequence[tuple[_Term, int]],
-    ) -> float:
-        """Return how fit a tool is beside the sum of the impacts of the terms *found* in it."""
+        wanted: Mapping[int, _Term],
+        place: int,
+    ) -> tuple[dict[str, float], float]:
+        """Return what a tool has of each term, and how fit it is beside the sum of that.
+
+        What it has is added to the rows of the terms, at its *place* there.
+        """
+        gained: dict[str, float] = {}
         covered = allowed = 0.0
         named = spoken_of = 0
-        for term, impact in found:
-            if term.is_word:
-                covered += term.weight
+        for number, impact in postings.matches(tool, wanted):
+            text, weight, is_word, rows = wanted[number]
+            gained[text] = gain = weight * impact
+            for row in rows:
+                row[place] += gain
+            if is_word:
+                covered += weight
                 spoken_of += impact
                 if impact & IN_NAME:
                     named += 1
                 if impact & IN_VALUES:
-                    allowed += term.weight
+                    allowed += weight
         merit = (
             (_COVERED * covered + _ALLOWED * allowed) / (self._whole or 1.0)
             + _SPOKEN_OF * spoken_of / postings.totals[tool]
@@ -185,16 +189,15 @@ class Ranking:
             merit += _NAMED * named / words
             if words > 1 and part.segment.references[tool].tool_name in self._query:
                 merit += _NAMED_EXACTLY
-        return merit
+        return gained, merit
 
-    def _wanted(self, postings: Postings, rows: Sequence[list[float]]) -> dict[int, _Term]:
-        """Return the terms of the query by the numbers that they have in *postings*."""
-        found = {}
-        for text, weight in self._weights.items():
-            number = postings.number(text)
-            if number is not None:
-                own = [row for row, c in zip(rows, self._clauses, strict=False) if text in c]
-                found[number] = _Term(text, weight, not is_concept(text), own)
+    def _wanted(self, numbers: Mapping[str, int], rows: Sequence[list[float]]) -> dict[int, _Term]:
+        """Return the terms of the query by the *numbers* that they have in one part."""
+        found: dict[int, _Term] = {}
+        clauses = list(zip(rows, self._clauses, strict=False))  # no rows for a single clause
+        for text, number in numbers.items():
+            own = [row for row, clause in clauses if text in clause]
+            found[number] = text, self._weights[text], not is_concept(text), own
         return found
 
 

@@ -4,11 +4,12 @@ from collections.abc import Iterator
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _SHORTEST = 5  # letters; shorter words have too many neighbours that mean something else
+_LONGEST = 30  # letters; what is longer is no word, and has too many neighbours to look up
 
 
 def neighbours(word: str) -> Iterator[str]:
     """Yield all that *word* could be if somebody has made one mistake; most are no words."""
-    if len(word) < _SHORTEST or not word.isascii() or not word.isalpha():
+    if not _SHORTEST <= len(word) <= _LONGEST or not word.isascii() or not word.isalpha():
         return
     for at in range(len(word) + 1):
         before, after = word[:at], word[at:]

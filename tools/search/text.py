@@ -21,35 +21,46 @@ _UNSPACED = re.compile(
     r"\uf900-\ufaff\U00020000-\U0003ffff]+)"
 )
 _ACCENTS = re.compile(r"[\u0300-\u036f]")
-_CLAUSE = re.compile(r"[.;?!\n]+(?:\s|$)|,?\s+(?:and|then|also)\s+", re.IGNORECASE)
+# A run of marks is looked at from its beginning only, or a long one would take its length squared.
+_CLAUSE = re.compile(r"(?<![.;?!\n])[.;?!\n]+(?:\s|$)|,?\s+(?:and|then|also)\s+", re.IGNORECASE)
+_BLANKS = re.compile(r"(\s\s)\s+")
+_LONGEST = 4_000  # characters of a query that are read; what is longer is no wish, but a document
 _MOST_CLAUSES = 12  # of a request; what is longer is a document, and its rest is taken as one
 _REMEMBERED = 20_000  # words whose terms are kept
 
 _MONTHS = "January February March April June July August September October November December"
 _DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday today tomorrow yesterday weekend"
 _DATES = frozenset(stem(word.lower()) for word in f"{_MONTHS} {_DAYS}".split())
-_DIGITS = "0123456789"
-# Values that give away what kind of argument they are for: one of the characters that such a value
-# has to have, what it looks like, and the terms of the argument.
+# Values that give away what kind of argument they are for: what has to be there at all, which is
+# looked for first because most requests have none of it, then how they look, and the terms of the
+# arguments.
 _VALUES = tuple(
-    (marks, re.compile(pattern), tuple(map(stem, words)))
-    for marks, pattern, words in (
-        ("-/", r"\b(?:\d{4}-\d\d-\d\d|\d{1,2}/\d{1,2}/\d{2,4})\b", ("date",)),
-        (_DIGITS, r"\b(?i:may)\s+\d|\d\s+May\b", ("date",)),
-        (":", r"\b\d{1,2}:\d\d\b", ("time",)),
-        (_DIGITS, r"\b\d{1,2}\s*(?i:[ap]\.?m)\b", ("time",)),
-        ("@", r"\S@\S+\.\w", ("email",)),
-        ("/", r"(?i:https?)://", ("url",)),
-        (".", r"\b(?i:www)\.", ("url",)),
-        ("$€£¥", r"[$€£¥]\s*\d", ("amount", "price")),
-        (".", r"\b\d{1,3}(?:\.\d{1,3}){3}\b", ("ip",)),
-        (".", r"\d\.\d+,\s*-?\d+\.\d", ("latitude", "longitude")),
-        (".", r"\w\.(?i:csv|pdf|txt|json|png|jpe?g|docx?|xlsx?|mp[34]|py|zip)\b", ("file",)),
-        ("%", r"\d\s*%", ("percentage",)),
-        (",", r"[a-z],\s*[A-Z]{2}\b", ("city", "location")),
+    (
+        re.compile(sign),
+        tuple((re.compile(look), tuple(map(stem, words))) for look, *words in looks),
+    )
+    for sign, *looks in (
+        (
+            r"\d",
+            (r"\b(?:\d{4}-\d\d-\d\d|\d{1,2}/\d{1,2}/\d{2,4})\b", "date"),
+            (r"\b(?i:may)\s+\d|\d\s+May\b", "date"),
+            (r"\b\d{1,2}:\d\d\b", "time"),
+            (r"\b\d{1,2}\s*(?i:[ap]\.?m)\b", "time"),
+            (r"[$€£¥]\s*\d", "amount", "price"),
+            (r"\d\s*%", "percentage"),
+        ),
+        (
+            r"\.\w",
+            (r"\b(?i:www)\.", "url"),
+            (r"\b\d{1,3}(?:\.\d{1,3}){3}\b", "ip"),
+            (r"\d\.\d+,\s*-?\d+\.\d", "latitude", "longitude"),
+            (r"\w\.(?i:csv|pdf|txt|json|png|jpe?g|docx?|xlsx?|mp[34]|py|zip)\b", "file"),
+        ),
+        ("@", (r"\S@[^\s@]{1,253}\.\w", "email")),
+        ("://", (r"(?i:https?)://", "url")),
+        (",", (r",(?<=[a-z],)\s*[A-Z]{2}\b", "city", "location")),
     )
 )
-_MARKS = frozenset("".join(marks for marks, _, _ in _VALUES))
 
 
 class Words:
@@ -156,6 +167,14 @@ def is_concept(term: str) -> bool:
     return term.startswith("#")
 
 
+def tidied(query: str) -> str:
+    """Return what is read of *query*: no more than that, and no long runs of blanks.
+
+    Queries are written by models, and by whoever talks to them: none may hold up an event loop.
+    """
+    return _BLANKS.sub(r"\1", query[:_LONGEST])
+
+
 def hinted(query: str, terms: Collection[str]) -> set[str]:
     """Return the terms for the kinds of values that *query* has in it, such as a date.
 
@@ -164,11 +183,11 @@ def hinted(query: str, terms: Collection[str]) -> set[str]:
         terms: Its terms.
     """
     found = set() if _DATES.isdisjoint(terms) else {"date"}
-    present = _MARKS.intersection(query)
-    if present:
-        for marks, pattern, kinds in _VALUES:
-            if not present.isdisjoint(marks) and pattern.search(query):
-                found.update(kinds)
+    for sign, looks in _VALUES:
+        if sign.search(query):
+            for look, kinds in looks:
+                if look.search(query):
+                    found.update(kinds)
     return found
 
 

@@ -15,7 +15,7 @@ from chatclient.tools.search.index import (
     ToolSearchResponse,
     as_response,
 )
-from chatclient.tools.search.text import Words, parameter_texts
+from chatclient.tools.search.text import Words, parameter_texts, tidied
 from chatclient.vector_store.store import Document, SimilaritySearch, VectorStore
 
 _DEPTH = 50  # documents that each wish brings, at least
@@ -125,7 +125,7 @@ class VectorToolIndex(ToolIndex):
         return _combined(answers[0], answers[1:])
 
     def _texts(self, query: str) -> list[str]:
-        wishes = self._words.wishes(query)
+        wishes = self._words.wishes(tidied(query))
         return [query, *(wishes[:_MOST_WISHES] if len(wishes) > 1 else ())]
 
     async def _build(self, catalog: Catalog[str], runtime: Runtime) -> None:

@@ -12,7 +12,7 @@ from chatclient.memory.sessions.compaction import CompactionStrategy, Compaction
 from chatclient.memory.sessions.event import Session, SessionEvent, checked_branch
 from chatclient.memory.sessions.filter import EVERYTHING, EventFilter
 from chatclient.memory.sessions.service import SessionService
-from chatclient.messages import Message, SystemMessage, UserMessage
+from chatclient.messages import Message, SystemMessage, ToolResponseMessage, UserMessage
 from chatclient.runtime import Runtime
 
 log = get_logger(__name__)
@@ -140,11 +140,11 @@ def _whole_turns(events: Sequence[SessionEvent]) -> tuple[SessionEvent, ...]:
 
 
 def _same_question(turn: Sequence[SessionEvent], event: SessionEvent) -> bool:
-    """Return whether the user goes on with *event* where *turn* has been a question only.
+    """Return whether the user goes on with *event* where *turn* has no answer yet.
 
     Both were appended together, then: a filter may have torn the answer off another question.
     """
-    if not turn or not isinstance(turn[-1].message, UserMessage):
+    if not turn or not isinstance(turn[-1].message, UserMessage | ToolResponseMessage):
         return False
     before = turn[-1]
     return (before.timestamp, before.branch) == (event.timestamp, event.branch)

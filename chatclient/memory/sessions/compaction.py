@@ -48,7 +48,7 @@ class CompactionStrategy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TurnCountTrigger:
-    """It is time when there are more than *most* turns; only the user's are counted."""
+    """Due when there are more than *most* turns; only the user's are counted."""
 
     most: int
 
@@ -62,7 +62,7 @@ class TurnCountTrigger:
 
 @dataclass(frozen=True, slots=True)
 class TokenCountTrigger:
-    """It is time when the events come to *threshold* tokens or more, as *estimator* counts."""
+    """Due when the events come to *threshold* tokens or more, as *estimator* counts."""
 
     threshold: int
     estimator: TokenEstimator = estimated_tokens
@@ -77,7 +77,7 @@ class TokenCountTrigger:
 
 @dataclass(frozen=True, slots=True, init=False)
 class AnyTrigger:
-    """It is time when one of several triggers says so."""
+    """Due when one of several triggers says so."""
 
     triggers: tuple[CompactionTrigger, ...]
 

@@ -1,11 +1,13 @@
 """Which events of a log are meant."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Any, Literal, Self
 
+from chatclient.checks import check_word, names
 from chatclient.errors import UsageError
 from chatclient.memory.sessions.event import (
     SessionEvent,
@@ -44,17 +46,17 @@ class EventFilter:
 
     Raises:
         UsageError: A number is out of range, there are pages as well as *last*, a moment has no
-            time zone, or something is no branch or regular expression.
+            time zone, or something is no role, match, branch or regular expression.
     """
 
     since: datetime | None = None
     until: datetime | None = None
-    roles: frozenset[Role] | None = None
+    roles: Role | AbstractSet[Role] | None = None
     exclude_synthetic: bool = False
     exclude_archived: bool = False
     last: int | None = None
     keyword: str | None = None
-    keywords: tuple[str, ...] | None = None
+    keywords: Collection[str] | None = None
     match: Match | None = None
     pattern: "str | re.Pattern[str] | None" = None
     page: int | None = None
@@ -68,7 +70,10 @@ class EventFilter:
             checked_branch(self.branch)
         put = object.__setattr__
         if self.roles is not None:
-            put(self, "roles", frozenset(self.roles))
+            put(self, "roles", names(self.roles))
+            for role in names(self.roles):
+                check_word("a role", role, Role)
+        check_word("match", self.match, None, Match)
         put(self, "keyword", _term(self.keyword))
         put(self, "keywords", _terms(self.keywords))
         if isinstance(self.pattern, str):
@@ -133,7 +138,8 @@ class EventFilter:
         groups: list[tuple[str, ...]] = [(self.keyword,)] if self.keyword else []
         if self.keywords:
             alternatives = self.match != "all"
-            groups += [self.keywords] if alternatives else [(term,) for term in self.keywords]
+            every = tuple(self.keywords)
+            groups += [every] if alternatives else [(term,) for term in every]
         return tuple(groups)
 
     def says(self, text: str) -> bool:
@@ -192,7 +198,7 @@ def _compiled(pattern: str) -> "re.Pattern[str]":
     try:
         return re.compile(pattern)
     except re.error as error:
-        msg = f"{pattern!r} is no regular expression: {error}"
+        msg = f"{pattern!r} is not a regular expression: {error}"
         raise UsageError(msg) from error
 
 

@@ -1,13 +1,12 @@
 """Sessions in the memory of this process."""
 
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from heapq import merge
 
 from chatclient.errors import ChatMemoryError
-from chatclient.forks import tell_of_forks
+from chatclient.forks import ForkSafeLock
 from chatclient.memory.sessions.event import Session, SessionEvent, in_order
 from chatclient.memory.sessions.filter import EVERYTHING, EventFilter
 from chatclient.memory.sessions.repository import (
@@ -45,13 +44,8 @@ class InMemorySessionRepository(SessionRepository):
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
         self._kept: dict[str, _Kept] = {}
-        tell_of_forks(self)
-
-    def after_fork(self) -> None:
-        """Take a lock of one's own: some thread of the parent may have had the other."""
-        self._lock = threading.Lock()
 
     async def create(self, session: Session, runtime: Runtime) -> bool:  # noqa: ARG002
         """Keep a new session."""

@@ -8,17 +8,20 @@ from chatclient.errors import UsageError
 from chatclient.logs import get_logger
 from chatclient.memory.sessions.compaction import Compaction, said, window_start
 from chatclient.memory.sessions.event import COMPACTION_SOURCE, SessionEvent
-from chatclient.memory.summary import INSTRUCTIONS, whole_text
+from chatclient.memory.summary import (
+    INSTRUCTIONS,
+    QUESTION,
+    noted_and_said,
+    written_summary,
+)
 from chatclient.memory.transcript import transcript
 from chatclient.messages import AssistantMessage, Message, SystemMessage, UserMessage
 from chatclient.model import ChatModel
 from chatclient.options import NO_OPTIONS, ChatOptions
-from chatclient.prompt import Prompt, with_default_options
+from chatclient.prompt import Prompt
 from chatclient.runtime import Runtime
 
 log = get_logger(__name__)
-
-_QUESTION = "Before we go on: what have we said so far?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +78,7 @@ class RecursiveSummary:
         if not text:
             log.warning("summary is empty or not whole", session_id=archived[0].session_id)
             return None
-        pair: tuple[Message, ...] = (UserMessage(_QUESTION), AssistantMessage(text))
+        pair: tuple[Message, ...] = (UserMessage(QUESTION), AssistantMessage(text))
         newest = archived[-1]
         summary = tuple(
             SessionEvent.of(
@@ -97,10 +100,7 @@ class RecursiveSummary:
         runtime: Runtime,
     ) -> str:
         notes = [m for m in before if isinstance(m, AssistantMessage)]
-        text = (
-            f"<notes>\n{transcript(notes)}\n</notes>\n"
-            f"<conversation>\n{transcript(archived)}\n</conversation>"
-        )
+        text = noted_and_said(notes, archived)
         if self.overlap and kept:
             following = transcript(kept[: self.overlap])
             text += (
@@ -109,8 +109,7 @@ class RecursiveSummary:
                 f"<continuation>\n{following}\n</continuation>"
             )
         prompt = Prompt([SystemMessage(self.instructions), UserMessage(text)], self.options)
-        prompt = with_default_options(prompt, self.model.options)
-        return whole_text(await self.model.generate(prompt, runtime.silent()))
+        return await written_summary(self.model, prompt, runtime)
 
 
 def _of_root(events: Sequence[SessionEvent]) -> list[Message]:

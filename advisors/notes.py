@@ -1,0 +1,40 @@
+"""What advisors outside the tool loop note in a turn that waits, to find it when it goes on."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from chatclient.advisors.tool_calling import PENDING_TURN, RESUME
+from chatclient.chain import ChatClientRequest, ChatClientResponse
+from chatclient.tools import PendingTurn
+
+
+def noted(
+    key: str,
+    note: Callable[[], Any],
+    request: ChatClientRequest,
+    response: ChatClientResponse,
+) -> ChatClientResponse | None:
+    """Return *response* with a *note* in the turn that waits for approval, or None if none does.
+
+    When the turn goes on, `note_of` returns it.
+    """
+    pending: PendingTurn | None = news(PENDING_TURN, request, response)
+    if pending is None:
+        return None
+    pending = replace(pending, notes={**pending.notes, key: note()})
+    return response.mutate(context={PENDING_TURN: pending})
+
+
+def note_of(key: str, request: ChatClientRequest) -> Any:
+    """Return what `noted` has left in the turn that *request* goes on with, or None."""
+    if RESUME not in request.context:
+        return None
+    pending: PendingTurn = request.context[RESUME].pending
+    return pending.notes.get(key)
+
+
+def news(key: str, request: ChatClientRequest, response: ChatClientResponse) -> Any:
+    """Return what the context of *response* has under *key*, if *request* did not bring it."""
+    value = response.context.get(key)
+    return None if value is request.context.get(key) else value

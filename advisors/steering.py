@@ -1,0 +1,38 @@
+"""Says something to a turn while it runs."""
+
+from collections import deque
+
+from chatclient.advisors.tool_calling import MEANWHILE
+from chatclient.chain import TOOL_CALLING_ORDER, ChatClientRequest, ChatClientResponse, Next
+from chatclient.messages import Message, UserMessage
+
+
+class Steering:
+    """Tells a model that works with tools what its user says meanwhile; one for each turn.
+
+    Given to a request, as `.advisors(steering)`; `say` may then be called from anywhere, such as
+    the loop that reads the stream or another thread. What is said goes to the model with the next
+    answers of its tools, and is remembered as a part of the turn. When the model has come to its
+    answer before, nobody hears it: it stays in `unheard`, for the next request.
+    """
+
+    order = TOOL_CALLING_ORDER - 10
+
+    def __init__(self) -> None:
+        self._said: deque[Message] = deque()
+
+    def say(self, text: str | UserMessage) -> None:
+        """Say something to the turn."""
+        self._said.append(UserMessage(text) if isinstance(text, str) else text)
+
+    @property
+    def unheard(self) -> tuple[Message, ...]:
+        """What was said and has not been sent."""
+        return tuple(self._said)
+
+    async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        """Return the response of a turn that hears what is said."""
+        return await call_next(request.mutate(context={MEANWHILE: self._take}))
+
+    def _take(self) -> tuple[Message, ...]:
+        return tuple(self._said.popleft() for _ in range(len(self._said)))

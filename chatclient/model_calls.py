@@ -1,0 +1,129 @@
+"""Calls of models, whoever makes them: each is noted in the trail, observed and booked."""
+
+import time
+from collections.abc import Generator
+from contextlib import aclosing, contextmanager
+from contextvars import ContextVar
+from typing import Protocol
+
+from chatclient.aggregator import MessageAggregator
+from chatclient.errors import DeadlineExceededError, StreamInterruptedError
+from chatclient.events import RoundEnded, TextDelta, events_of
+from chatclient.model import ChatModel, PromptLike
+from chatclient.observation import Step
+from chatclient.observers import all_observers
+from chatclient.operations import TIME_TO_FIRST_CHUNK, ModelCall
+from chatclient.options import check_tool_choice
+from chatclient.prompt import as_prompt, with_default_options
+from chatclient.response import ChatResponse
+from chatclient.runtime import Runtime
+
+
+class Ledger(Protocol):
+    """Books model calls, and may refuse them; must be safe to use from several threads at once."""
+
+    def check(self) -> None:
+        """Raise when nothing more may be sent."""
+        ...
+
+    def add(self, answer: ChatResponse) -> None:
+        """Book *answer*."""
+        ...
+
+
+_ledger: ContextVar[Ledger | None] = ContextVar("chatclient_ledger", default=None)
+
+
+@contextmanager
+def booked_in(ledger: Ledger) -> Generator[None, None, None]:
+    """Have *ledger* book all model calls that are made inside, those of other clients too."""
+    token = _ledger.set(ledger)
+    try:
+        yield
+    finally:
+        _ledger.reset(token)
+
+
+def present_ledger() -> Ledger | None:
+    """Return what books the model calls that are made here, or None."""
+    return _ledger.get()
+
+
+async def ask_model(model: ChatModel, prompt: PromptLike, runtime: Runtime) -> ChatResponse:
+    """Return what *model* says to *prompt*: for advisors that need a word of a model themselves.
+
+    Such as for a summary, a judgement or another way to put a question. The call is seen in the
+    trail beside the rounds of the turn; telemetry has it, and a `Budget` counts it.
+
+    Args:
+        model: The model; its default options hold where the prompt sets none.
+        prompt: What it is asked.
+        runtime: The request's, as a rule `request.runtime.silent()`; otherwise the user sees the
+            model's words in the stream.
+
+    Raises:
+        UsageError: There is nothing to send.
+        DeadlineExceededError: There is no time left.
+        ProviderError: The model's side failed.
+    """
+    if runtime.steps is None:  # in no client's request, which would have brought its observers
+        runtime = runtime.watched_by(None, runtime.observers or all_observers())
+    complete = with_default_options(as_prompt(prompt), model.options)
+    return await call_model(ModelCall(model, complete, runtime.streaming, aside=True), runtime)
+
+
+async def call_model(call: ModelCall, runtime: Runtime) -> ChatResponse:
+    """Return the response to *call*, streamed or not as *runtime* says.
+
+    Raises:
+        UsageError: A tool has to be called that is not offered.
+        DeadlineExceededError: There is no time left.
+        ProviderError: The model's side failed.
+    """
+    check_tool_choice(call.prompt.options)
+    if not runtime.remaining():
+        msg = "the deadline passed before the model could be asked"
+        raise DeadlineExceededError(msg)
+    ledger = _ledger.get()
+    if ledger is not None:
+        ledger.check()
+    with runtime.observe(call) as observed:
+        if runtime.streaming:
+            response = await _streamed(call, runtime, observed)
+        else:
+            response = await call.model.generate(call.prompt, runtime)
+        observed.result = response
+    if ledger is not None:
+        ledger.add(response)
+    return response
+
+
+async def _streamed(call: ModelCall, runtime: Runtime, observed: Step) -> ChatResponse:
+    """Return the model's whole response, having emitted what it consists of as it came."""
+    aggregator = MessageAggregator()
+    started: float | None = time.perf_counter()
+    emit = runtime.emitter
+    try:
+        async with aclosing(call.model.generate_stream(call.prompt, runtime)) as chunks:
+            async for chunk in chunks:
+                if started is not None:
+                    observed.note(TIME_TO_FIRST_CHUNK, time.perf_counter() - started)
+                    started = None
+                if isinstance(chunk, str):  # nearly every chunk there is
+                    aggregator.add_text(chunk)
+                    if chunk:
+                        await emit(TextDelta(chunk))
+                    continue
+                aggregator.add(chunk)
+                result = chunk.result
+                if result is not None and not result.index:  # further answers are not streamed
+                    for event in events_of(result.output):
+                        await emit(event)
+    except BaseException as error:  # a consumer that leaves, among others
+        observed.result = partial = aggregator.response()
+        if isinstance(error, StreamInterruptedError):
+            error.partial = partial
+        raise
+    response = aggregator.response()
+    await emit(RoundEnded(response))
+    return response

@@ -1,0 +1,39 @@
+"""Who is told of a request's operations: the client's own observers, OpenTelemetry, the log."""
+
+import os
+import sys
+from collections.abc import Callable
+from functools import cache
+
+from chatclient.observation import Observer
+from chatclient.operation_log import logged
+
+
+def all_observers(
+    own: tuple[Observer, ...] = (), conversation_id: str | None = None
+) -> tuple[Observer, ...]:
+    """Return *own* observers, and those that the application has by its setup."""
+    return (*own, *_telemetry(own), *logged(conversation_id))
+
+
+def _telemetry(observers: tuple[Observer, ...]) -> tuple[Observer, ...]:
+    """Return what makes spans and metrics, if the application has set up OpenTelemetry.
+
+    An application that has not does not pay for its import.
+    """
+    if "opentelemetry.trace" not in sys.modules and not _set_up_by_environment():
+        return ()
+    return _active()(observers)
+
+
+@cache
+def _active() -> Callable[[tuple[Observer, ...]], tuple[Observer, ...]]:
+    from chatclient.telemetry import active  # noqa: PLC0415 - loads OpenTelemetry
+
+    return active
+
+
+@cache
+def _set_up_by_environment() -> bool:
+    """Return whether OpenTelemetry's API would load an SDK by itself."""
+    return "OTEL_PYTHON_TRACER_PROVIDER" in os.environ or "OTEL_PYTHON_METER_PROVIDER" in os.environ

@@ -1,0 +1,35 @@
+"""Fields of answers, looked at before anything is made of them."""
+
+from typing import Any
+
+MISSHAPEN = (AttributeError, IndexError, KeyError, TypeError, ValueError)
+"""What a codec meets where an answer is not of the form it has to be."""
+
+
+def text_of(value: Any) -> str:
+    """Return a field that has to be text, or may be left out.
+
+    Raises:
+        TypeError: It is something else.
+    """
+    if type(value) is str:
+        return value
+    if value:
+        msg = f"{value!r:.80} is no text"
+        raise TypeError(msg)
+    return ""
+
+
+def number_of(value: Any) -> int | None:
+    """Return a field that counts something, or None where it is left out.
+
+    Raises:
+        TypeError: It is something else.
+        ValueError: It is a text that spells no number.
+    """
+    if value is None or type(value) is int:
+        return value
+    if isinstance(value, str):
+        return int(value) if value else None
+    msg = f"{value!r:.80} is no number"
+    raise TypeError(msg)

@@ -1,0 +1,138 @@
+"""Another model for a call, a request or a client."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from conftest import Ask
+from pydantic import BaseModel
+
+from chatclient import ChatClient, ChatModel, ChatOptions, Prompt, SystemMessage
+from chatclient.errors import UsageError
+from chatclient.model import OutputMode
+from chatclient.providers.anthropic import AnthropicChatModel
+from chatclient.providers.openai import OpenAIChatModel
+from chatclient.providers.routing import Choose, RoutingChatModel
+from chatclient.testing import ScriptedModel, call
+from chatclient.tools import tool
+
+
+class Film(BaseModel):
+    title: str
+
+
+class InWords(ScriptedModel):
+    """Knows of no schemas, and remembers that it was closed."""
+
+    closed = 0
+
+    def output_mode(self, options: ChatOptions) -> OutputMode:
+        return "instructions"
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@tool
+def look() -> str:
+    """Look."""
+    return "seen"
+
+
+def by_context(cheap: ChatModel, strong: ChatModel) -> Choose:
+    def choose(prompt: Prompt) -> ChatModel:
+        return strong if prompt.options.tool_context.get("hard") else cheap
+
+    return choose
+
+
+def by_context_slowly(cheap: ChatModel, strong: ChatModel) -> Choose:
+    async def choose(prompt: Prompt) -> ChatModel:
+        await asyncio.sleep(0)
+        return by_context(cheap, strong)(prompt)  # type: ignore[return-value]
+
+    return choose
+
+
+@pytest.mark.parametrize("make", [by_context, by_context_slowly])
+def test_a_function_chooses_the_model_of_each_call(ask: Ask, make: Any) -> None:
+    """It brings its own options, streams as it does, and the trail tells which one it was."""
+    cheap = ScriptedModel("cheap", options=ChatOptions(model="small"))
+    strong = ScriptedModel(call("look"), "strong words", chunks=4, options=ChatOptions(model="big"))
+    model = RoutingChatModel(make(cheap, strong), cheap, strong)
+    client = ChatClient.builder(model).default_tools(look).build()
+    result = ask(client.prompt("x").tool_context(hard=True))
+
+    assert result.text == "strong words"
+    assert result.response.trail is not None
+    assert [round_.model for round_ in result.response.trail.rounds] == ["big", "big"]
+    assert len([event for event in result.events if getattr(event, "text", "")]) in (0, 3)
+    assert ask(client.prompt("x")).text == "cheap"
+    assert model.name == "small | big"
+
+
+def test_a_router_asks_for_values_as_all_its_models_can() -> None:
+    """And closes all of them."""
+    strong, cheap = ScriptedModel(), InWords('{"title": "Alien"}')
+    model = RoutingChatModel(lambda prompt: cheap, strong, cheap)
+
+    assert ChatClient.create(model).prompt("x").call().entity(Film, native=True) == Film(
+        title="Alien"
+    )
+    assert cheap.prompts[0].options.output_schema is None
+    with model:
+        pass
+    asyncio.run(model.aclose())
+    assert cheap.closed == 2
+
+
+def test_what_is_chosen_is_one_of_the_models(ask: Ask) -> None:
+    """Or nobody would close it; and without models there is nothing to choose."""
+    other: Any = ScriptedModel()
+    model = RoutingChatModel(lambda prompt: other, ScriptedModel())
+    with pytest.raises(UsageError, match="none of the models to choose from"):
+        ask(ChatClient.create(model).prompt("x"))
+    with pytest.raises(UsageError, match="at least one"):
+        RoutingChatModel(lambda prompt: other)
+    with pytest.raises(UsageError, match="'gpt' is no chat model"):
+        RoutingChatModel(lambda prompt: other, "gpt")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="a function of the prompt"):
+        RoutingChatModel(other)
+
+
+def test_a_request_may_have_another_model(ask: Ask) -> None:
+    """Everything else is as it was, but for what the first model is called."""
+    usual = ScriptedModel("usual", options=ChatOptions(model="a", temperature=0.1))
+    other = ScriptedModel(call("look"), "other", options=ChatOptions(model="b", top_p=0.5))
+    builder = ChatClient.builder(usual).default_system("Be kind.").default_tools(look)
+    client = builder.default_options(model="a2", max_tokens=9).build()
+    result = ask(client.prompt("x").model(other))
+
+    assert result.text == "other"
+    options = other.prompts[0].options
+    assert (options.model, options.max_tokens) == ("b", 9)
+    assert (options.top_p, options.temperature) == (0.5, None)
+    assert isinstance(other.prompts[0].messages[0], SystemMessage)
+    assert ask(client.prompt("x")).text == "usual"
+    assert usual.prompts[0].options.model == "a2"
+
+
+def test_a_request_asks_for_values_as_its_own_model_can() -> None:
+    """The client's would have taken a schema."""
+    other = InWords('{"title": "Alien"}')
+    request = ChatClient.create(ScriptedModel()).prompt("x").model(other)
+
+    assert request.call().entity(Film, native=True) == Film(title="Alien")
+    assert other.prompts[0].options.output_schema is None
+
+
+def test_a_client_may_be_made_like_another_one_with_another_model() -> None:
+    """By a model or a name; options that the new provider does not know are left out."""
+    client = ChatClient.builder(OpenAIChatModel(model="gpt-5-mini", api_key="k"))
+    built = client.default_options(store=True, top_p=0.5).build()  # type: ignore[call-arg]
+    changed = built.mutate().model(AnthropicChatModel(model="claude", api_key="k")).build()
+
+    assert (built.model.name, changed.model.name) == ("gpt-5-mini", "claude")
+    assert built.mutate().model("ollama:qwen3").build().model.name == "qwen3"
+    with pytest.raises(UsageError, match=r"options\(model="):
+        built.prompt("x").model("ollama:qwen3")  # type: ignore[arg-type]

@@ -1,0 +1,105 @@
+"""What a turn is told while it runs."""
+
+import pytest
+from conftest import Ask
+
+from chatclient import ChatClient, UserMessage
+from chatclient.advisors.memory import MessageChatMemoryAdvisor
+from chatclient.advisors.steering import Steering
+from chatclient.chain import LOWEST_PRECEDENCE, MEMORY_ORDER
+from chatclient.memory import MessageWindowChatMemory, Window, conversation_problems
+from chatclient.memory.sessions import (
+    InMemorySessionRepository,
+    SessionChatMemory,
+    SessionService,
+)
+from chatclient.messages import Message
+from chatclient.testing import ScriptedModel, call
+from chatclient.tools import ToolApproval, ToolCallingManager, tool
+
+
+def said(messages: tuple[Message, ...]) -> list[str]:
+    return [f"{message.role}: {message.text}" for message in messages if message.text]
+
+
+@pytest.mark.parametrize("order", [MEMORY_ORDER, LOWEST_PRECEDENCE - 3000])
+@pytest.mark.parametrize("tool_messages", [True, False])
+def test_what_is_said_meanwhile_is_heard_and_remembered(
+    ask: Ask, order: int, tool_messages: bool
+) -> None:
+    """All rounds from then on see it, and so does the next turn, whichever memory there is."""
+    steering = Steering()
+
+    @tool
+    def plan() -> str:
+        """Plan the trip."""
+        if not steering.unheard and len(model.prompts) == 1:
+            steering.say("Make it Paris.")
+        return "planned"
+
+    model = ScriptedModel(call("plan"), call("plan"), "To Paris.", "Yes.")
+    memory = MessageWindowChatMemory()
+    advisor = MessageChatMemoryAdvisor(memory, order=order, tool_messages=tool_messages)
+    client = ChatClient.builder(model).default_tools(plan).default_advisors(advisor).build()
+    result = ask(client.prompt("Rome?").conversation("c").advisors(steering))
+
+    new = ["user: Rome?", "user: Make it Paris.", "assistant: To Paris."]
+    assert said(model.prompts[1].messages)[0] == new[0]
+    assert said(model.prompts[1].messages)[-1] == new[1]
+    assert said(model.prompts[2].messages) == new[:2]
+    assert said(tuple(memory.get("c"))) == said(result.answer.new_messages()) == new
+    assert not tool_messages or conversation_problems(memory.get("c")) == ()
+    assert steering.unheard == ()
+
+
+def test_what_nobody_heard_is_left(ask: Ask) -> None:
+    """A turn that is over is told nothing; the application may say it in the next one."""
+    steering = Steering()
+    steering.say(UserMessage("Too late."))
+    client = ChatClient.create(ScriptedModel("done"))
+
+    assert ask(client.prompt("x").advisors(steering)).text == "done"
+    assert steering.unheard == (UserMessage("Too late."),)
+
+
+def test_a_turn_that_waited_hears_what_was_said_since(ask: Ask) -> None:
+    """With the answers of the calls that were decided about."""
+
+    @tool
+    def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    steering = Steering()
+    model = ScriptedModel(call("pay"), "done")
+    manager = ToolCallingManager(interceptors=(ToolApproval(),))
+    client = ChatClient.builder(model).tool_calling_manager(manager).default_tools(pay).build()
+    turn = ask(client.prompt("x").advisors(steering)).answer.pending_turn()
+    steering.say("Hurry.")
+    result = ask(client.resume(turn, "approve").advisors(steering))
+
+    assert result.text == "done"
+    assert said(model.prompts[1].messages)[-1] == "user: Hurry."
+
+
+def test_a_turn_that_heard_more_is_whole_in_sessions_and_windows(ask: Ask) -> None:
+    """What was said meanwhile begins no turn of its own, which a filter would leave out."""
+    steering = Steering()
+
+    @tool
+    def plan() -> str:
+        """Plan the trip."""
+        steering.say("Make it Paris.")
+        return "planned"
+
+    memory = SessionChatMemory(SessionService(InMemorySessionRepository()))
+    model = ScriptedModel(call("plan"), "To Paris.", "Yes.")
+    builder = ChatClient.builder(model).default_advisors(MessageChatMemoryAdvisor(memory))
+    client = builder.default_tools(plan).build()
+    ask(client.prompt("Rome?").conversation("c").advisors(steering))
+    ask(client.prompt("Sure?").conversation("c"))
+
+    messages = model.prompts[2].messages
+    assert said(messages)[0] == "user: Rome?"
+    assert said(messages)[-3:] == ["user: Make it Paris.", "assistant: To Paris.", "user: Sure?"]
+    assert Window.messages(4).start(messages) == len(messages) - 1

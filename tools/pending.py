@@ -1,0 +1,185 @@
+"""A turn that waits for somebody's decisions, and how it is stored meanwhile."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from chatclient.errors import UsageError
+from chatclient.messages import (
+    AssistantMessage,
+    Message,
+    ToolCall,
+    ToolResponse,
+    ToolResponseMessage,
+)
+from chatclient.response import NO_USAGE, Usage
+from chatclient.serialization import (
+    message_from_dict,
+    message_to_dict,
+    usage_from_dict,
+    usage_to_dict,
+)
+from chatclient.tools.outcome import ToolExecution
+from chatclient.values import EMPTY, frozen, own
+
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PendingTurn:
+    """A turn that waits for approvals; JSON both ways, so that it can wait anywhere.
+
+    Attributes:
+        messages: The conversation up to the model's message with the tool calls.
+        message: That message.
+        responses: The answers of the calls that have been run.
+        pending: The calls that wait; see `to_decide` for the ids to decide by.
+        calls: How often each tool was called in this turn.
+        rounds: How often the model was called in this turn.
+        conversation_id: The conversation, if there is one.
+        agents: The turns of agents that wait themselves, by the ids of the calls that asked them.
+        failures: How often each tool failed in each way: names, kinds and numbers.
+        repeats: Which calls were made how often in a row with which result: names, arguments,
+            results and numbers.
+        seconds: How long the turn has taken so far.
+        notes: What advisors outside the loop want to find again when the turn goes on; JSON.
+        breach: The limit that was reached in this round, in words, or None.
+        usage: What the model's answers have cost so far.
+        executions: Every call of the turn that has been answered so far, without errors and
+            values, which have no JSON form.
+    """
+
+    messages: tuple[Message, ...]
+    message: AssistantMessage
+    responses: tuple[ToolResponse, ...]
+    pending: tuple[ToolCall, ...]
+    calls: Mapping[str, int] = field(default_factory=dict)
+    rounds: int = 1
+    conversation_id: str | None = None
+    agents: Mapping[str, "PendingTurn"] = field(default_factory=dict)
+    failures: tuple[tuple[str, str, int], ...] = ()
+    repeats: tuple[tuple[str, str, str, int], ...] = ()
+    seconds: float = field(default=0.0, compare=False)
+    notes: Mapping[str, Any] = EMPTY
+    breach: str | None = None
+    usage: Usage = NO_USAGE
+    executions: tuple[ToolExecution, ...] = ()
+
+    def __post_init__(self) -> None:
+        own(self, "calls", "agents", "notes")
+
+    def to_decide(self) -> dict[str, ToolCall]:
+        """Return the calls that somebody has to decide about, by the ids to decide by.
+
+        These are the calls' own ids. A call inside an agent goes by the id of the call that asked
+        the agent, a slash, and its own.
+        """
+        calls: dict[str, ToolCall] = {}
+        for call in self.pending:
+            if call.id in self.agents:
+                inside = self.agents[call.id].to_decide()
+                calls |= {f"{call.id}/{id}": each for id, each in inside.items()}
+            else:
+                calls[call.id] = call
+        return calls
+
+    def to_json(self) -> str:
+        """Return this as JSON, from which `from_json` makes an equal one."""
+        return json.dumps(_to_dict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "PendingTurn":
+        """Return what `to_json` wrote.
+
+        Raises:
+            UsageError: *text* is no pending turn.
+        """
+        try:
+            return _from_dict(json.loads(text))
+        except KeyError as error:
+            msg = f"no pending turn: it has no {error}; give what PendingTurn.to_json() returned"
+            raise UsageError(msg) from error
+        except (ValueError, TypeError, AttributeError, IndexError) as error:
+            msg = f"no pending turn: {error!r}"
+            raise UsageError(msg) from error
+
+
+def _to_dict(turn: PendingTurn) -> dict[str, Any]:
+    return {
+        "version": _VERSION,
+        "messages": [message_to_dict(message) for message in turn.messages],
+        "message": message_to_dict(turn.message),
+        "responses": message_to_dict(ToolResponseMessage(turn.responses))["responses"],
+        "pending": [call.id for call in turn.pending],
+        "calls": dict(turn.calls),
+        "rounds": turn.rounds,
+        "conversation_id": turn.conversation_id,
+        "agents": {id: _to_dict(each) for id, each in turn.agents.items()},
+        "failures": turn.failures,
+        "repeats": turn.repeats,
+        "seconds": turn.seconds,
+        "notes": dict(turn.notes),
+        "breach": turn.breach,
+        "usage": usage_to_dict(turn.usage),
+        "executions": list(_executions_to_dicts(turn)),
+    }
+
+
+def _from_dict(data: Mapping[str, Any]) -> PendingTurn:
+    if data["version"] != _VERSION:
+        msg = f"version {data['version']!r} is not known"
+        raise ValueError(msg)
+    messages = tuple(message_from_dict(each) for each in data["messages"])
+    message: Any = message_from_dict(data["message"])
+    answered: Any = message_from_dict({"role": "tool", "responses": data["responses"]})
+    return PendingTurn(
+        messages,
+        message,
+        answered.responses,
+        tuple(call for call in message.tool_calls if call.id in data["pending"]),
+        data["calls"],
+        data["rounds"],
+        data["conversation_id"],
+        {id: _from_dict(each) for id, each in data["agents"].items()},
+        tuple((name, kind, count) for name, kind, count in data["failures"]),
+        tuple((name, given, result, n) for name, given, result, n in data["repeats"]),
+        data["seconds"],
+        frozen(data["notes"]),
+        data.get("breach"),
+        usage_from_dict(data.get("usage", {})),
+        tuple(_executions_from(data, (*messages, message, answered))),
+    )
+
+
+def _executions_to_dicts(turn: PendingTurn) -> Iterator[dict[str, Any]]:
+    """Yield when and how each call was run; what was asked and told is in the messages already."""
+    said = (*turn.messages, turn.message, ToolResponseMessage(turn.responses))
+    places = {id(call): place for place, (call, _) in enumerate(_answered_in(said))}
+    for execution in turn.executions:
+        yield {
+            "call": places[id(execution.tool_call)],
+            "seconds": execution.seconds,
+            "attempt": execution.attempt,
+            "started": execution.started,
+        }
+
+
+def _executions_from(data: Mapping[str, Any], said: Sequence[Message]) -> Iterator[ToolExecution]:
+    answered = list(_answered_in(said))
+    for each in data.get("executions", ()):
+        call, response = answered[each["call"]]
+        yield ToolExecution(
+            call, response, each["seconds"], each["attempt"], started=each["started"]
+        )
+
+
+def _answered_in(messages: Sequence[Message]) -> Iterator[tuple[ToolCall, ToolResponse]]:
+    """Yield the tool calls of *messages* that have been answered, each with its answer."""
+    for message, following in pairwise(messages):
+        if isinstance(message, AssistantMessage) and isinstance(following, ToolResponseMessage):
+            answers = {response.id: response for response in following.responses}
+            for call in message.tool_calls:
+                if call.id in answers:
+                    yield call, answers[call.id]
