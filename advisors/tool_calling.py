@@ -3,7 +3,7 @@
 import copy
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from inspect import signature
 from typing import Any, Self, cast
 
@@ -183,8 +183,8 @@ class ToolCallingAdvisor:
         try:
             response = await loop.run(resumed)
         except BaseException:  # however the turn is cut short
-            await self.manager.abandon(loop.prompt, request.runtime, turn)
             loop.note()
+            await loop.undo()
             raise
         finally:
             if turn.begun:
@@ -197,8 +197,7 @@ class ToolCallingAdvisor:
                 context={TOOL_EXECUTIONS: tuple(turn.executions), TOOL_MESSAGES: said}
             )
             if PENDING_TURN not in response.context:  # somebody may have stored a turn that waits
-                done = _Done(self.manager, loop.prompt, request.runtime, turn)
-                request.runtime.undo_on_failure(done)
+                request.runtime.undo_on_failure(loop)
         return await self.finalize_loop(response)
 
     async def initialize_loop(self, request: ChatClientRequest) -> ChatClientRequest:
@@ -251,25 +250,12 @@ class ToolCallingAdvisor:
         return response
 
 
-@dataclass(frozen=True, slots=True)
-class _Done:
-    """A turn that has come to its end in a request that has not."""
-
-    manager: ToolCallingManager
-    prompt: Prompt
-    runtime: Runtime
-    turn: ToolTurn
-
-    async def undo(self) -> None:
-        await self.manager.abandon(self.prompt, self.runtime, self.turn)
-
-
 def _undone_before(runtime: Runtime, turn: ToolTurn) -> dict[int, ToolExecution]:
     """Return where *turn* notes what it undoes: where earlier turns of the request do.
 
     An advisor that asks again may show the model what they did, and nothing is undone twice.
     """
-    earlier = (each.turn for each in runtime.unsettled or () if isinstance(each, _Done))
+    earlier = (each.turn for each in runtime.unsettled or () if isinstance(each, _Loop))
     return next(earlier, turn).undone
 
 
@@ -367,6 +353,15 @@ class _Loop:
         steps, said = self.request.runtime.steps, self.said
         if said and steps and isinstance(call := steps[0].operation, ClientCall):
             call.said = rewritten(said, self.turn.undone)
+
+    async def undo(self) -> None:
+        """Undo what the turn has done, because it or its request fails, and let the trail know."""
+        await self.advisor.manager.abandon(self.prompt, self.request.runtime, self.turn)
+        steps, undone = self.request.runtime.steps, self.turn.undone
+        if undone and steps and isinstance(call := steps[0].operation, ClientCall):
+            call.said = rewritten(call.said, undone)
+            # The request carries what was said before its turn waited.
+            call.asked = rewritten(call.asked or call.prompt.messages, undone)
 
     async def _round(self) -> tuple[ChatClientRequest, ChatClientResponse]:
         """Call the model once."""

@@ -284,6 +284,6 @@ def test_what_was_undone_is_told_when_a_turn_is_gone_on_with(ask: Ask) -> None:
     refused = OutputGuardrailAdvisor(lambda _: GuardrailResult.fatal("no"))
     after = failing(call("hold"), "Held.", guard=refused).trail.messages
     assert [message.role for message in after] == ["user", "assistant", "tool"]
-    assert after[-1].responses[0].data == "held"
+    assert after[-1].responses[0].data == undone
     assert kinds(failing(busy()).trail.messages) == ["user"]
     assert (Trail().messages, Trail().asked, Trail().parent) == ((), (), None)

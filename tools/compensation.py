@@ -53,7 +53,8 @@ def executed_in(messages: Sequence[Message]) -> list[ToolExecution]:
     """Return the calls that the last turn of *messages* has made, with what came of them."""
     found: list[ToolExecution] = []
     for message, following in zip(reversed(messages[:-1]), reversed(messages), strict=False):
-        if isinstance(following, UserMessage):
+        # What a user says right after tools is said on the way, and begins no turn.
+        if isinstance(following, UserMessage) and not isinstance(message, ToolResponseMessage):
             break
         if isinstance(message, AssistantMessage) and isinstance(following, ToolResponseMessage):
             answers = {response.id: response for response in following.responses}
