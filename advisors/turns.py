@@ -12,7 +12,7 @@ from itertools import takewhile
 from typing import Any
 from uuid import uuid4
 
-from chatclient.advisors.notes import news, noted
+from chatclient.advisors.notes import noted
 from chatclient.advisors.tool_calling import EARLIER_MESSAGES, RESUME, TOOL_MESSAGES
 from chatclient.chain import ChatClientRequest, ChatClientResponse, Next
 from chatclient.checks import check_kind
@@ -155,7 +155,9 @@ class Turns:
         Raises:
             ChatMemoryError: The turn cannot be kept.
         """
-        said = (*turn.said, *(news(TOOL_MESSAGES, request, response) or ()))
+        before = request.context.get(TOOL_MESSAGES, ())
+        tools = response.context.get(TOOL_MESSAGES, ())
+        said = (*turn.said, *(m for m in tools if not any(m is each for each in before)))
 
         def note() -> dict[str, Any]:
             return {

@@ -32,6 +32,7 @@ from chatclient.closing import Closeable
 from chatclient.entities import prompt_for_entity, with_output_advisors
 from chatclient.errors import ToolArgumentError, ToolUsageError, UsageError
 from chatclient.events import ToolProgress
+from chatclient.exchange import noted
 from chatclient.instructions import SystemFunction
 from chatclient.messages import Media, Message
 from chatclient.model import ChatModel
@@ -325,7 +326,7 @@ class ChatClient(Closeable):
         if output is not None:
             prompt, context = prompt_for_entity(output, prompt, context, self._engine.model)
         chain = self._chain_of(spec, output)
-        return await watched(chain, prompt, context, runtime, self._engine.observers)
+        return noted(await watched(chain, prompt, context, runtime, self._engine.observers))
 
 
 class ChatClientBuilder:

@@ -25,6 +25,7 @@ from chatclient import (
 )
 from chatclient.advisors.guardrails import GuardrailResult, OutputGuardrailAdvisor
 from chatclient.advisors.memory import MessageChatMemoryAdvisor
+from chatclient.advisors.steering import Steering
 from chatclient.errors import (
     GuardrailError,
     ProviderError,
@@ -610,3 +611,36 @@ def test_what_cannot_undo_is_refused(compensation: Any, problem: str) -> None:
 
     with pytest.raises(ToolDefinitionError, match=problem):
         FunctionToolCallback(buy, metadata=ToolMetadata(compensation=compensation))
+
+
+def test_whoever_goes_on_after_a_failure_knows_what_was_undone(ask: Ask) -> None:
+    """Wherever the request failed, and whenever the turn had waited: the trail tells."""
+    trip = Trip()
+    approval = ToolApproval(needed=lambda invocation: invocation.tool_call.name == "book_hotel")
+    model = ScriptedModel(FLIGHT, HOTEL, "you fool")
+    client = client_of(model, trip, interceptors=[approval])
+    pending = ask(client.prompt("x")).response.context["pending_turn"]
+    with pytest.raises(GuardrailError) as caught:
+        ask(client.resume(pending, "approve").advisors(OutputGuardrailAdvisor(refuse)))
+
+    assert trip.log == [*BOOKED, *UNDONE]
+    assert caught.value.trail is not None
+    said = [m for m in caught.value.trail.messages if isinstance(m, ToolResponseMessage)]
+    assert [response.is_error for m in said for response in m.responses] == [True, True]
+
+
+def test_what_was_done_before_the_user_said_more_is_undone(ask: Ask) -> None:
+    """What is said on the way belongs to the turn."""
+    trip, steering = Trip(), Steering()
+
+    @tool(effect="read")
+    def listen() -> str:
+        """Listen."""
+        steering.say("Hurry!")
+        return "heard"
+
+    model = ScriptedModel(FLIGHT, call("listen"), DEAR, "sorry")
+    ask(client_of(model, trip, listen).prompt("x").advisors(steering))
+
+    assert "Hurry!" in [m.text for m in model.prompts[2].messages]
+    assert trip.log == ["flight to Rome", "no flight to Rome"]
