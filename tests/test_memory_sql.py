@@ -353,7 +353,7 @@ def test_an_older_schema_is_brought_up_to_date(place: tuple[str, str]) -> None:
 def test_a_transaction_that_is_interrupted_holds_no_lock(tmp_path: Path) -> None:
     """Others can write at once, though the traceback still refers to what ran."""
     url = f"sqlite:///{tmp_path / 'things.db'}"
-    database = Database(url, "things", [lambda connection: None], prefix="my_")
+    database = Database(url, Schema("things", [lambda connection: None], prefix="my_"))
 
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
