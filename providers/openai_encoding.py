@@ -236,21 +236,37 @@ def _media(media: Media, dialect: Dialect) -> dict[str, Any]:
     kind = media.mime_type.partition("/")[0]
     if kind == "image":
         detail = {key: media.metadata[key] for key in ("detail",) if key in media.metadata}
-        return {"type": "image_url", "image_url": {"url": media.url(), **detail}}
+        return {"type": "image_url", "image_url": {"url": _url(media, dialect), **detail}}
     if kind == "audio" and not media.is_url:
         sound = {"data": media.base64(), "format": audio_format(media.mime_type)}
         return {"type": "input_audio", "input_audio": sound}
     if kind == "video" and (name := dialect.video_field) is not None:
-        return {"type": name, name: {"url": media.url()}}
+        return {"type": name, name: {"url": _url(media, dialect)}}
     if dialect.document_field == "document_url":
-        return {"type": "document_url", "document_url": media.url()}
+        return {"type": "document_url", "document_url": _url(media, dialect)}
     if media.id is not None:
         return {"type": "file", "file": {"file_id": media.id}}
     url = media.url()
     if not dialect.documents_by_url and not url.startswith("data:"):
-        msg = f"{dialect.provider} takes no {media.mime_type} by its URL in Chat Completions; send"
-        raise UsageError(f"{msg} the bytes, or ask through the Responses API")
+        raise UsageError(f"{_refused(media, dialect)} by its URL in {_elsewhere(kind)}")
     return {"type": "file", "file": {"filename": file_name(media), "file_data": url}}
+
+
+def _url(media: Media, dialect: Dialect) -> str:
+    if url := media.url():
+        return url
+    kind = media.mime_type.partition("/")[0]
+    raise UsageError(f"{_refused(media, dialect)} by its id in {_elsewhere(kind)}")
+
+
+def _refused(media: Media, dialect: Dialect) -> str:
+    return f"{dialect.provider} takes no {media.mime_type}"
+
+
+def _elsewhere(kind: str) -> str:
+    listens_only = kind in ("audio", "video")  # which the Responses API takes in no way
+    other = "" if listens_only else ", or ask through the Responses API"
+    return f"Chat Completions; send the bytes{other}"
 
 
 def file_name(media: Media) -> str:
@@ -385,8 +401,19 @@ def _arguments(arguments: str, dialect: Dialect) -> str:
 def _call_id(id: str, dialect: Dialect) -> str:
     """Return the id of a call in the form the server takes; the same for its result."""
     length = dialect.call_id_length
-    if length is None or (len(id) == length and id.isalnum() and id.isascii()):
+    if length is None:
+        return short_id(id, dialect.longest_call_id)
+    if len(id) == length and id.isalnum() and id.isascii():
         return id
+    return _digest(id, length)
+
+
+def short_id(id: str, longest: int | None) -> str:
+    """Return an id that is not longer than *longest*, the same for the same *id* every time."""
+    return id if longest is None or len(id) <= longest else _digest(id, longest)
+
+
+def _digest(id: str, length: int) -> str:
     return hashlib.sha256(id.encode()).hexdigest()[:length]
 
 

@@ -732,6 +732,12 @@ def test_a_tools_answer_is_always_an_object(data: str, response: Json, *, is_err
     assert part["functionResponse"] == {"id": "1", "name": "f", "response": response}
 
 
+def test_a_file_is_found_by_its_uri_only() -> None:
+    """An id alone would come out as an empty address."""
+    with pytest.raises(UsageError, match="by their URI, not by an id such as 'file-1'"):
+        encode_message(UserMessage([Media("image/png", "", id="file-1")]), UP_TO_2)
+
+
 def test_arguments_that_are_no_object_are_wrapped() -> None:
     """What another model wrote wrongly can still be sent."""
     calls = [ToolCall("1", "f", text) for text in ("", "[1]", "{oops")]

@@ -404,11 +404,20 @@ def test_memory(ask: Ask, configured: Configured) -> None:
     assert prompts[2].messages == (UserMessage("b"), AssistantMessage("two"), UserMessage("c"))
 
 
-def test_memory_in_the_system_text(configured: Configured) -> None:
+def test_memory_in_the_system_text(ask: Ask, configured: Configured) -> None:
     """The other advisor, where it is put, without what the tools said."""
-    client = configured(MEMORY__ENABLED="true", MEMORY__ADVISOR="prompt", MEMORY__ADVISOR_ORDER="3")
+    variables = {"ENABLED": "true", "ADVISOR": "prompt", "ADVISOR_ORDER": "3"}
+    memory = {f"MEMORY__{name}": value for name, value in variables.items()}
+    more = {"tools": [work], "MEMORY__TOOL_MESSAGES": "false"}
+    client = configured(call("work"), "done", "again", **memory, **more)
+    for text in ("a", "b"):
+        ask(client.prompt(text).conversation("1"))
+    system, question = client.model.prompts[-1].messages  # type: ignore[attr-defined]
 
     assert order_of(the(client, PromptChatMemoryAdvisor)) == 3
+    assert question == UserMessage("b")
+    assert "done" in system.text
+    assert "worked" not in system.text
 
 
 def test_tool_messages_in_memory(ask: Ask, configured: Configured) -> None:
