@@ -1,44 +1,46 @@
 """The errors of the library, ordered by what a caller does next.
 
 ```text
-ChatClientError                          anything this library raises on purpose
-├── UsageError (also a ValueError)       the call is wrong; nothing was sent      → fix the code
-│   ├── WrongTypeError                   (also a TypeError) an argument of the wrong kind
-│   ├── TemplateError                    .missing
-│   ├── ToolDefinitionError              a tool cannot be built
-│   ├── DuplicateToolError               .tool_names
-│   └── ToolUsageError                   a running tool was used wrongly; no model is told
-│       ├── ToolResultError              (also a TypeError) no ToolResult was returned
-│       └── MissingContextError          (also a KeyError) not in the tool context
-├── ProviderError                        .provider .status .request_id .body .retry_after
-│   ├── ConnectionFailedError            no answer: network, refused, reset       → retry
-│   │   └── RequestTimeoutError          no answer in time                        → retry
-│   ├── RateLimitedError                 429                                      → retry later
-│   ├── OverloadedError                  5xx                                      → retry, fall back
-│   ├── AuthenticationError              401, 403                                 → fix the key
-│   ├── InvalidRequestError              the other 4xx                            → fix the request
-│   │   ├── NotFoundError                404: model or address
-│   │   ├── ContextLengthExceededError   the prompt is too long
-│   │   │   └── ContextWindowError       known before it was sent                 .tokens .limit
-│   │   └── ContentFilterError           refused by the provider's policy
-│   └── InvalidResponseError             an answer that cannot be read            → report
-│       └── StreamInterruptedError       .partial holds what had arrived          → ask again
-├── ToolError                            raise it in a tool: its text goes to the model
-│   └── McpServerError                   .server                                  → mend the server
-├── ToolExecutionError                   a tool failed and policy says raise      .tool_name
+ChatClientError
+├── UsageError (also a ValueError)        fix your code; nothing was sent
+│   ├── WrongTypeError (also a TypeError)
+│   ├── TemplateError                     .missing
+│   ├── ToolDefinitionError               a tool cannot be made of this
+│   ├── DuplicateToolError                .tool_names
+│   └── ToolUsageError                    raised while a tool was running
+│       ├── ToolResultError (also a TypeError)
+│       └── MissingContextError (also a KeyError)
+├── ProviderError                         .provider .status .request_id .body
+│   │                                     .retry_after .retryable
+│   ├── ConnectionFailedError             unreachable, refused, reset
+│   │   └── RequestTimeoutError (also a TimeoutError)
+│   ├── RateLimitedError                  429
+│   ├── OverloadedError                   5xx
+│   ├── AuthenticationError               401, 403
+│   ├── InvalidRequestError               any other 4xx
+│   │   ├── NotFoundError                 404: no such model or address
+│   │   ├── ContextLengthExceededError    the prompt is too long
+│   │   │   └── ContextWindowError        known before sending; .tokens .limit
+│   │   └── ContentFilterError            refused by the provider's policy
+│   └── InvalidResponseError              the answer cannot be read
+│       └── StreamInterruptedError        .partial
+├── ToolError                             raise it in a tool: the model reads it
+│   └── McpServerError                    .server
+├── ToolExecutionError                    a tool failed and your policy says to
+│   │                                     raise; .tool_name
 │   ├── UnknownToolError
-│   ├── ToolArgumentError                .details .malformed
-│   ├── ToolDeniedError                  its text goes to the model
-│   └── ToolTimeoutError
-├── ToolLoopError                        a limit was reached, policy says raise   .result
-├── ChatMemoryError                      a conversation cannot be read or kept    .conversation_id
-│   └── ChatMemoryUnavailableError       its store cannot be reached              → retry later
-├── EntityError                          not what was asked for, or not yet       .text .errors
-├── GuardrailError                       a guardrail said no                      .messages
-├── RateLimitExceededError               one's own limit, policy says raise       .retry_after
-├── BudgetExceededError                  the turn cost too much                   .spent .limit
-├── DeadlineExceededError                the deadline of the whole call has passed
-└── BlockingCallError                    a blocking call reached code that needs an event loop
+│   ├── ToolArgumentError                 .details .malformed
+│   ├── ToolDeniedError                   its text goes to the model
+│   └── ToolTimeoutError (also a TimeoutError)
+├── ToolLoopError                         a limit, and on_exceeded="raise"; .result
+├── ChatMemoryError                       .conversation_id
+│   └── ChatMemoryUnavailableError        the database cannot be reached
+├── EntityError                           .text .errors .response .pending_turn
+├── GuardrailError                        .guardrail .messages .response
+├── RateLimitExceededError                your own RateLimitAdvisor; .retry_after
+├── BudgetExceededError                   .spent .limit .unit
+├── DeadlineExceededError (also a TimeoutError)
+└── BlockingCallError                     a blocking call needs an event loop
 ```
 """
 

@@ -123,3 +123,4 @@ def test_every_error_is_in_the_tree_of_the_docs() -> None:
     shown = re.findall(r"^(?:[│ ]*[├└]── )?(\w+Error)\b", tree, re.MULTILINE)
 
     assert sorted(shown) == sorted(name for name in vars(errors) if name.endswith("Error"))
+    assert tree in str(errors.__doc__)
