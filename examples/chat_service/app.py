@@ -23,6 +23,7 @@ import sqlalchemy as sa
 from fastapi import Body, FastAPI, HTTPException
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import FileResponse, StreamingResponse
+from sqlalchemy.exc import IntegrityError
 
 from chatclient import ChatClient, ChatModel
 from chatclient.advisors.memory import MessageChatMemoryAdvisor
@@ -73,7 +74,7 @@ class PendingTurns:
         try:
             with self._engine.begin() as connection:
                 connection.execute(sa.insert(self._table).values(row))
-        except sa.exc.IntegrityError:
+        except IntegrityError:
             return False
         return True
 
