@@ -5,6 +5,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from typing import Any, Protocol
 
@@ -15,7 +16,7 @@ from chatclient.chain import (
     ChatClientResponse,
     Next,
 )
-from chatclient.errors import UsageError
+from chatclient.checks import check_method, check_number, seconds
 from chatclient.events import RoundEnded, events_of
 from chatclient.forks import ForkSafeLock
 from chatclient.json import dumps
@@ -70,25 +71,23 @@ class InMemoryResponseStore:
 
     Args:
         max_entries: How many responses.
-        ttl: For how many seconds each, or None for ever.
+        ttl: For how long each, in seconds or as a `timedelta`, or None for ever.
         clock: Gives the time in seconds.
 
     Raises:
-        UsageError: A limit is not positive.
+        UsageError: A limit is no number, or not positive.
     """
 
     def __init__(
         self,
         *,
         max_entries: int = 1000,
-        ttl: float | None = 3600.0,
+        ttl: float | timedelta | None = 3600.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        if max_entries < 1 or (ttl is not None and ttl <= 0):
-            msg = "a response store keeps at least one response, for more than no time"
-            raise UsageError(msg)
+        check_number("max_entries", max_entries, least=1)
         self._max_entries = max_entries
-        self._ttl = float("inf") if ttl is None else ttl
+        self._ttl = float("inf") if ttl is None else seconds("ttl", ttl)
         self._clock = clock
         self._kept: OrderedDict[str, tuple[float, ChatResponse]] = OrderedDict()
         self._lock = ForkSafeLock()
@@ -137,6 +136,8 @@ class ResponseCacheAdvisor:
     name = "ResponseCacheAdvisor"
 
     def __init__(self, store: ResponseStore | None = None, *, order: int = CACHING_ORDER) -> None:
+        if store is not None:
+            check_method("a response store", store, "get")
         self.store: ResponseStore = InMemoryResponseStore() if store is None else store
         self.order = order
 

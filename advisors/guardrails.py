@@ -10,7 +10,7 @@ from chatclient.advisors.holding import HeldBack
 from chatclient.advisors.tool_calling import TOOL_EXECUTIONS, TOOL_MESSAGES, wants_both
 from chatclient.chain import MEMORY_ORDER, ChatClientRequest, ChatClientResponse, Next, name_of
 from chatclient.checks import check_callable, check_number, check_word
-from chatclient.errors import EntityError, GuardrailError, UsageError
+from chatclient.errors import EntityError, GuardrailError, UsageError, WrongTypeError
 from chatclient.events import TextDelta
 from chatclient.messages import Message, UserMessage
 from chatclient.moderation import ModerationModel
@@ -42,7 +42,7 @@ class GuardrailResult:
         text: What to go on with: the rewritten text, or the words to ask again with.
 
     Raises:
-        UsageError: *outcome* is no value that is known.
+        UsageError: *outcome* is not a known value.
     """
 
     outcome: Outcome
@@ -255,7 +255,7 @@ async def _asked(guardrail: Callable[..., Any], runtime: Runtime, *about: Any) -
         return _PASSED
     if not isinstance(result, GuardrailResult):
         msg = f"guardrail {_name(guardrail)!r} returned {result!r}, which is not a GuardrailResult"
-        raise TypeError(msg)
+        raise WrongTypeError(msg)
     return result
 
 

@@ -15,8 +15,8 @@ from chatclient.runtime import Runtime
 from chatclient.values import FrozenDict
 
 SAFE_GUARD_ORDER = MEMORY_ORDER + 50
-"""Where guards stand by default: inside memory, which so never holds what they refuse, and outside
-of retrieval, whose documents nobody has said, and of the tool loop."""
+"""Where guards stand by default: inside memory, which therefore never holds what they refuse, and
+outside of retrieval, whose documents nobody has said, and of the tool loop."""
 
 SAFE_GUARD_BLOCKED = "safe_guard_blocked"
 """The key in a response's context that says what was refused: `input` or `output`."""

@@ -11,6 +11,7 @@ from chatclient.chain import (
     Next,
     name_of,
 )
+from chatclient.checks import check_kind
 from chatclient.errors import UsageError
 from chatclient.memory.sessions import EventFilter, SessionChatMemory, SessionService
 
@@ -51,6 +52,8 @@ class SessionMemoryAdvisor:
     ) -> None:
         if isinstance(memory, SessionService):
             memory = SessionChatMemory(memory)
+        hint = "put a repository into a SessionService(repository)"
+        check_kind("a session's memory", memory, SessionChatMemory, hint)
         self.order = order
         self.memory = memory
         self._tool_messages = tool_messages

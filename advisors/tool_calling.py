@@ -16,6 +16,7 @@ from chatclient.chain import (
     ChatClientResponse,
     Next,
 )
+from chatclient.checks import check_kind
 from chatclient.errors import DeadlineExceededError, ToolLoopError, UsageError
 from chatclient.events import ReasoningDelta, ReasoningSigned, TextDelta
 from chatclient.messages import Message, SystemMessage
@@ -141,6 +142,8 @@ class ToolCallingAdvisor:
         if not HIGHEST_PRECEDENCE < order < LOWEST_PRECEDENCE:
             msg = "the order of a tool calling advisor lies between the highest and the lowest"
             raise UsageError(msg)
+        if manager is not None:
+            check_kind("what runs tools", manager, ToolCallingManager)
         self.manager = manager or ToolCallingManager()
         self._own_manager = manager is not None
         self.order = order
@@ -342,6 +345,7 @@ class _Loop:
         if messages:
             self.history = (*self.history, *messages)
             self.messages = (*self.messages, *messages)
+            self.note()
 
     @property
     def said(self) -> tuple[Message, ...]:

@@ -26,7 +26,7 @@ from chatclient.advisors.tool_search_tool import (
 )
 from chatclient.advisors.turns import Turn
 from chatclient.chain import ChatClientRequest, ChatClientResponse
-from chatclient.checks import names
+from chatclient.checks import check_kind, names
 from chatclient.driving import drive
 from chatclient.errors import UsageError
 from chatclient.logs import get_logger
@@ -124,6 +124,8 @@ class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
         if max_results is not None and max_results < 1:
             msg = f"max_results is a number of tools, at least 1, or None, not {max_results}"
             raise UsageError(msg)
+        if tool_index is not None:
+            check_kind("a tool index", tool_index, ToolIndex)
         self.tool_index = tool_index or KeywordToolIndex()
         self.max_results = max_results
         self.system_message_suffix = system_message_suffix.strip()

@@ -15,6 +15,7 @@ from uuid import uuid4
 from chatclient.advisors.notes import noted
 from chatclient.advisors.tool_calling import EARLIER_MESSAGES, RESUME, TOOL_MESSAGES, UNDONE
 from chatclient.chain import ChatClientRequest, ChatClientResponse, Next
+from chatclient.checks import check_kind
 from chatclient.errors import DeadlineExceededError, UsageError
 from chatclient.exchange import whole_answer
 from chatclient.memory.chat_memory import ChatMemory
@@ -84,6 +85,8 @@ class Turns:
     """
 
     def __init__(self, memory: ChatMemory, *, tool_messages: bool) -> None:
+        hint = "put a repository into one: MessageWindowChatMemory(repository)"
+        check_kind("a memory", memory, ChatMemory, hint)
         self.memory = memory
         self.tool_messages = tool_messages
         # Where the two halves of an advisor meet: other memory advisors have turns of their own.

@@ -7,6 +7,7 @@ from inspect import CO_VARARGS
 from types import CoroutineType, FunctionType, MethodType
 from typing import Any, Protocol, Self
 
+from chatclient.errors import WrongTypeError
 from chatclient.model import ChatModel
 from chatclient.model_calls import call_model
 from chatclient.operations import AdvisorPass, ModelCall
@@ -61,7 +62,7 @@ class ChatClientRequest:
         """Return a copy with the given values changed; *context* is laid over the present one.
 
         Raises:
-            TypeError: *prompt* is not a Prompt.
+            WrongTypeError: *prompt* is not a Prompt.
         """
         given: object = prompt
         if given is not None and not isinstance(given, Prompt):
@@ -69,7 +70,7 @@ class ChatClientRequest:
                 f"{given!r} is not a Prompt; change the request's own, for example with"
                 " request.prompt.augment_user_message(...) or .append(...)"
             )
-            raise TypeError(msg)
+            raise WrongTypeError(msg)
         return type(self)(
             self.prompt if prompt is None else prompt,
             self.context if context is None else merged(self.context, context),
@@ -211,7 +212,7 @@ def _step(advisor: Advisor, call_next: Next, model: ChatModel) -> Next:
         with request.runtime.observe(AdvisorPass(name, order, request.prompt)) as observed:
             pending: Any = advisor(request, call_next)
             if type(pending) is not CoroutineType and not inspect.isawaitable(pending):
-                raise TypeError(_no_coroutine(name, pending))
+                raise WrongTypeError(_no_coroutine(name, pending))
             response: object = await pending
             observed.result = response
         if not isinstance(response, ChatClientResponse):
@@ -219,14 +220,14 @@ def _step(advisor: Advisor, call_next: Next, model: ChatModel) -> Next:
                 f"advisor {name!r} returned {response!r}; it has to return a "
                 "ChatClientResponse, as a rule the one from `await call_next(request)`"
             )
-            raise TypeError(msg)
+            raise WrongTypeError(msg)
         return response
 
     return step
 
 
-def _no_request(given: object) -> TypeError:
-    return TypeError(
+def _no_request(given: object) -> WrongTypeError:
+    return WrongTypeError(
         f"an advisor called call_next with {given!r}; it takes the request, or a changed copy:"
         " call_next(request.mutate(prompt=...))"
     )

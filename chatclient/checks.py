@@ -59,7 +59,7 @@ def check_method(what: str, given: object, method: str, hint: str | None = None)
 
 
 def check_callable(what: str, given: object, hint: str | None = None) -> None:
-    """Make sure that an argument can be called, and is no class; see `check_kind`.
+    """Make sure that an argument can be called, and is not a class; see `check_kind`.
 
     Raises:
         WrongTypeError: It cannot, or is a class.
@@ -98,6 +98,18 @@ def seconds(what: str, given: object) -> float:
         msg = f"{what} is a positive number of seconds, not {given!r}"
         raise UsageError(msg)
     return given
+
+
+def lasting(what: str, given: float | timedelta | None) -> timedelta | None:
+    """Return how long something lasts, given in seconds or as a `timedelta`; None is for ever.
+
+    Raises:
+        UsageError: It is neither, or not greater than 0.
+    """
+    if given is None:
+        return None
+    length = seconds(what, given)
+    return given if isinstance(given, timedelta) else timedelta(seconds=length)
 
 
 def names(given: str | Iterable[str]) -> frozenset[str]:

@@ -4,8 +4,10 @@ import functools
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
+from chatclient import checks
 from chatclient.advisors.resumed import Resumed
 from chatclient.advisors.tool_calling import RESUME
 from chatclient.answers import AsyncCallResponse, CallResponse, pending_in
@@ -25,7 +27,7 @@ from chatclient.chain import (
     ChatClientResponse,
     is_memory,
 )
-from chatclient.checks import check_word
+from chatclient.checks import check_callable, check_kind, check_method, check_word
 from chatclient.closing import Closeable
 from chatclient.entities import prompt_for_entity, with_output_advisors
 from chatclient.errors import ToolArgumentError, ToolUsageError, UsageError
@@ -39,7 +41,7 @@ from chatclient.options import ChatOptions, OptionValues
 from chatclient.prompt import DEFAULT_MESSAGES, Prompt
 from chatclient.providers.registry import chat_model
 from chatclient.runtime import BLOCKING, ON_LOOP, Runtime, within_callers_deadline
-from chatclient.spec import RequestSpec, TextSpec, refuse_no_text
+from chatclient.spec import RequestSpec, TextSpec, refuse_no_text, with_more
 from chatclient.streams import AsyncStreamResponse, StreamResponse
 from chatclient.structured import StructuredOutput
 from chatclient.template import TemplateRenderer
@@ -103,9 +105,11 @@ class ChatClient(Closeable):
             model: A chat model, or its name: `"openai:gpt-5-mini"`, `"local"`.
 
         Raises:
-            UsageError: The name names no provider.
+            UsageError: The name names no provider, or it is not a model.
         """
         model = chat_model(model) if isinstance(model, str) else model
+        hint = "it may also be named: ChatClient.create('openai:gpt-5-mini')"
+        check_kind("what a client asks", model, ChatModel, hint)
         return ChatClientBuilder(Engine(model, ToolCallingManager()), RequestSpec())
 
     @classmethod
@@ -134,6 +138,7 @@ class ChatClient(Closeable):
             manager_of,
             model_settings_of,
             observers_of,
+            options_of,
             repository_of,
             settings_of_process,
         )
@@ -158,7 +163,7 @@ class ChatClient(Closeable):
             owned=() if repository is None else (repository,),
         )
         builder = ChatClientBuilder(engine, spec)
-        return builder.default_options(**settings.options).build()
+        return builder.default_options(**options_of(settings, type(model.options))).build()
 
     @property
     def model(self) -> ChatModel:
@@ -370,9 +375,11 @@ class ChatClientBuilder:
         """
         return self._with(self._spec.with_default_tools(sources))
 
-    def default_tool_context(self, context: Mapping[str, Any] | None = None, **more: Any) -> Self:
+    def default_tool_context(
+        self, context: Mapping[str, Any] | None = None, /, **more: Any
+    ) -> Self:
         """Add what tools are told behind the model's back in every request."""
-        return self._with(self._spec.with_tool_context({**(context or {}), **more}))
+        return self._with(self._spec.with_tool_context(with_more("a tool context", context, more)))
 
     def default_advisors(
         self,
@@ -382,12 +389,15 @@ class ChatClientBuilder:
         """Add advisors that every request passes."""
         return self._with(self._spec.with_advisors(advisors, params))
 
-    def default_advisor_params(self, params: Mapping[str, Any] | None = None, **more: Any) -> Self:
+    def default_advisor_params(
+        self, params: Mapping[str, Any] | None = None, /, **more: Any
+    ) -> Self:
         """Add what advisors find in the context of every request."""
-        return self._with(self._spec.with_advisors((), {**(params or {}), **more}))
+        return self._with(self._spec.with_advisors((), with_more("params", params, more)))
 
     def default_template_renderer(self, renderer: TemplateRenderer) -> Self:
         """Set what fills the placeholders of system and user texts."""
+        check_callable("a template renderer", renderer)
         return self._with(replace(self._spec, renderer=renderer))
 
     def model(self, model: ChatModel | str) -> Self:
@@ -408,15 +418,27 @@ class ChatClientBuilder:
 
     def tool_calling_manager(self, manager: ToolCallingManager) -> Self:
         """Set what runs the tools of every request."""
+        check_kind("what runs tools", manager, ToolCallingManager)
         return type(self)(replace(self._engine, manager=manager), self._spec)
 
     def tool_callback_resolver(self, resolver: ToolCallbackResolver) -> Self:
         """Set what knows tools by name."""
+        hint = "put tools into a StaticToolCallbackResolver(...)"
+        check_method("what knows tools by name", resolver, "resolve", hint)
         return type(self)(replace(self._engine, resolver=resolver), self._spec)
 
-    def observers(self, *observers: Observer) -> Self:
-        """Add observers of every request's operations, such as a `Telemetry` of one's own."""
-        engine = replace(self._engine, observers=(*self._engine.observers, *observers))
+    def observers(self, *observers: Observer | Iterable[Observer]) -> Self:
+        """Add observers of every request's operations, such as a `Telemetry` of one's own.
+
+        Raises:
+            WrongTypeError: One of them observes nothing.
+        """
+        flat: list[Any] = []
+        for each in observers:
+            flat.extend(each if isinstance(each, Iterable) else (each,))
+        for each in flat:
+            check_method("an observer", each, "begin")
+        engine = replace(self._engine, observers=(*self._engine.observers, *flat))
         return type(self)(engine, self._spec)
 
     def duplicate_tools(self, policy: DuplicatePolicy) -> Self:
@@ -443,6 +465,16 @@ class ChatClientBuilder:
 
     def _with(self, spec: RequestSpec) -> Self:
         return type(self)(self._engine, spec)
+
+    def __repr__(self) -> str:
+        return f"ChatClientBuilder({self._engine.model.name})"
+
+    if not TYPE_CHECKING:  # type checkers would take any name for one of a builder's
+
+        def __getattr__(self, name: str) -> Any:
+            hint = "; call .build() first" if name in dir(ChatClient) else ""
+            msg = f"a ChatClientBuilder has no {name!r}{hint}"
+            raise AttributeError(msg, name=name, obj=self)
 
 
 class ChatClientRequestSpec:
@@ -552,9 +584,9 @@ class ChatClientRequestSpec:
         """
         return self._with(self._spec.with_tools(sources, keep_defaults=keep_defaults))
 
-    def tool_context(self, context: Mapping[str, Any] | None = None, **more: Any) -> Self:
+    def tool_context(self, context: Mapping[str, Any] | None = None, /, **more: Any) -> Self:
         """Add what tools are told behind the model's back."""
-        return self._with(self._spec.with_tool_context({**(context or {}), **more}))
+        return self._with(self._spec.with_tool_context(with_more("a tool context", context, more)))
 
     def advisors(
         self,
@@ -564,9 +596,9 @@ class ChatClientRequestSpec:
         """Add advisors to the client's own, and params for all of them."""
         return self._with(self._spec.with_advisors(advisors, params))
 
-    def advisor_params(self, params: Mapping[str, Any] | None = None, **more: Any) -> Self:
+    def advisor_params(self, params: Mapping[str, Any] | None = None, /, **more: Any) -> Self:
         """Add what advisors find in the request's context."""
-        return self._with(self._spec.with_advisors((), {**(params or {}), **more}))
+        return self._with(self._spec.with_advisors((), with_more("params", params, more)))
 
     def conversation(self, conversation_id: str) -> Self:
         """Say which conversation this request continues; memory advisors and tools read it.
@@ -580,12 +612,13 @@ class ChatClientRequestSpec:
             raise UsageError(msg)
         return self.advisor_params({CONVERSATION_ID: conversation_id})
 
-    def deadline(self, seconds: float) -> Self:
-        """Give the whole call, with all its rounds and tools, at most *seconds*."""
-        if seconds <= 0:
-            msg = f"a deadline lies ahead; {seconds!r} seconds do not"
-            raise UsageError(msg)
-        return self._with(replace(self._spec, deadline=seconds))
+    def deadline(self, seconds: float | timedelta) -> Self:
+        """Give the whole call, with all its rounds and tools, at most *seconds*.
+
+        Raises:
+            UsageError: That is no number, nor a `timedelta`, or not greater than 0.
+        """
+        return self._with(replace(self._spec, deadline=checks.seconds("a deadline", seconds)))
 
     def tool_calling(self, enabled: bool) -> Self:  # noqa: FBT001 - reads as a fact
         """Say whether tools are run; without, tool calls come back unexecuted."""
@@ -593,6 +626,7 @@ class ChatClientRequestSpec:
 
     def template_renderer(self, renderer: TemplateRenderer) -> Self:
         """Set what fills the placeholders of this request."""
+        check_callable("a template renderer", renderer)
         return self._with(replace(self._spec, renderer=renderer))
 
     @property
@@ -627,6 +661,9 @@ class ChatClientRequestSpec:
 
     def _with(self, spec: RequestSpec) -> Self:
         return type(self)(self._client, spec)
+
+    def __repr__(self) -> str:
+        return f"ChatClientRequestSpec({self._client.model.name})"
 
 
 @functools.cache

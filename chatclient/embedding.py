@@ -7,7 +7,7 @@ from typing import Any
 
 from chatclient.closing import Closeable
 from chatclient.driving import drive
-from chatclient.errors import InvalidResponseError
+from chatclient.errors import InvalidResponseError, WrongTypeError
 from chatclient.runtime import BLOCKING, ON_LOOP, Runtime
 from chatclient.values import EMPTY, own
 
@@ -76,12 +76,12 @@ class EmbeddingModel(Closeable, ABC):
             runtime: How the request runs.
 
         Raises:
-            TypeError: There is a single text where a collection is expected.
+            WrongTypeError: There is a single text where a collection is expected.
             ProviderError: The model's side failed.
         """
         if isinstance(texts, str):
             msg = "embedding takes a collection of texts; put a single one into a list"
-            raise TypeError(msg)
+            raise WrongTypeError(msg)
         vectors: list[Vector] = []
         for batch in _batches(texts, self.options):
             found = await self.embed_batch(batch, runtime)
@@ -95,7 +95,7 @@ class EmbeddingModel(Closeable, ABC):
         """Return the vectors of *texts*, in their order.
 
         Raises:
-            TypeError: There is a single text where a collection is expected.
+            WrongTypeError: There is a single text where a collection is expected.
             ProviderError: The model's side failed.
         """
         return drive(self.embed_all(texts, BLOCKING))

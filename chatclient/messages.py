@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, TypeAlias, TypeVar, get_args
 
-from chatclient.errors import UsageError
+from chatclient.checks import check_kind
+from chatclient.errors import UsageError, WrongTypeError
 from chatclient.values import EMPTY, frozen, own
 
 Role = Literal["system", "user", "assistant", "tool"]
@@ -207,13 +208,18 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class SystemMessage(Message):
-    """What the application tells the model about its task."""
+    """What the application tells the model about its task.
+
+    Raises:
+        WrongTypeError: It is no text.
+    """
 
     role: ClassVar[Role] = "system"
     content: str
     metadata: Mapping[str, Any] = EMPTY
 
     def __post_init__(self) -> None:
+        check_kind("the content of a system message", self.content, str)
         object.__setattr__(self, "metadata", frozen(self.metadata))
 
     @property
@@ -229,12 +235,23 @@ class SystemMessage(Message):
         )
 
 
-def _parts(content: Any, more: Iterable[Any]) -> tuple[Any, ...]:
+def _parts(content: Any, more: Any) -> tuple[Any, ...]:
     if content is None or content == "":
-        return tuple(more)
-    if isinstance(content, str) or not isinstance(content, Iterable):
-        return (content, *more)
-    return (*content, *more)
+        return _several(more)
+    return (*_several(content), *_several(more))
+
+
+def _several(given: Any) -> tuple[Any, ...]:
+    """Return what there is one or more of, as a tuple; whether it is right is seen later."""
+    one = isinstance(given, str | Mapping) or not isinstance(given, Iterable)
+    return (given,) if one else tuple(given)
+
+
+def _check_parts(parts: tuple[object, ...], kinds: tuple[type, ...], hint: str) -> None:
+    for part in parts:
+        if not isinstance(part, kinds):
+            msg = f"{part!r} is not a part of a message: {hint}"
+            raise WrongTypeError(msg)
 
 
 def _text(parts: tuple[Any, ...]) -> str:
@@ -274,6 +291,9 @@ class UserMessage(Message):
         content: The text, or a sequence of texts and media in the order they are meant.
         media: Media that follow the content.
         metadata: Whatever the application wants to remember; not sent.
+
+    Raises:
+        WrongTypeError: Something among them is no part of such a message.
     """
 
     role: ClassVar[Role] = "user"
@@ -283,10 +303,12 @@ class UserMessage(Message):
     def __init__(
         self,
         content: str | Media | Iterable[str | Media | ProviderPart] | None = None,
-        media: Iterable[Media] = (),
+        media: Media | Iterable[Media] = (),
         metadata: Mapping[str, Any] | None = None,
     ) -> None:
-        object.__setattr__(self, "parts", _parts(content, media))
+        parts = _parts(content, media)
+        _check_parts(parts, (str, Media, ProviderPart), "no text and no media")
+        object.__setattr__(self, "parts", parts)
         object.__setattr__(self, "metadata", frozen(metadata))
 
     @property
@@ -330,7 +352,7 @@ class AssistantMessage(Message):
         metadata: Whatever the application wants to remember, and the provider's own values.
 
     Raises:
-        TypeError: Something among them is not a part of a message.
+        WrongTypeError: Something among them is not a part of a message.
     """
 
     role: ClassVar[Role] = "assistant"
@@ -340,18 +362,15 @@ class AssistantMessage(Message):
     def __init__(
         self,
         content: str | Iterable[Part] | None = None,
-        tool_calls: Iterable[ToolCall] = (),
+        tool_calls: ToolCall | Iterable[ToolCall] = (),
         *,
-        media: Iterable[Media] = (),
-        reasoning: Iterable[Reasoning] = (),
+        media: Media | Iterable[Media] = (),
+        reasoning: Reasoning | Iterable[Reasoning] = (),
         metadata: Mapping[str, Any] | None = None,
     ) -> None:
-        parts: tuple[Part, ...] = (*reasoning, *_parts(content, media), *tool_calls)
-        given: tuple[object, ...] = parts
-        for part in given:
-            if not isinstance(part, _PARTS):
-                msg = f"{part!r} is not a part of a message: no text, no media, no tool call"
-                raise TypeError(msg)
+        parts: tuple[Part, ...]
+        parts = (*_several(reasoning), *_parts(content, media), *_several(tool_calls))
+        _check_parts(parts, _PARTS, "no text, no media, no tool call")
         object.__setattr__(self, "parts", parts)
         object.__setattr__(self, "metadata", frozen(metadata))
 
@@ -421,16 +440,25 @@ class ToolResponse:
 
 @dataclass(frozen=True, slots=True, init=False)
 class ToolResponseMessage(Message):
-    """The answers to all tool calls of one assistant message, in the order of the calls."""
+    """The answers to all tool calls of one assistant message, in the order of the calls.
+
+    Raises:
+        WrongTypeError: Something among them is no answer.
+    """
 
     role: ClassVar[Role] = "tool"
     responses: tuple[ToolResponse, ...]
     metadata: Mapping[str, Any]
 
     def __init__(
-        self, responses: Iterable[ToolResponse], metadata: Mapping[str, Any] | None = None
+        self,
+        responses: ToolResponse | Iterable[ToolResponse],
+        metadata: Mapping[str, Any] | None = None,
     ) -> None:
-        object.__setattr__(self, "responses", tuple(responses))
+        several = _several(responses)
+        for each in several:
+            check_kind("a tool's answer", each, ToolResponse)
+        object.__setattr__(self, "responses", several)
         object.__setattr__(self, "metadata", frozen(metadata))
 
     @property
@@ -457,15 +485,24 @@ def _repr(message: Message, parts: Sequence[Any]) -> str:
     return f"{type(message).__name__}({shown}{metadata})"
 
 
-def as_messages(messages: Iterable[Message]) -> tuple[Message, ...]:
-    """Return *messages* as a tuple once each is known to be one.
+def as_messages(messages: Message | Iterable[Message]) -> tuple[Message, ...]:
+    """Return *messages*, one or several, as a tuple once each is known to be one.
 
     Raises:
-        TypeError: One of them is something else.
+        WrongTypeError: One of them is something else.
     """
-    result = messages if isinstance(messages, tuple) else tuple(messages)
+    result = messages if isinstance(messages, tuple) else _several(messages)
     for message in result:
         if not isinstance(message, Message):
             msg = f"expected messages, got {message!r}; wrap text in UserMessage(...)"
-            raise TypeError(msg)
+            raise WrongTypeError(msg)
     return result
+
+
+def flat_messages(given: Iterable[Message | Iterable[Message]]) -> tuple[Message, ...]:
+    """Return the messages in *given*, one by one or in collections, in one tuple.
+
+    Raises:
+        WrongTypeError: One of them is something else.
+    """
+    return tuple(message for each in given for message in as_messages(each))

@@ -64,6 +64,10 @@ class ChatModel(Closeable, ABC):
         """
         return ""
 
+    def __repr__(self) -> str:
+        kind, name = type(self).__name__, self.name
+        return f"{kind}()" if name == kind else f"{kind}({name!r})"
+
     @abstractmethod
     async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
         """Return the model's response to *prompt*, whose options are complete."""

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Self, Unpack
 
+from chatclient.checks import check_kind
 from chatclient.errors import UsageError
 from chatclient.messages import (
     Message,
@@ -11,6 +12,7 @@ from chatclient.messages import (
     ToolResponseMessage,
     UserMessage,
     as_messages,
+    flat_messages,
 )
 from chatclient.options import NO_OPTIONS, ChatOptions, OptionValues
 
@@ -28,7 +30,7 @@ class Prompt:
         options: What is asked of the model.
 
     Raises:
-        TypeError: Something in *messages* is no message.
+        WrongTypeError: Something in *messages* is no message, or *options* is not a ChatOptions.
     """
 
     messages: tuple[Message, ...]
@@ -39,8 +41,7 @@ class Prompt:
     ) -> None:
         if isinstance(messages, str):
             messages = (UserMessage(messages),)
-        elif isinstance(messages, Message):
-            messages = (messages,)
+        check_kind("options", options, ChatOptions, "write ChatOptions(temperature=0.2)")
         object.__setattr__(self, "messages", as_messages(messages))
         object.__setattr__(self, "options", options)
 
@@ -52,13 +53,13 @@ class Prompt:
         object.__setattr__(prompt, "options", options)
         return prompt
 
-    def append(self, *messages: Message) -> Self:
-        """Return this prompt with *messages* at its end."""
-        return self.of((*self.messages, *as_messages(messages)), self.options)
+    def append(self, *messages: Message | Iterable[Message]) -> Self:
+        """Return this prompt with *messages*, one by one or in collections, at its end."""
+        return self.of((*self.messages, *flat_messages(messages)), self.options)
 
-    def with_messages(self, messages: Iterable[Message]) -> Self:
+    def with_messages(self, messages: Message | Iterable[Message]) -> Self:
         """Return this prompt with other messages."""
-        return self.of(as_messages(tuple(messages)), self.options)
+        return self.of(as_messages(messages), self.options)
 
     def with_options(self, options: ChatOptions) -> Self:
         """Return this prompt with other options, tools included; see `mutate_options`."""

@@ -7,9 +7,10 @@ from types import NoneType
 from typing import Any, Self
 
 from chatclient.chain import Advisor, is_advisor
-from chatclient.errors import UsageError
+from chatclient.checks import check_kind
+from chatclient.errors import UsageError, WrongTypeError
 from chatclient.instructions import SystemFunction, WrittenSystem
-from chatclient.messages import Media, Message, SystemMessage, UserMessage, as_messages
+from chatclient.messages import Media, Message, SystemMessage, UserMessage, flat_messages
 from chatclient.options import ChatOptions
 from chatclient.template import DEFAULT_RENDERER, PromptTemplate, TemplateRenderer
 from chatclient.tools.sources import Resolved, ToolSource, resolve_sources
@@ -50,6 +51,8 @@ class TextSpec:
         if text is not None and not text.strip():
             msg = "the text is blank; leave it out to keep the default one"
             raise UsageError(msg)
+        if params:
+            check_kind("params", params, Mapping)
         return type(self)(
             self.text if text is None else text,
             merged(self.params, params or EMPTY),
@@ -63,11 +66,24 @@ class TextSpec:
         return renderer(self.text, self.params) if self.is_template else self.text
 
 
+def with_more(
+    what: str, given: Mapping[str, Any] | None, more: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return *given* with *more* on top.
+
+    Raises:
+        WrongTypeError: It is not a mapping.
+    """
+    if given is not None:
+        check_kind(what, given, Mapping, "pass a mapping, or values by name")
+    return {**(given or {}), **more}
+
+
 def refuse_no_text(given: object, *kinds: type) -> None:
     """Refuse what is of none of *kinds*, where a text would have been.
 
     Raises:
-        UsageError: It is not a text; the message says what to write in its place.
+        WrongTypeError: It is none; the message says what to write in its place.
     """
     if isinstance(given, kinds):
         return
@@ -78,7 +94,7 @@ def refuse_no_text(given: object, *kinds: type) -> None:
             msg = f"a path is no text: pass Path({str(given)!r}).read_text()"
         case _:
             msg = f"{given!r} is not a text"
-    raise UsageError(msg)
+    raise WrongTypeError(msg)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,13 +150,7 @@ class RequestSpec:
 
     def with_messages(self, messages: Iterable[Message | Iterable[Message]]) -> Self:
         """Return this with more messages, given one by one or as collections."""
-        flat: list[Message] = []
-        for message in messages:
-            if isinstance(message, Iterable):
-                flat.extend(as_messages(message))
-            else:
-                flat.extend(as_messages((message,)))
-        return replace(self, messages=(*self.messages, *flat))
+        return replace(self, messages=(*self.messages, *flat_messages(messages)))
 
     def with_options(self, options: ChatOptions) -> Self:
         """Return this with *options* over the present ones."""
@@ -174,8 +184,10 @@ class RequestSpec:
         """Return this with more advisors, and more params for all of them.
 
         Raises:
-            TypeError: One of them cannot be called.
+            WrongTypeError: One of them cannot be called, or *params* are no mapping.
         """
+        if params:
+            check_kind("params", params, Mapping)
         flat: list[Advisor] = []
         for advisor in advisors:
             # What can be called is an advisor, also if it can be iterated, as pydantic models can.
@@ -186,7 +198,7 @@ class RequestSpec:
         for advisor in flat:
             if not is_advisor(advisor):
                 msg = f"{advisor!r} is not an advisor: those are called with (request, call_next)"
-                raise TypeError(msg)
+                raise WrongTypeError(msg)
         return replace(
             self,
             advisors=(*self.advisors, *flat),

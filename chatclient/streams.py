@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from chatclient.answers import (
     PendingRequest,
+    Run,
     documents_in,
     executions_in,
     pending_in,
     refuse_forgotten,
     refuse_waiting,
-    trail_of,
 )
 from chatclient.chain import ChatClientResponse
 from chatclient.errors import UsageError
@@ -37,6 +37,7 @@ from chatclient.messages import (
     ToolCall,
 )
 from chatclient.response import ChatResponse, Generation
+from chatclient.runtime import Runtime
 from chatclient.structured import NOTHING, StructuredOutput, StructuredOutputConverter
 from chatclient.structured.output import Native, PartialEntities
 from chatclient.tools import PendingTurn, ToolExecution
@@ -100,6 +101,10 @@ def _spoken_after(event: Any, spoken: int) -> int:
 class _Stream(PendingRequest):
     """What both kinds of stream share."""
 
+    def __init__(self, run: Run, runtime: Runtime) -> None:
+        self._trail = Trail()
+        super().__init__(run, runtime.watched_by(self._trail.steps, runtime.observers))
+
     @property
     def response(self) -> ChatClientResponse:
         """The whole response, once the stream has ended.
@@ -113,8 +118,10 @@ class _Stream(PendingRequest):
         return self._response
 
     def tool_executions(self) -> tuple[ToolExecution, ...]:
-        """Return every tool call that was run, once the stream has ended."""
-        return executions_in(self.response)
+        """Return every tool call that was run; before the stream has ended, those so far."""
+        if self._response is not None:
+            return executions_in(self._response)
+        return self._trail.executions
 
     def documents(self) -> "tuple[Document, ...]":
         """Return the documents that retrieval found, once the stream has ended.
@@ -139,8 +146,11 @@ class _Stream(PendingRequest):
         return round_responses_in(self.response)
 
     def trail(self) -> Trail:
-        """Return why the turn went as it did, once the stream has ended."""
-        return trail_of(self.response)
+        """Return why the turn went as it did; before the stream has ended, or left early, so far.
+
+        What was said until a stream was left is the text of the last round.
+        """
+        return self._trail
 
     def pending_turn(self) -> PendingTurn | None:
         """Return the turn that waits for approvals, once the stream has ended."""
@@ -193,7 +203,8 @@ class StreamResponse(_Stream):
     """What happens on the way to the answer, one event at a time; iterating gives the text.
 
     Leaving the loop early ends the request: the connection is closed and every `finally` has run
-    once the iterator is closed or dropped. The stream is what was said; `response` is what counts.
+    once the iterator is closed or dropped. The stream is what was said; `response` is what counts,
+    and there is none of a stream that was left: what it came to until then is in its `trail()`.
     """
 
     def __iter__(self) -> Iterator[str]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from chatclient.checks import check_kind
 from chatclient.errors import TemplateError
 from chatclient.messages import SystemMessage, UserMessage
 from chatclient.values import EMPTY, merged
@@ -69,7 +70,10 @@ class PlaceholderRenderer:
         rendered = self._pattern.sub(fill, template)
         if missing:
             names = sorted(missing)
-            msg = f"the template needs values for {', '.join(names)}; pass them with params="
+            msg = (
+                f"the template needs values for {', '.join(names)}; pass them with params= beside"
+                " a text, and by name to render()"
+            )
             raise TemplateError(msg, missing=names)
         return rendered
 
@@ -113,6 +117,7 @@ class PromptTemplate:
     renderer: TemplateRenderer = DEFAULT_RENDERER
 
     def __post_init__(self) -> None:
+        check_kind("a template", self.template, str)
         if not self.template.strip():
             msg = "the template is blank"
             raise TemplateError(msg)

@@ -149,6 +149,12 @@ class Trail:
         return tuple(s for s in self.steps if _is(s, ModelCall) and not _is_round(s))
 
     @property
+    def executions(self) -> tuple[Any, ...]:
+        """What became of the tool calls, a `ToolExecution` each, in the order they began."""
+        runs = [step for step in self.steps if _is(step, ToolRun)]
+        return tuple(run.result for run in runs if run.result is not None)
+
+    @property
     def inner(self) -> "tuple[Trail, ...]":
         """The trails of requests that were made within, by tools or advisors, in their order."""
         return tuple(trail for step in self.steps for trail in _trails_in(step))

@@ -21,8 +21,11 @@ async def watched(
     runtime: Runtime,
     observers: tuple[Observer, ...],
 ) -> ChatClientResponse:
-    """Send *prompt* down *chain* and return the response with its trail."""
-    trail = Trail()
+    """Send *prompt* down *chain* and return the response with its trail.
+
+    The trail is noted where the runtime says, for those who look at it while the request runs.
+    """
+    trail = Trail(runtime.steps)
     conversation_id = context.get(CONVERSATION_ID)
     runtime = runtime.watched_by(trail.steps, all_observers(observers, conversation_id))
     call = ClientCall(prompt, chain.names, runtime.streaming, conversation_id, context)

@@ -12,6 +12,7 @@ from chatclient.json import dumps
 from chatclient.messages import AssistantMessage, Part, ProviderPart, Reasoning, ToolCall
 from chatclient.providers.anthropic_encoding import CALL_KEYS, PROVIDER, Block
 from chatclient.providers.failures import error_from
+from chatclient.providers.fields import MISSHAPEN, count_of
 from chatclient.providers.keys import Headers
 from chatclient.response import (
     ChatResponse,
@@ -45,7 +46,7 @@ def decode_response(data: Any, headers: Headers = EMPTY) -> ChatResponse:
         raise error_in(data, headers)
     try:
         return decode_message(data, headers, data.get("usage") or {})
-    except (AttributeError, KeyError, TypeError) as error:
+    except MISSHAPEN as error:
         msg = f"{PROVIDER} answered with JSON that is no message: {str(data)[:200]}"
         raise InvalidResponseError(msg, provider=PROVIDER, body=data) from error
 
@@ -143,8 +144,7 @@ def rate_limit(headers: Headers) -> RateLimit | None:
         return None
 
     def number(name: str) -> int | None:
-        value = headers.get(f"anthropic-ratelimit-{name}", "")
-        return int(value) if value.isdigit() else None
+        return count_of(headers.get(f"anthropic-ratelimit-{name}", ""))
 
     def seconds(name: str) -> float | None:
         return _seconds_until(headers.get(f"anthropic-ratelimit-{name}"), headers.get("date"))
@@ -164,6 +164,6 @@ def _seconds_until(moment: str | None, date: str | None) -> float | None:
     try:
         then = datetime.fromisoformat(moment or "").timestamp()
         now = parsedate_to_datetime(date).timestamp() if date else time.time()
-    except ValueError:
+    except (ValueError, OverflowError):  # such as the year 99999
         return None
     return max(0.0, then - now)

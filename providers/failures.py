@@ -20,6 +20,7 @@ from chatclient.errors import (
     RequestTimeoutError,
 )
 from chatclient.json import loads
+from chatclient.providers.fields import MISSHAPEN, count_of
 
 # --- what words mean ------------------------------------------------------------------------
 
@@ -92,8 +93,7 @@ def error_from(
     """Return the error that decoded *data* stands for; see `error_of`."""
     headers = headers or {}
     error = _error_in(data)
-    said = " ".join(_messages(error))
-    code = " ".join(_codes(data, error))
+    said, code = _said(error), _code(data, error)
     number = status or _status_in(error)
     kind = _kind_of(number, code, said)
     failure = kind(
@@ -216,6 +216,14 @@ def _error_in(data: Any) -> Any:
     return data.get("error") or data
 
 
+def _said(error: Any) -> str:
+    """Return what is said about the error; where that has no known form, the whole of it."""
+    try:
+        return " ".join(_messages(error))
+    except MISSHAPEN:
+        return str(error)
+
+
 def _messages(error: Any) -> Iterator[str]:
     """Yield what is said about the error, by the provider and by the one behind it."""
     if not isinstance(error, Mapping):
@@ -238,6 +246,14 @@ def _complaint(item: Any) -> str:
         return str(item)
     where = ".".join(str(step) for step in item.get("loc") or ())
     return f"{where}: {item['msg']}" if where else str(item["msg"])
+
+
+def _code(data: Any, error: Any) -> str:
+    """Return the words that name the kind of error, as far as they have a known form."""
+    try:
+        return " ".join(_codes(data, error))
+    except MISSHAPEN:
+        return ""
 
 
 def _codes(data: Any, error: Any) -> Iterator[str]:
@@ -266,8 +282,8 @@ def _status_in(error: Any) -> int:
     if isinstance(error, Mapping):
         for key in ("status_code", "code", "status"):
             value = error.get(key)
-            if isinstance(value, str) and value.isdecimal():
-                value = int(value)
+            if isinstance(value, str):
+                value = count_of(value)
             if isinstance(value, int) and 400 <= value < 600:  # noqa: PLR2004
                 return value
     return 0
@@ -312,15 +328,23 @@ def retry_after(headers: Mapping[str, str], data: Any = None) -> float | None:
     seconds = _number(value)
     if seconds is not None:
         return seconds
-    date = email.utils.parsedate_tz(value) if value else None
-    if date is not None:
-        return max(0.0, email.utils.mktime_tz(date) - time.time())
+    if value and (until := _time_until(value)) is not None:
+        return until
     error = _error_in(data)
     for detail in _details(error):
         if isinstance(delay := detail.get("retryDelay"), str):
             return seconds_of(delay)
-    asked = _TRY_AGAIN.search(" ".join(_messages(error))) if error else None
+    asked = _TRY_AGAIN.search(_said(error)) if error else None
     return seconds_of(asked.group(1)) if asked else None
+
+
+def _time_until(date: str) -> float | None:
+    """Return the seconds until an HTTP date, 0 for one that is past, None for what is no date."""
+    try:
+        parsed = email.utils.parsedate_tz(date)
+        return None if parsed is None else max(0.0, email.utils.mktime_tz(parsed) - time.time())
+    except (ValueError, OverflowError):  # such as the year 99999
+        return None
 
 
 @lru_cache(maxsize=256)
@@ -329,10 +353,11 @@ def seconds_of(duration: str) -> float | None:
     found = _DURATION.findall(duration)
     if not found or "".join(number + unit for number, unit in found) != duration:
         return None
-    return sum(
+    seconds = sum(
         float(number) / 1000 if unit == "ms" else float(number) * _UNITS[unit]
         for number, unit in found
     )
+    return seconds if seconds < float("inf") else None
 
 
 def _number(value: str | None) -> float | None:

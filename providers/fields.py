@@ -33,3 +33,11 @@ def number_of(value: Any) -> int | None:
         return int(value) if value else None
     msg = f"{value!r:.80} is no number"
     raise TypeError(msg)
+
+
+_DIGITS = 18
+
+
+def count_of(text: str) -> int | None:
+    """Return the number that *text*, such as a header, spells; None where it spells none."""
+    return int(text) if len(text) <= _DIGITS and text.isascii() and text.isdigit() else None

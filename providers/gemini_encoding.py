@@ -258,6 +258,9 @@ def _media(media: Media) -> dict[str, Any]:
     head, encoded, content = media.data.partition(";base64,")
     if encoded and head.startswith("data:"):
         return {"inlineData": {"mimeType": media.mime_type, "data": content}, **beside}
+    if not media.data:
+        msg = f"Gemini finds files by their URI, not by an id such as {media.id!r}"
+        raise UsageError(f"{msg}; pass the URI as the data, Media({media.mime_type!r}, uri)")
     return {"fileData": {"mimeType": media.mime_type, "fileUri": media.data}, **beside}
 
 

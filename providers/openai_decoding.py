@@ -21,7 +21,7 @@ from chatclient.providers.fields import MISSHAPEN, number_of, text_of
 from chatclient.providers.keys import Headers
 from chatclient.providers.openai_dialect import REASONING_FIELD, Dialect
 from chatclient.providers.openai_metadata import beside, metadata_of
-from chatclient.providers.openai_thoughts import FIELDS, of_content, shown
+from chatclient.providers.openai_thoughts import FIELDS, of_content
 from chatclient.response import ChatResponse, FinishReason, Generation
 from chatclient.values import EMPTY, FrozenDict
 
@@ -117,7 +117,7 @@ def parts_of(
 ) -> list[Any]:
     """Return the parts of a message, or of a stream's delta."""
     parts: list[Any] = []
-    thoughts = message.get("reasoning_content") or message.get("reasoning") or shown(message)
+    thoughts = message.get("reasoning_content") or message.get("reasoning")
     if isinstance(thoughts, str) and thoughts:
         parts.append(Reasoning(thoughts, provider=provider))
     content = message.get("content")

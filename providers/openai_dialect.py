@@ -27,6 +27,8 @@ class Dialect:
         documents_by_url: Whether a document may be sent by its URL.
         video_field: How a video is sent; None for like a document.
         call_id_length: How long ids of tool calls have to be (letters and digits only), if fixed.
+        longest_call_id: How long ids of tool calls may be, if that is bounded; conversations
+            that began with another server may have longer ones.
         takes_marks: Whether messages may be marked as the end of what is cached.
         parses_arguments: Whether earlier tool calls' arguments have to be valid JSON.
         output_schema: When the server holds its models to a schema.
@@ -45,6 +47,7 @@ class Dialect:
     documents_by_url: bool = False
     video_field: str | None = None
     call_id_length: int | None = None
+    longest_call_id: int | None = None
     takes_marks: bool = False
     parses_arguments: bool = False
     output_schema: Literal["always", "without_tools", "never"] = "always"
@@ -52,7 +55,7 @@ class Dialect:
     user_after_tool: bool = True
 
 
-OPENAI = Dialect()
+OPENAI = Dialect(longest_call_id=40)
 COMPATIBLE = Dialect(
     provider="openai-compatible",
     max_tokens="max_tokens",

@@ -1,7 +1,6 @@
 """Prompts as Chat Completions requests; no I/O."""
 
 import hashlib
-import mimetypes
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -22,6 +21,7 @@ from chatclient.messages import (
 )
 from chatclient.options import ChatOptions
 from chatclient.providers.openai_dialect import REASONING_FIELD, Dialect
+from chatclient.providers.openai_media import media_part
 from chatclient.providers.openai_schemas import enforceable, json_schema_format
 from chatclient.providers.openai_thoughts import FIELDS, content_of
 from chatclient.tool import ToolDefinition
@@ -224,44 +224,12 @@ def _user(message: UserMessage, dialect: Dialect) -> dict[str, Any]:
             else:
                 body.update(part.data)
         elif isinstance(part, Media):
-            content.append(_media(part, dialect))
+            content.append(media_part(part, dialect))
         elif text := part if isinstance(part, str) else part.text:
             content.append(_text(text))
     if content:
         body["content"] = content
     return body
-
-
-def _media(media: Media, dialect: Dialect) -> dict[str, Any]:
-    kind = media.mime_type.partition("/")[0]
-    if kind == "image":
-        detail = {key: media.metadata[key] for key in ("detail",) if key in media.metadata}
-        return {"type": "image_url", "image_url": {"url": media.url(), **detail}}
-    if kind == "audio" and not media.is_url:
-        sound = {"data": media.base64(), "format": audio_format(media.mime_type)}
-        return {"type": "input_audio", "input_audio": sound}
-    if kind == "video" and (name := dialect.video_field) is not None:
-        return {"type": name, name: {"url": media.url()}}
-    if dialect.document_field == "document_url":
-        return {"type": "document_url", "document_url": media.url()}
-    if media.id is not None:
-        return {"type": "file", "file": {"file_id": media.id}}
-    url = media.url()
-    if not dialect.documents_by_url and not url.startswith("data:"):
-        msg = f"{dialect.provider} takes no {media.mime_type} by its URL in Chat Completions; send"
-        raise UsageError(f"{msg} the bytes, or ask through the Responses API")
-    return {"type": "file", "file": {"filename": file_name(media), "file_data": url}}
-
-
-def file_name(media: Media) -> str:
-    """Return what a file is called; the ending tells the provider how to read it."""
-    return media.name or f"file{mimetypes.guess_extension(media.mime_type) or ''}"
-
-
-def audio_format(mime_type: str) -> str:
-    """Return what the API calls a type of sound."""
-    subtype = mime_type.partition("/")[2]
-    return {"mpeg": "mp3", "x-wav": "wav", "wave": "wav", "vnd.wave": "wav"}.get(subtype, subtype)
 
 
 # --- the assistant's messages ---------------------------------------------------------------
@@ -385,8 +353,19 @@ def _arguments(arguments: str, dialect: Dialect) -> str:
 def _call_id(id: str, dialect: Dialect) -> str:
     """Return the id of a call in the form the server takes; the same for its result."""
     length = dialect.call_id_length
-    if length is None or (len(id) == length and id.isalnum() and id.isascii()):
+    if length is None:
+        return short_id(id, dialect.longest_call_id)
+    if len(id) == length and id.isalnum() and id.isascii():
         return id
+    return _digest(id, length)
+
+
+def short_id(id: str, longest: int | None) -> str:
+    """Return an id that is not longer than *longest*, the same for the same *id* every time."""
+    return id if longest is None or len(id) <= longest else _digest(id, longest)
+
+
+def _digest(id: str, length: int) -> str:
     return hashlib.sha256(id.encode()).hexdigest()[:length]
 
 
@@ -409,4 +388,4 @@ def _shown_media(response: ToolResponse, dialect: Dialect) -> list[dict[str, Any
     if not response.media:
         return []
     introduction = f"Content returned by tool {response.name} (call {response.id}):"
-    return [_text(introduction), *(_media(media, dialect) for media in response.media)]
+    return [_text(introduction), *(media_part(media, dialect) for media in response.media)]

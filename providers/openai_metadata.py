@@ -4,6 +4,7 @@ from collections.abc import Container, Mapping
 from typing import Any
 
 from chatclient.providers.failures import request_id, seconds_of
+from chatclient.providers.fields import count_of
 from chatclient.providers.keys import Headers
 from chatclient.response import NO_USAGE, ChatResponseMetadata, RateLimit, Usage
 from chatclient.values import EMPTY, FrozenDict
@@ -101,5 +102,5 @@ def rate_limit(headers: Headers) -> RateLimit | None:
 def _count(said: Mapping[str, str], *names: str) -> int | None:
     for name in names:
         if name in said:
-            return int(said[name]) if said[name].isdecimal() else None
+            return count_of(said[name])
     return None

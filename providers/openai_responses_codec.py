@@ -35,7 +35,8 @@ from chatclient.messages import (
     UserMessage,
 )
 from chatclient.providers.fields import text_of
-from chatclient.providers.openai_encoding import audio_format, file_name
+from chatclient.providers.openai_encoding import short_id
+from chatclient.providers.openai_media import file_name
 from chatclient.providers.openai_metadata import beside
 from chatclient.values import EMPTY, FrozenDict
 
@@ -99,6 +100,8 @@ def encode_message(message: Message, form: Form) -> list[dict[str, Any]]:
             raise UsageError(msg)
 
 
+_LONGEST_ID = 64  # of a call; other servers' may be longer
+
 # What Chat Completions, the same provider's other API, puts into its parts.
 _OF_CHAT = (None, "text", "image_url", "file")
 
@@ -142,8 +145,8 @@ def _content_part(part: str | Media | ProviderPart) -> dict[str, Any]:
         image = {"image_url": part.url()} if part.id is None else {"file_id": part.id}
         return {"type": "input_image", "detail": part.metadata.get("detail", "auto"), **image}
     if part.mime_type.startswith("audio/") and not part.is_url:
-        sound = {"data": part.base64(), "format": audio_format(part.mime_type)}
-        return {"type": "input_audio", "input_audio": sound}
+        msg = f"the Responses API takes no {part.mime_type}; send it to a model that listens with"
+        raise UsageError(f"{msg} OpenAIChatModel, or what is said in it as text")
     return {"type": "input_file", **_file(part)}
 
 
@@ -162,7 +165,7 @@ def _tool_output(response: ToolResponse, form: Form) -> dict[str, Any]:
         content: list[str | Media] = [response.data] if response.data else []
         output = [_content_part(part) for part in (*content, *response.media)]
     kind = "custom_tool_call_output" if custom else "function_call_output"
-    return {"type": kind, "call_id": response.id, "output": output}
+    return {"type": kind, "call_id": short_id(response.id, _LONGEST_ID), "output": output}
 
 
 def _assistant(message: AssistantMessage, form: Form) -> list[dict[str, Any]]:
@@ -236,7 +239,7 @@ def _tool_call(call: ToolCall, form: Form) -> dict[str, Any]:
         what = {"type": "custom_tool_call", "input": call.arguments}
     else:
         what = {"type": "function_call", "arguments": call.arguments.strip() or "{}"}
-    return {**what, "call_id": call.id, "name": call.name, **more}
+    return {**what, "call_id": short_id(call.id, _LONGEST_ID), "name": call.name, **more}
 
 
 # --- decoding -------------------------------------------------------------------------------

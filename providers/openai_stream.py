@@ -7,7 +7,7 @@ from typing import Any
 
 from chatclient.errors import InvalidResponseError, StreamInterruptedError
 from chatclient.json import loads
-from chatclient.messages import AssistantMessage, ProviderPart, Reasoning, ToolCallChunk
+from chatclient.messages import AssistantMessage, ProviderPart, ToolCallChunk
 from chatclient.providers.fields import MISSHAPEN, number_of
 from chatclient.providers.keys import Headers
 from chatclient.providers.openai_decoding import (
@@ -20,7 +20,7 @@ from chatclient.providers.openai_decoding import (
 )
 from chatclient.providers.openai_dialect import Dialect
 from chatclient.providers.openai_metadata import beside, metadata_of
-from chatclient.providers.openai_thoughts import FIELDS, ContentThoughts, add_piece, shown
+from chatclient.providers.openai_thoughts import FIELDS, ContentThoughts, add_piece
 from chatclient.providers.sse import is_end
 from chatclient.response import (
     NO_METADATA,
@@ -38,21 +38,19 @@ class _Choice:
     calls: bool = False
     refused: bool = False
     finished: bool = False
-    worded: bool = False
     details: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     thoughts: ContentThoughts = field(default_factory=ContentThoughts)
     logprobs: dict[str, list[Any]] = field(default_factory=dict)
     sound: ProviderPart | None = None
 
-    def thoughts_in(self, delta: Mapping[str, Any], provider: str) -> list[Reasoning]:
-        """Take the pieces of reasoning in *delta*'s own fields; return what they say in words."""
-        self.worded = self.worded or bool(delta.get("reasoning_content") or delta.get("reasoning"))
+    def without_details(self, delta: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return *delta* without its pieces of reasoning that have to go back whole; take those."""
+        if delta.keys().isdisjoint(FIELDS):
+            return delta
         for name in FIELDS:
             for piece in delta.get(name) or ():
                 add_piece(self.details.setdefault(name, []), piece)
-        # Most servers say the same in another field, which has been read.
-        text = "" if self.worded else shown(delta)
-        return [Reasoning(text, provider=provider)] if text else []
+        return {key: value for key, value in delta.items() if key not in FIELDS}
 
     def without_known_sound(self, parts: list[Any]) -> list[Any]:
         """Return *parts* without the id of a sound that is known: each chunk of it repeats it."""
@@ -162,15 +160,10 @@ class StreamDecoder:
         state = self._choices.get(at)
         if state is None:
             state = self._choices[at] = _Choice()
-        provider, thoughts = (
-            self._dialect.provider,
-            state.thoughts_in(delta, self._dialect.provider),
-        )
-        if not delta.keys().isdisjoint(FIELDS):
-            delta = {k: v for k, v in delta.items() if k not in FIELDS}
+        provider, delta = self._dialect.provider, state.without_details(delta)
         if logprobs := choice.get("logprobs"):
             state.add_logprobs(logprobs)
-        parts = state.thoughts.joined([*thoughts, *parts_of(delta, provider, call_chunk)], provider)
+        parts = state.thoughts.joined(parts_of(delta, provider, call_chunk), provider)
         if "audio" in delta:
             parts = state.without_known_sound(parts)
         state.calls = state.calls or any(type(part) is ToolCallChunk for part in parts)

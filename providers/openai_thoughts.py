@@ -19,18 +19,6 @@ _TEXTS = {"reasoning.text": "text", "reasoning.summary": "summary", "thinking": 
 """Which field of a piece is its text, by the piece's type."""
 
 
-def shown(message: Mapping[str, Any]) -> str:
-    """Return what the first of the fields that *message*, or a delta, has says in words."""
-    for field in FIELDS:
-        if pieces := message.get(field):
-            return "".join(_text_of(piece) for piece in pieces if isinstance(piece, Mapping))
-    return ""
-
-
-def _text_of(piece: Mapping[str, Any]) -> str:
-    return text_of(piece.get(_TEXTS.get(piece.get("type", ""), "")))
-
-
 def add_piece(pieces: list[dict[str, Any]], piece: Mapping[str, Any]) -> None:
     """Add the next *piece* of a field to those before it, or to the last of these."""
     last = pieces[-1] if pieces else {}

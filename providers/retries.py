@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import tenacity
 
+from chatclient.checks import check_number
 from chatclient.errors import ProviderError
 from chatclient.logs import get_logger
 from chatclient.operations import RetryWait
@@ -33,6 +34,9 @@ class RetryPolicy:
         on_codes: HTTP statuses after which to ask again in any case.
         excluded_codes: HTTP statuses after which not to.
         on_client_errors: Whether to ask again after every other status from 400 to 499.
+
+    Raises:
+        UsageError: *max_retries* is no number, or negative.
     """
 
     max_retries: int = 2
@@ -42,6 +46,9 @@ class RetryPolicy:
     on_codes: frozenset[int] = frozenset()
     excluded_codes: frozenset[int] = frozenset()
     on_client_errors: bool = False
+
+    def __post_init__(self) -> None:
+        check_number("max_retries", self.max_retries)
 
     def retries(self, error: object) -> bool:
         """Return whether to ask again after *error*."""

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from chatclient.checks import seconds
+
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
@@ -15,6 +17,9 @@ class Timeouts:
             of the two holds for both.)
         total: For the whole request: all attempts, the waits between them, and the answer. What
             trickles in is looked at with every piece, so it may end one `read` late.
+
+    Raises:
+        UsageError: One of them is no number, or not greater than 0.
     """
 
     connect: float | None = 5.0
@@ -22,6 +27,11 @@ class Timeouts:
     write: float | None = 600.0
     first_byte: float | None = None
     total: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("connect", "read", "write", "first_byte", "total"):
+            if getattr(self, name) is not None:
+                seconds(name, getattr(self, name))
 
     def within(self, seconds: float) -> dict[str, float | None]:
         """Return what holds until the answer begins as the HTTP library wants it.
@@ -47,9 +57,14 @@ def shorter(timeout: float | None, seconds: float) -> float | None:
 
 
 def as_timeouts(timeout: float | Timeouts | None) -> Timeouts:
-    """Return *timeout* as `Timeouts`; a number bounds the wait for the answer, None nothing."""
+    """Return *timeout* as `Timeouts`; a number bounds the wait for the answer, None nothing.
+
+    Raises:
+        UsageError: It is no number, or not greater than 0.
+    """
     if isinstance(timeout, Timeouts):
         return timeout
     if timeout is None:
         return Timeouts(None, None, None)
+    timeout = seconds("timeout", timeout)
     return Timeouts(min(5.0, timeout), timeout, timeout)

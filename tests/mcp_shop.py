@@ -1,4 +1,4 @@
-"""An MCP server made with the library. Run as `python mcp_shop.py stdio` or `… http PORT`."""
+"""An MCP server made with the library. Run as `python mcp_shop.py stdio` or `… http PORT PATH`."""
 
 import sys
 
@@ -40,4 +40,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "stdio":
         server.serve_stdio()
     else:
-        server.serve_http(port=int(sys.argv[2]))
+        server.serve_http(port=int(sys.argv[2]), path=sys.argv[3])

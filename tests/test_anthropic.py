@@ -475,6 +475,20 @@ def test_nothing_is_lost_where_gateways_end_blocks_too_early(
     assert collect(chunks(*events, *ends)).output == AssistantMessage(parts)
 
 
+def test_a_tool_gets_arguments_that_come_after_the_end_of_their_block(serve: Serve) -> None:
+    """In streams of both kinds."""
+    start = {"type": "message_start", "message": {**message(), "stop_reason": None}}
+    late = [begin(0, CALL), stop(0), piece(0, '{"a":2,'), piece(0, '"b":3}')]
+    end = {"type": "message_delta", "delta": {"stop_reason": "tool_use"}}
+    events = [start, *late, end, {"type": "message_stop"}]
+    body = "".join(f"data: {json.dumps(event)}\n\n" for event in events).encode()
+    for mode in ("stream", "astream"):
+        server = serve(Reply(body, content_type="text/event-stream"), "5")
+        result = Ask(mode)(ChatClient.create(server.model()).prompt("2 + 3?").tools(add))
+
+        assert [execution.response.data for execution in result.executions] == ["5"]
+
+
 def test_empty_events_and_the_end_of_another_api_are_passed_over() -> None:
     """Gateways send such to keep a connection alive, and to say twice that all has been said."""
     decoder = StreamDecoder()
@@ -1102,6 +1116,7 @@ def test_what_is_left_of_the_rate_limit_is_told(serve: Serve) -> None:
         "anthropic-ratelimit-requests-limit": "50",
         "anthropic-ratelimit-requests-remaining": "49",
         "anthropic-ratelimit-requests-reset": "2026-11-21T10:00:30Z",
+        "anthropic-ratelimit-tokens-limit": "²",
         "anthropic-ratelimit-tokens-remaining": "many",
         "anthropic-ratelimit-tokens-reset": "soon",
         "retry-after": "61",

@@ -1,12 +1,15 @@
 """What is wrong in itself is told where it is made, and never means something else."""
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from bag_of_words import BagOfWords
+from conftest import Ask
 
-from chatclient import ChatClient, ChatOptions
+from chatclient import ChatClient, ChatOptions, Prompt
+from chatclient.advisors.caching import InMemoryResponseStore, ResponseCacheAdvisor
 from chatclient.advisors.context_window import ContextWindowAdvisor
 from chatclient.advisors.guardrails import (
     GuardrailResult,
@@ -14,25 +17,56 @@ from chatclient.advisors.guardrails import (
     OutputGuardrailAdvisor,
     refuse_prompt_injection,
 )
+from chatclient.advisors.memory import MessageChatMemoryAdvisor
 from chatclient.advisors.rate_limit import RateLimitAdvisor
 from chatclient.advisors.retrieval import RetrievalAugmentationAdvisor
 from chatclient.advisors.safe_guard import SafeGuardAdvisor
+from chatclient.advisors.session_memory import SessionMemoryAdvisor
 from chatclient.advisors.simple_logger import SimpleLoggerAdvisor
+from chatclient.advisors.tool_calling import ToolCallingAdvisor
+from chatclient.advisors.tool_search import ToolSearchToolCallingAdvisor
 from chatclient.errors import UsageError
-from chatclient.messages import AssistantMessage, ToolCall
+from chatclient.memory import (
+    InMemoryChatMemoryRepository,
+    MessageWindowChatMemory,
+    SummarizingChatMemory,
+)
+from chatclient.memory.sessions import InMemorySessionRepository, SessionService
+from chatclient.messages import (
+    AssistantMessage,
+    SystemMessage,
+    ToolCall,
+    ToolResponseMessage,
+    UserMessage,
+)
+from chatclient.observation import Observation, Operation, Step
 from chatclient.providers.anthropic import AnthropicChatOptions
 from chatclient.providers.fallback import FallbackChatModel
+from chatclient.providers.http import Timeouts
+from chatclient.providers.openai import OpenAIChatModel
 from chatclient.rag import (
     DocumentLimit,
     LanguageModelQueryRouter,
     Query,
+    RewriteQueryTransformer,
     VectorStoreDocumentRetriever,
 )
 from chatclient.runtime import Runtime
 from chatclient.structured import StructuredOutput, TypeOutputConverter
-from chatclient.testing import ScriptedModel
-from chatclient.tools import Decision, PendingTurn, ToolFailurePolicy, ToolLimits, tool
+from chatclient.telemetry import Telemetry
+from chatclient.template import PromptTemplate
+from chatclient.testing import ScriptedModel, call
+from chatclient.tools import (
+    Decision,
+    PendingTurn,
+    ToolCallingManager,
+    ToolContext,
+    ToolFailurePolicy,
+    ToolLimits,
+    tool,
+)
 from chatclient.tools.approval import decisions_for
+from chatclient.tools.search import KeywordToolIndex
 from chatclient.vector_store import Document, InMemoryVectorStore, SimilaritySearch
 
 TURN = PendingTurn((), AssistantMessage(), (), (ToolCall("1", "pay", "{}"),))
@@ -96,6 +130,7 @@ def test_a_slip_is_told(make: Callable[[Any], object], given: object, told: str)
     assert told in str(caught.value)
 
 
+MODEL = ScriptedModel()
 STORE = InMemoryVectorStore(BagOfWords())
 
 
@@ -192,6 +227,156 @@ MISUSES: dict[str, tuple[Callable[[], object], str]] = {
         "an object with a method invoke()",
     ),
     "a number as stop texts": (lambda: ChatOptions(stop=5), "stop is an Iterable, not 5"),  # type: ignore[arg-type]
+    "a mapping as a message": (
+        lambda: UserMessage({"role": "user", "content": "hi"}),
+        "{'role': 'user', 'content': 'hi'} is not a part of a message",
+    ),
+    "a number among parts": (
+        lambda: UserMessage(["a", 5]),  # type: ignore[list-item]
+        "5 is not a part of a message: no text and no media",
+    ),
+    "a number as a message": (lambda: UserMessage(5), "5 is not a part of a message"),  # type: ignore[arg-type]
+    "nothing as a system message": (
+        lambda: SystemMessage(None),  # type: ignore[arg-type]
+        "the content of a system message is a str, not None",
+    ),
+    "a tuple as a tool's answer": (
+        lambda: ToolResponseMessage([("1", "a", "x")]),  # type: ignore[list-item]
+        "a tool's answer is a ToolResponse, not ('1', 'a', 'x')",
+    ),
+    "a text among messages": (
+        lambda: Prompt("x").append("hi"),  # type: ignore[arg-type]
+        "expected messages, got 'hi'; wrap text in UserMessage(...)",
+    ),
+    "a mapping as options": (
+        lambda: Prompt("x", {"temperature": 1}),  # type: ignore[arg-type]
+        "write ChatOptions(temperature=0.2)",
+    ),
+    "a name as what writes summaries": (
+        lambda: SummarizingChatMemory("local"),  # type: ignore[arg-type]
+        "what writes summaries is a ChatModel, not 'local'",
+    ),
+    "a number as a window": (
+        lambda: SummarizingChatMemory(MODEL, window=20),  # type: ignore[arg-type]
+        "write Window.messages(20)",
+    ),
+    "a text in a window": (
+        lambda: MessageWindowChatMemory(max_messages="20"),  # type: ignore[arg-type]
+        "the number of messages in a window is an int, not '20'",
+    ),
+    "a memory over a memory": (
+        lambda: MessageWindowChatMemory(MessageWindowChatMemory()),  # type: ignore[arg-type]
+        "conversations are kept in a ChatMemoryRepository",
+    ),
+    "a repository as a memory": (
+        lambda: MessageChatMemoryAdvisor(InMemoryChatMemoryRepository()),  # type: ignore[arg-type]
+        "put a repository into one: MessageWindowChatMemory(repository)",
+    ),
+    "a class as a memory": (
+        lambda: MessageChatMemoryAdvisor(MessageWindowChatMemory),  # type: ignore[arg-type]
+        "make one: MessageWindowChatMemory(...)",
+    ),
+    "a memory as a session": (
+        lambda: SessionMemoryAdvisor(MessageWindowChatMemory()),  # type: ignore[arg-type]
+        "SessionService(repository)",
+    ),
+    "a class of sessions": (
+        lambda: SessionService(InMemorySessionRepository),  # type: ignore[arg-type]
+        "make one: InMemorySessionRepository(...)",
+    ),
+    "no time to live": (
+        lambda: SessionService(InMemorySessionRepository(), time_to_live=0),
+        "time_to_live is a positive number of seconds",
+    ),
+    "an observer's class": (
+        lambda: ChatClient.builder(MODEL).observers(Telemetry),  # type: ignore[arg-type]
+        "make one: Telemetry(...)",
+    ),
+    "a function as an observer": (
+        lambda: ChatClient.builder(MODEL).observers([print]),  # type: ignore[list-item]
+        "an observer is an object with a method begin()",
+    ),
+    "a model's class": (
+        lambda: ChatClient.create(ScriptedModel),  # type: ignore[arg-type]
+        "what a client asks is a ChatModel, not the class ScriptedModel; make one",
+    ),
+    "a client's client": (
+        lambda: ChatClient.create(ChatClient.create(MODEL)),  # type: ignore[arg-type]
+        "ChatClient.create('openai:gpt-5-mini')",
+    ),
+    "no model": (lambda: ChatClient.create(None), "a ChatModel, not None"),  # type: ignore[arg-type]
+    "a manager's class": (
+        lambda: ChatClient.builder(MODEL).tool_calling_manager(ToolCallingManager),  # type: ignore[arg-type]
+        "make one: ToolCallingManager(...)",
+    ),
+    "a mapping of tools": (
+        lambda: ChatClient.builder(MODEL).tool_callback_resolver({}),  # type: ignore[arg-type]
+        "put tools into a StaticToolCallbackResolver(...)",
+    ),
+    "a name of a renderer": (
+        lambda: ChatClient.builder(MODEL).default_template_renderer("jinja"),  # type: ignore[arg-type]
+        "a template renderer is a function",
+    ),
+    "a class of limits": (
+        lambda: ToolCallingManager(limits=ToolLimits),  # type: ignore[arg-type]
+        "make one: ToolLimits(...)",
+    ),
+    "one interceptor": (
+        lambda: ToolCallingManager(interceptors=found),  # type: ignore[arg-type]
+        "put a single one into a list",
+    ),
+    "nothing at once": (lambda: ToolCallingManager(max_concurrency=0), "is at least 1, not 0"),
+    "limits as a manager": (
+        lambda: ToolCallingAdvisor(ToolLimits()),  # type: ignore[arg-type]
+        "what runs tools is a ToolCallingManager",
+    ),
+    "a negative timeout": (
+        lambda: OpenAIChatModel(api_key="x", timeout=-5),
+        "timeout is a positive number of seconds, not -5",
+    ),
+    "a part of a timeout": (lambda: Timeouts(read=0), "read is a positive number of seconds"),
+    "negative retries": (
+        lambda: OpenAIChatModel(api_key="x", max_retries=-1),
+        "max_retries is at least 0, not -1",
+    ),
+    "a client that is asked for queries": (
+        lambda: RewriteQueryTransformer(ChatClient.create(MODEL)),  # type: ignore[arg-type]
+        "of a client, pass client.model",
+    ),
+    "a class of an index": (
+        lambda: ToolSearchToolCallingAdvisor(KeywordToolIndex),  # type: ignore[arg-type]
+        "make one: KeywordToolIndex(...)",
+    ),
+    "a class of a store": (
+        lambda: ResponseCacheAdvisor(InMemoryResponseStore),  # type: ignore[arg-type]
+        "make one: InMemoryResponseStore(...)",
+    ),
+    "a text as a tool context": (
+        lambda: ChatClient.create(MODEL).prompt("x").tool_context("prod"),  # type: ignore[arg-type]
+        "a tool context is a Mapping, not 'prod'; pass a mapping, or values by name",
+    ),
+    "a text as params": (
+        lambda: ChatClient.builder(MODEL).default_system("Hi {name}", params="x"),  # type: ignore[arg-type]
+        "params is a Mapping, not 'x'",
+    ),
+    "a text as params of advisors": (
+        lambda: ChatClient.builder(MODEL).default_advisors(params="x"),  # type: ignore[arg-type]
+        "params is a Mapping, not 'x'",
+    ),
+    "a text as a deadline": (
+        lambda: ChatClient.create(MODEL).prompt("x").deadline("5"),  # type: ignore[arg-type]
+        "a deadline is a number of seconds or a timedelta, not '5'",
+    ),
+    "a number as a template": (lambda: PromptTemplate(5), "a template is a str, not 5"),  # type: ignore[arg-type]
+    "a template without values": (
+        lambda: PromptTemplate("Hi {name}").render(),
+        "by name to render()",
+    ),
+    "a number as an advisor": (
+        lambda: ChatClient.builder(MODEL).default_advisors(5),  # type: ignore[arg-type]
+        "5 is not an advisor",
+    ),
+    "one text to embed": (lambda: BagOfWords().embed("x"), "put a single one into a list"),
     "a number forbidden": (lambda: SafeGuardAdvisor("a", 5), "not 5"),  # type: ignore[arg-type]
 }
 
@@ -206,3 +391,67 @@ def test_a_misuse_is_told(make: Callable[[], object], told: str) -> None:
     with pytest.raises(UsageError) as caught:
         make()
     assert told in str(caught.value)
+
+
+def test_times_are_seconds_or_timedeltas() -> None:
+    """Wherever something is kept for a time."""
+    hour = timedelta(hours=1)
+    sessions = SessionService(InMemorySessionRepository(), time_to_live=3600)
+    session = sessions.create("ada", time_to_live=60)
+
+    assert sessions.sessions.time_to_live == hour
+    assert session.expires_at == session.created_at + timedelta(minutes=1)
+    assert InMemoryResponseStore(ttl=hour).get("x") is None
+
+
+def test_observers_may_come_in_a_list(ask: Ask) -> None:
+    """Like tools and advisors."""
+    seen: list[str] = []
+
+    class Watching:
+        def begin(self, operation: Operation) -> Observation:
+            seen.append(operation.name)
+            return self
+
+        def end(self, ended: Step, error: BaseException | None) -> None: ...
+
+    ask(ChatClient.builder(ScriptedModel("x")).observers([Watching()]).build().prompt("x"))
+
+    assert seen
+
+
+def test_a_builder_says_how_to_begin_a_request() -> None:
+    """It has no requests of its own."""
+    builder: Any = ChatClient.builder(MODEL)
+
+    with pytest.raises(AttributeError, match=r"no 'prompt'; call \.build\(\) first"):
+        builder.prompt("x")
+    assert not hasattr(builder, "colour")
+    assert repr(builder) == "ChatClientBuilder(ScriptedModel)"
+
+
+def test_any_name_goes_into_a_tool_context(ask: Ask) -> None:
+    """Also those of the methods' own parameters."""
+
+    @tool
+    def stage(context: ToolContext) -> str:
+        return str(dict(context))
+
+    model = ScriptedModel(call("stage"), "done")
+    client = ChatClient.builder(model).default_tools(stage).default_tool_context(context="prod")
+    request = client.build().prompt("x").tool_context(more=1).deadline(timedelta(minutes=5))
+    result = ask(request.advisor_params(params="p"))
+
+    assert result.executions[0].response.data == "{'context': 'prod', 'more': 1}"
+    assert result.response.context["params"] == "p"
+
+
+def test_what_is_shown_helps() -> None:
+    """Names of kinds and models, no secrets and nothing of what is said."""
+    client = ChatClient.create(MODEL)
+
+    assert repr(client.prompt("secret")) == "ChatClientRequestSpec(ScriptedModel)"
+    assert repr(MODEL) == "ScriptedModel()"
+    assert repr(FallbackChatModel(MODEL)) == "FallbackChatModel('ScriptedModel')"
+    memory = MessageWindowChatMemory()
+    assert repr(memory) == "MessageWindowChatMemory(InMemoryChatMemoryRepository)"

@@ -128,3 +128,4 @@ def test_a_window_has_some_size() -> None:
     """None at all is a mistake."""
     with pytest.raises(UsageError):
         ContextWindowAdvisor(0)
+    ContextWindowAdvisor(1)

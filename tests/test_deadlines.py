@@ -1,6 +1,7 @@
 """What the deadline of a call bounds, whoever waits."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -16,7 +17,7 @@ from chatclient import (
     Prompt,
 )
 from chatclient.errors import DeadlineExceededError
-from chatclient.runtime import BLOCKING, Runtime
+from chatclient.runtime import BLOCKING, ON_LOOP, Runtime
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import tool
 
@@ -91,9 +92,14 @@ def test_a_timeout_of_somebody_elses_is_no_deadline() -> None:
     assert not isinstance(caught.value, DeadlineExceededError)
 
 
-def test_a_pause_within_the_deadline_is_made() -> None:
-    """And without a deadline any."""
-    asyncio.run(BLOCKING.with_deadline(30).sleep(0.001))
+@pytest.mark.parametrize("runtime", [BLOCKING, ON_LOOP], ids=["blocking", "on a loop"])
+def test_a_pause_within_the_deadline_is_made(runtime: Runtime) -> None:
+    """And without a deadline any; neither is cut short."""
+    for paused in (runtime, runtime.with_deadline(30)):
+        began = time.monotonic()
+        asyncio.run(paused.sleep(0.05))
+
+        assert time.monotonic() - began > 0.04
 
 
 def test_what_a_tool_begins_for_later_has_no_deadline() -> None:

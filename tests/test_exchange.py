@@ -126,6 +126,14 @@ def test_a_turn_that_waited_is_one_turn(ask: Ask) -> None:
     assert kinds(resumed.new_messages()) == ["user", "assistant", "tool", "assistant"]
 
 
+def test_an_answer_that_says_nothing_is_no_message(ask: Ask) -> None:
+    """No provider would take it in the next request."""
+    model = ScriptedModel(AssistantMessage())
+    answer = ask(ChatClient.create(model).prompt("x")).answer
+
+    assert answer.messages() == (UserMessage("x"),)
+
+
 @pytest.mark.parametrize("inside", [False, True])
 def test_a_turn_that_waited_is_what_was_said(ask: Ask, inside: bool) -> None:
     """Neither what memory showed, nor what an advisor had made of the question; stored or not."""
@@ -287,3 +295,12 @@ def test_what_was_undone_is_told_when_a_turn_is_gone_on_with(ask: Ask) -> None:
     assert after[-1].responses[0].data == undone
     assert kinds(failing(busy()).trail.messages) == ["user"]
     assert (Trail().messages, Trail().asked, Trail().parent) == ((), (), None)
+
+
+def test_a_turn_begins_with_all_that_the_user_says_last(ask: Ask) -> None:
+    """A question may be several messages."""
+    question = [UserMessage("c"), UserMessage("d")]
+    client = ChatClient.create(ScriptedModel("e"))
+    result = ask(client.prompt([UserMessage("a"), AssistantMessage("b"), *question]))
+
+    assert [m.text for m in result.answer.new_messages()] == ["c", "d", "e"]

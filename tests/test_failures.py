@@ -33,7 +33,7 @@ def failure(status: int, body: Any = None, **headers: str) -> ProviderError:
     return error_of("acme", status, named, json.dumps(body).encode())
 
 
-def saying(message: str, **more: Any) -> dict[str, Any]:
+def saying(message: Any, **more: Any) -> dict[str, Any]:
     return {"error": {"message": message, **more}}
 
 
@@ -274,6 +274,9 @@ def test_the_provider_knows_best_whether_to_ask_again(
         ({"retry-after-ms": "0", "retry-after": "1"}, None, 1.0),
         ({"retry-after-ms": "soon", "retry-after": "2"}, None, 2.0),
         ({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}, None, 0.0),
+        ({"retry-after": "Fri, 31 Dec 99999 23:59:59 GMT"}, None, None),
+        ({}, saying("x", details=[{"retryDelay": f"{'9' * 400}s"}]), None),
+        ({}, saying([{"msg": "try again in 2s", "loc": 3}]), 2.0),
         ({"retry-after": "-5"}, None, None),
         ({"retry-after": "nan"}, None, None),
         ({"retry-after": "inf"}, None, None),
@@ -335,6 +338,9 @@ def test_durations_are_read(duration: str, seconds: float | None) -> None:
         ({"detail": [{"loc": ["body", "n"], "msg": "too many"}]}, "body.n: too many"),
         ({"detail": [{"msg": "too many"}, "odd"]}, "too many; odd"),
         ({"message": {"detail": [{"loc": ["body"], "msg": "no"}]}}, "body: no"),
+        ({"detail": [{"loc": 3, "msg": "no"}]}, "{'detail': [{'loc': 3, 'msg': 'no'}]}"),
+        (saying("it failed", details=[{"violations": [1]}]), "it failed"),
+        (saying("it failed", details={"violations": 5}, code="9" * 5000), "it failed"),
         ({"errors": [{"code": 7003, "message": "no route"}]}, "no route"),
         ([{"error": {"message": "a sentence"}}], "a sentence"),
         (saying("it failed", metadata={"raw": "no room"}), "it failed (no room)"),

@@ -5,6 +5,7 @@ import base64
 import itertools
 import json
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -535,6 +536,26 @@ def test_a_model_may_have_a_path(gemini: Start) -> None:
     assert server.paths == ["/tunedModels/mine:generateContent"]
 
 
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        ("mine?key=other#", "/models/mine%3Fkey%3Dother%23"),
+        ("publishers/google/models/m@001", "/publishers/google/models/m@001"),
+        ("../../other", None),
+        ("models/..", None),
+        ("/models/mine", None),
+        (".", None),
+    ],
+)
+def test_a_models_name_leads_nowhere_else(name: str, path: str | None, gemini: Start) -> None:
+    """Whoever may choose a model does not choose a method, a query or another service with it."""
+    server = gemini(answer("ok"))
+    with nullcontext() if path else pytest.raises(UsageError, match="names no model"):
+        server.model().call(Prompt("Hi", ChatOptions(model=name)))
+
+    assert server.paths == ([f"{path}:generateContent"] if path else [])
+
+
 def test_a_model_shows_itself_without_its_key(gemini: Start) -> None:
     """A model's repr says which model and where."""
     server = gemini(answer("ok"))
@@ -730,6 +751,12 @@ def test_a_tools_answer_is_always_an_object(data: str, response: Json, *, is_err
     [part] = encode_message(message, UP_TO_2)
 
     assert part["functionResponse"] == {"id": "1", "name": "f", "response": response}
+
+
+def test_a_file_is_found_by_its_uri_only() -> None:
+    """An id alone would come out as an empty address."""
+    with pytest.raises(UsageError, match="by their URI, not by an id such as 'file-1'"):
+        encode_message(UserMessage([Media("image/png", "", id="file-1")]), UP_TO_2)
 
 
 def test_arguments_that_are_no_object_are_wrapped() -> None:

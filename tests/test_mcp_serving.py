@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import secrets
 import socket
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from conftest import Ask
 from mcp_setup import asked_for, settled
@@ -60,23 +62,32 @@ def tenant(context: ToolContext) -> str:
 
 @pytest.fixture(scope="module")
 def over_http() -> Iterator[McpServer]:
-    """Start the shop on a free port."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    process = subprocess.Popen([sys.executable, str(SHOP), "http", str(port)])
+    """Start the shop on a free port, and on another one when somebody else was faster."""
+    for _attempt in range(3):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        path = f"/{secrets.token_hex(8)}"  # nobody else's server knows it
+        url = f"http://127.0.0.1:{port}{path}"
+        with subprocess.Popen([sys.executable, str(SHOP), "http", str(port), path]) as process:
+            try:
+                if opens(process, url):
+                    yield McpServer.http("shop", url, headers={"X-Test": "1"})
+                    return
+            finally:
+                process.kill()
+    pytest.fail("the shop has not opened")
 
-    def listens() -> bool:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-            return True
+
+def opens(shop: "subprocess.Popen[bytes]", url: str) -> bool:
+    """Wait for *shop*, and return whether it answers at *url*; it ends when the port is taken."""
+
+    def answers() -> bool:
+        with contextlib.suppress(httpx.HTTPError):
+            return httpx.options(url).status_code == 405  # the path is known, the method is not
         return False
 
-    try:
-        assert settled(listens, 60)
-        yield McpServer.http("shop", f"http://127.0.0.1:{port}/mcp", headers={"X-Test": "1"})
-    finally:
-        process.kill()
-        process.wait(10)
+    return settled(lambda: shop.poll() is not None or answers(), 60) and shop.poll() is None
 
 
 @pytest.fixture(scope="module", params=["stdio", "http"])

@@ -18,10 +18,17 @@ from sqlalchemy.exc import OperationalError
 
 from chatclient.driving import drive
 from chatclient.errors import ChatMemoryError, ChatMemoryUnavailableError, UsageError
-from chatclient.memory import ChatMemoryRepository, MessageWindowChatMemory, sql_database
+from chatclient.memory import (
+    ChatMemoryRepository,
+    MessageWindowChatMemory,
+    sql_database,
+    sql_engine,
+    sql_failures,
+)
 from chatclient.memory.redis import RedisChatMemoryRepository
 from chatclient.memory.sql import SqlChatMemoryRepository
 from chatclient.memory.sql_database import Database
+from chatclient.memory.sql_schema import Schema
 from chatclient.messages import UserMessage
 from chatclient.runtime import BLOCKING
 from chatclient.testing.memory import ChatMemoryRepositoryContract, turn
@@ -106,8 +113,8 @@ def test_a_conversation_that_appears_meanwhile(
         SqlChatMemoryRepository(url, table_prefix=prefix) as second,
     ):
         add(first, 0, name="other")
-        store: Any = second._conversations
-        advance = store._advance
+        store: Any = second._conversations._rows
+        advance = store.advance
 
         def late(connection: Any, conversation_id: str, more: int) -> Any:
             monkeypatch.undo()
@@ -116,7 +123,7 @@ def test_a_conversation_that_appears_meanwhile(
             add(first, 1)
             return found
 
-        monkeypatch.setattr(store, "_advance", late)
+        monkeypatch.setattr(store, "advance", late)
         add(second, 2)
 
         assert first.find_by_conversation_id("c") == [*turn(1), *turn(2)]
@@ -127,8 +134,8 @@ def test_a_server_that_says_nothing_is_not_waited_for(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The request fails in its time, as with a server that is not there."""
-    monkeypatch.setitem(sql_database._TIMEOUTS, "psycopg", {"connect_timeout": 2})
-    monkeypatch.setitem(sql_database._TIMEOUTS, "pymysql", {"read_timeout": 1})
+    monkeypatch.setitem(sql_engine._TIMEOUTS, "psycopg", {"connect_timeout": 2})
+    monkeypatch.setitem(sql_engine._TIMEOUTS, "pymysql", {"read_timeout": 1})
     monkeypatch.setattr(sql_database, "_PATIENCE", 0.1)
     monkeypatch.setattr("chatclient.memory.redis._TIMEOUTS", {"socket_timeout": 0.1})
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -151,7 +158,7 @@ def test_the_url_says_how_long_is_waited() -> None:
         raise OSError
 
     for query in ("?connect_timeout=3", "?init_command=SELECT%201"):
-        engine = sql_database._open(f"mysql://root@127.0.0.1/test{query}")
+        engine = sql_engine.open_engine(f"mysql://root@127.0.0.1/test{query}")
         sqlalchemy_event.listen(engine, "do_connect", connect)
         with pytest.raises(OSError):  # noqa: PT011
             engine.connect()
@@ -167,8 +174,8 @@ def test_a_lock_of_somebody_elses_is_not_waited_for_in_vain(
     url, prefix = place
     waits = {"postgresql": "SET lock_timeout = '1s'", "mariadb": MARIADB_WAIT}
     for name, statement in waits.items():
-        monkeypatch.setitem(sql_database._LOCK_WAITS, name, statement)
-    monkeypatch.setattr(sql_database, "BUSY_SECONDS", 0.1)
+        monkeypatch.setitem(sql_engine._LOCK_WAITS, name, statement)
+    monkeypatch.setattr(sql_engine, "BUSY_SECONDS", 0.1)
     engine = sa.create_engine(url)
     with SqlChatMemoryRepository(url, table_prefix=prefix) as repository:
         add(repository, 1)
@@ -276,15 +283,15 @@ def test_a_large_message_may_meet_an_outage(
     answer: int | None,
 ) -> None:
     """It is not to blame when the server does not answer at all, or would have taken it."""
-    database, message, repository = huge
+    _database, message, repository = huge
 
-    def ask(_statement: object, _values: object) -> list[list[int]]:
+    def ask(_engine: object) -> int:
         if answer is None:
             raise OperationalError("SELECT", {}, OSError("down"))
-        return [[answer]]
+        return answer
 
     monkeypatch.setattr(sql_database, "_ATTEMPTS", 1)
-    monkeypatch.setattr(database, "_select", ask)
+    monkeypatch.setattr(sql_failures, "_largest_packet", ask)
     with pytest.raises(ChatMemoryUnavailableError):
         repository.save_all("c", [message])
 
@@ -335,7 +342,7 @@ def test_an_older_schema_is_brought_up_to_date(place: tuple[str, str]) -> None:
         connection.execute(sa.insert(table).values(a=2))
 
     for steps in ([first], [first, second], [first, second]):
-        database = Database(url, "things", steps, prefix=prefix)
+        database = Database(url, Schema("things", steps, prefix=prefix))
         rows = database.read(sa.select(table.c.a), {})
         database.close()
 

@@ -26,6 +26,7 @@ from chatclient.messages import (
     UserMessage,
     as_messages,
 )
+from chatclient.prompt import Prompt
 from chatclient.values import FrozenDict
 
 CALL = ToolCall("1", "weather", '{"city": "Ulm"}')
@@ -427,3 +428,16 @@ def test_addresses_of_every_kind_are_media(data: str) -> None:
     """URLs, and the names that providers give to files; with an id, anything goes."""
     assert Media("image/png", data).data == data
     assert Media("image/png", "cat.png", id="file-1").id == "file-1"
+
+
+def test_one_stands_for_several() -> None:
+    """Media, calls, answers and messages need no list where there is one of them."""
+    image = Media("image/png", b"x")
+    asked, answer = ToolCall("1", "f", "{}"), ToolResponse("1", "f", "x")
+    hi = UserMessage("hi", image)
+
+    assert hi == UserMessage(["hi", image]) == UserMessage("hi", [image])
+    assert AssistantMessage("ok", asked, media=image).parts == ("ok", image, asked)
+    assert ToolResponseMessage(answer) == ToolResponseMessage([answer])
+    assert Prompt("x").append([hi], hi).messages[1:] == (hi, hi)
+    assert Prompt("x").with_messages(hi) == Prompt(hi)

@@ -21,6 +21,7 @@ from chatclient.messages import Message, SystemMessage, UserMessage
 from chatclient.options import ChatOptions
 from chatclient.providers.openai import OpenAIChatModel, OpenAIChatOptions, is_openai
 from chatclient.providers.openai_responses import OpenAIResponsesChatModel
+from chatclient.tools import tool
 
 Start = Callable[..., ChatServer]
 ClientOf = Callable[..., ChatClient]
@@ -254,3 +255,38 @@ def test_a_refused_request_tells_why(ask: Ask, chat_server: Start, client_of: Cl
         ask(client_of(server).prompt("x"))
     assert (caught.value.status, caught.value.request_id) == (400, "req_1")
     assert caught.value.body == body
+
+
+@tool
+def weather(city: str = "nowhere") -> str:
+    """Tell the weather."""
+    return f"sunny in {city}"
+
+
+def test_signed_thoughts_go_back_and_one_call_runs_once(
+    ask: Ask, chat_server: Start, client_of: ClientOf
+) -> None:
+    """Also where a server streams a call under two indexes, and thoughts in pieces (LiteLLM)."""
+    block = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
+    called = completion(None, ("c1", "weather", '{"city":"Rome"}'))
+    called["choices"][0]["message"] |= {"reasoning_content": "Hm.", "thinking_blocks": [block]}
+    calls = [
+        {"index": 0, "id": "c1", "function": {"name": "weather", "arguments": ""}},
+        {"index": 1, "id": "c1", "function": {"name": "weather", "arguments": '{"city":"Rome"}'}},
+    ]
+    deltas = [
+        {"thinking_blocks": [{**block, "signature": ""}]},
+        {"thinking_blocks": [{**block, "thinking": ""}]},
+        *({"tool_calls": [call]} for call in calls),
+    ]
+    events = [{"id": "r", "choices": [{"index": 0, "delta": delta}]} for delta in deltas]
+    stream = "".join(f"data: {json.dumps(event)}\n\n" for event in events)
+    server = chat_server(
+        event_stream(stream, "data: [DONE] \n\n") if ask.streaming else called, completion("Sunny.")
+    )
+    result = ask(client_of(server).prompt("x").tools(weather))
+    sent = server.requests[1]["messages"][1]
+
+    assert [execution.response.data for execution in result.executions] == ["sunny in Rome"]
+    assert sent["thinking_blocks"] == [block]
+    assert [call["id"] for call in sent["tool_calls"]] == ["c1"]

@@ -474,11 +474,9 @@ def test_signed_blocks_of_thought_go_back_unchanged() -> None:
     """LiteLLM's take the place of the text, as OpenRouter's details do."""
     blocks = [{"type": "thinking", "thinking": "so", "signature": "s"}]
     name = COMPATIBLE.provider
-    parts: list[Part] = [
-        Reasoning("so", provider=name),
-        ProviderPart(name, {"thinking_blocks": blocks}),
-    ]
-    element = on_wire(AssistantMessage(parts, metadata={REASONING_FIELD: "reasoning"}), COMPATIBLE)
+    kept, received = ProviderPart(name, {"thinking_blocks": blocks}), {REASONING_FIELD: "reasoning"}
+    message = AssistantMessage([Reasoning("so", provider=name), kept], metadata=received)
+    element = on_wire(message, COMPATIBLE)
 
     assert element == {"role": "assistant", "content": "", "thinking_blocks": blocks}
 
@@ -487,7 +485,10 @@ def test_thoughts_that_came_in_the_content_go_back_there() -> None:
     """Databricks wants them signed; another provider's, or another API's, are kept back."""
     item = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "so"}]}
     name = COMPATIBLE.provider
-    thoughts = [Reasoning("so", provider=name), Reasoning(provider=name, data=item)]
+    thoughts: list[Part] = [
+        Reasoning("so", provider=name),
+        Reasoning(provider=name, data=item),
+    ]
     of_responses = Reasoning(provider="openai", data={"type": "reasoning", "id": "rs_1"})
 
     assert on_wire(AssistantMessage([*thoughts, "x"]), COMPATIBLE)["content"] == [
@@ -618,6 +619,36 @@ def test_openai_takes_no_documents_by_their_url() -> None:
         "filename": "file.pdf",
         "file_data": "https://x.org/a.pdf",
     }
+
+
+@pytest.mark.parametrize(
+    ("media", "dialect", "problem"),
+    [
+        (Media("image/png", "", id="file-1"), OPENAI, "no image/png by its id .* the Responses"),
+        (Media("video/mp4", "", id="file-1"), COMPATIBLE, "no video/mp4 by its id .* the bytes$"),
+        (Media("application/pdf", "", id="file-1"), MISTRAL, "no application/pdf by its id"),
+        (Media("audio/wav", "https://x.org/a.wav"), OPENAI, "by its URL .* send the bytes$"),
+    ],
+)
+def test_media_that_the_api_has_no_form_for_are_refused(
+    media: Media, dialect: Dialect, problem: str
+) -> None:
+    """Rather than sent with an empty address; the error names what works."""
+    with pytest.raises(UsageError, match=problem):
+        on_wire(UserMessage([media]), dialect)
+
+
+def test_ids_are_as_short_as_openai_wants_them() -> None:
+    """A conversation that began with another server goes on; a call and its result stay a pair."""
+    id = f"chatcmpl-tool-{'a' * 32}"
+    call = AssistantMessage("", [ToolCall(id, "now", "{}")])
+    result = ToolResponseMessage([ToolResponse(id, "now", "noon")])
+    short = on_wire(call, OPENAI)["tool_calls"][0]["id"]
+
+    assert len(short) == 40
+    assert on_wire(result, OPENAI)["tool_call_id"] == short
+    assert on_wire(result, PRESETS["azure"].dialect)["tool_call_id"] == short
+    assert on_wire(result, COMPATIBLE)["tool_call_id"] == id
 
 
 def test_a_message_of_no_known_kind_is_refused() -> None:

@@ -865,14 +865,13 @@ def test_system_messages_are_items_of_the_role_asked_for() -> None:
     assert input_of(said, system_role="developer")[0]["role"] == "developer"
 
 
-def test_a_user_shows_images_and_plays_sounds() -> None:
+def test_a_user_shows_images() -> None:
     """Each in the form the API has for it, in the order given."""
     parts: list[str | Media] = [
         "Look:",
         Media("image/png", PNG),
         Media("image/png", "https://a.b/c.png", metadata={"detail": "low"}),
         Media("image/png", "", id="file_1"),
-        Media("audio/mpeg", b"\1"),
     ]
     (item,) = input_of(UserMessage(parts))
 
@@ -885,8 +884,25 @@ def test_a_user_shows_images_and_plays_sounds() -> None:
         },
         {"type": "input_image", "detail": "low", "image_url": "https://a.b/c.png"},
         {"type": "input_image", "detail": "auto", "file_id": "file_1"},
-        {"type": "input_audio", "input_audio": {"data": "AQ==", "format": "mp3"}},
     ]
+
+
+def test_a_sound_is_refused_with_a_word_on_who_takes_it() -> None:
+    """The API has no form for one."""
+    with pytest.raises(UsageError, match=r"no audio/mpeg; .* OpenAIChatModel"):
+        input_of(UserMessage([Media("audio/mpeg", b"\1")]))
+
+
+def test_ids_are_as_short_as_the_api_wants_them() -> None:
+    """A conversation that began with another server goes on; a call and its result stay a pair."""
+    long, fits = "a" * 65, "b" * 64
+    for id, kept in ((long, False), (fits, True)):
+        made = AssistantMessage("", [ToolCall(id, "add", "{}")])
+        call, output = input_of(made, ToolResponseMessage([ToolResponse(id, "add", "3")]))
+
+        assert call["call_id"] == output["call_id"]
+        assert len(call["call_id"]) == 64
+        assert (call["call_id"] == id) is kept
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,31 @@
 """The names that are promised, and what importing them costs."""
 
+import ast
 import importlib
+import pkgutil
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
 import pytest
 
-PACKAGES = ["chatclient", "chatclient.advisors", "chatclient.tools"]
+import chatclient
+
+REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
+ENTRY = re.compile(r"^::: (\S+)\n(?: {4}options:\n {6}members: \[(.*)\]\n)?", re.MULTILINE)
+FOLDERS = ["chatclient", "chatclient.advisors", "chatclient.tools"]
+PACKAGES = [
+    "chatclient",
+    *(
+        found.name
+        for found in pkgutil.walk_packages(chatclient.__path__, "chatclient.")
+        if found.ispkg and hasattr(importlib.import_module(found.name), "__all__")
+    ),
+]
 each_package = pytest.mark.parametrize(
     "package", [importlib.import_module(name) for name in PACKAGES], ids=PACKAGES
 )
@@ -67,7 +84,37 @@ def imported_by(statement: str) -> set[str]:
     return set(ran.stdout.split())
 
 
-@pytest.mark.parametrize("package", PACKAGES)
+def defined_in(module: ModuleType) -> Iterator[str]:
+    """Yield the names that *module* defines, and those that it promises as a package."""
+    yield from getattr(module, "__all__", ())
+    for node in ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8")).body:
+        match node:
+            case ast.ClassDef(name=name) | ast.FunctionDef(name=name):
+                yield name
+            case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+                yield name
+
+
+def referred_to() -> Iterator[str]:
+    """Yield the names that the reference describes."""
+    text = "\n".join(page.read_text(encoding="utf-8") for page in REFERENCE.glob("*.md"))
+    for entry in ENTRY.finditer(text):
+        place, members = entry.groups()
+        try:
+            module = importlib.import_module(place)
+        except ModuleNotFoundError:
+            yield place.rpartition(".")[2]
+        else:
+            yield from defined_in(module) if members is None else members.split(", ")
+
+
+@each_package
+def test_every_name_is_in_the_reference(package: Any) -> None:
+    """Whoever looks one up finds it."""
+    assert set(package.__all__) - set(referred_to()) == set()
+
+
+@pytest.mark.parametrize("package", FOLDERS)
 def test_importing_is_cheap(package: str) -> None:
     """No HTTP library, no provider, no MCP and no database driver until it is used."""
     modules = imported_by(f"import {package}")
@@ -81,6 +128,6 @@ def test_importing_is_cheap(package: str) -> None:
 
 def test_the_folders_are_one_package() -> None:
     """The top-level folders of the repository are no packages of their own."""
-    modules = imported_by(f"import {', '.join(PACKAGES)}")
+    modules = imported_by(f"import {', '.join(FOLDERS)}")
 
     assert modules.isdisjoint({"advisors", "tools", "providers"})

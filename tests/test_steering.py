@@ -7,6 +7,7 @@ from chatclient import ChatClient, UserMessage
 from chatclient.advisors.memory import MessageChatMemoryAdvisor
 from chatclient.advisors.steering import Steering
 from chatclient.chain import LOWEST_PRECEDENCE, MEMORY_ORDER
+from chatclient.errors import OverloadedError
 from chatclient.memory import MessageWindowChatMemory, Window, conversation_problems
 from chatclient.memory.sessions import (
     InMemorySessionRepository,
@@ -103,3 +104,29 @@ def test_a_turn_that_heard_more_is_whole_in_sessions_and_windows(ask: Ask) -> No
     assert said(messages)[0] == "user: Rome?"
     assert said(messages)[-3:] == ["user: Make it Paris.", "assistant: To Paris.", "user: Sure?"]
     assert Window.messages(4).start(messages) == len(messages) - 1
+
+
+def test_a_turn_that_heard_more_is_undone_as_a_whole(ask: Ask) -> None:
+    """What the user says meanwhile begins no other turn: also what was run before is undone."""
+    steering, undone = Steering(), list[str]()
+
+    @tool(compensation=lambda: undone.append("trip"))
+    def plan() -> str:
+        """Plan the trip."""
+        steering.say("Make it Paris.")
+        return "planned"
+
+    @tool(effect="read")
+    def look() -> str:
+        """Look."""
+        return "seen"
+
+    busy = OverloadedError("busy", provider="x")
+    model = ScriptedModel(call("plan"), call("look"), busy)
+    client = ChatClient.builder(model).default_tools(plan, look).build()
+    with pytest.raises(OverloadedError) as caught:
+        ask(client.prompt("Rome?").advisors(steering))
+
+    assert undone == ["trip"]
+    roles = [message.role for message in caught.value.trail.messages]
+    assert roles == ["user", "assistant", "tool", "user", "assistant", "tool"]

@@ -169,7 +169,7 @@ def test_all_missing_names_are_listed_at_once() -> None:
     assert caught.value.missing == ("a", "b", "none.x", "user.age", "user.name.first")
     assert str(caught.value) == (
         "the template needs values for a, b, none.x, user.age, user.name.first; "
-        "pass them with params="
+        "pass them with params= beside a text, and by name to render()"
     )
 
 

@@ -761,9 +761,10 @@ def test_a_change_that_cannot_be_run_is_refused(ask: Ask, arguments: str) -> Non
     assert paid == [1]
 
 
-def test_a_change_made_at_once_has_to_fit_too(ask: Ask) -> None:
+@pytest.mark.parametrize("arguments", ['{"amount": "x"}', "no JSON"])
+def test_a_change_made_at_once_has_to_fit_too(ask: Ask, arguments: str) -> None:
     """It is the application's mistake, and no model could mend it."""
-    decision = Decision(approved=True, arguments='{"amount": "x"}')
+    decision = Decision(approved=True, arguments=arguments)
     client = client_of(
         ScriptedModel(pay_call(5), "no"), approval=ToolApproval(ask=lambda _: decision)
     )
@@ -836,11 +837,9 @@ def test_usage_and_executions_are_those_of_the_whole_turn(ask: Ask, stored: bool
     twice.order = TOOL_CALLING_ORDER - 5  # type: ignore[attr-defined]
     model = ScriptedModel([call("look"), pay_call(1, "a")], pay_call(2, "b"), "done", "again")
     client = client_of(model).mutate().default_advisors(twice).build()
-    turn = pending(ask(client.prompt("x")))
-    for _ in range(2):
-        result = ask(client.resume(turn.to_json() if stored else turn, "approve"))
-        if PENDING_TURN in result.response.context:
-            turn = pending(result)
+    first = pending(ask(client.prompt("x")))
+    turn = pending(ask(client.resume(first.to_json() if stored else first, "approve")))
+    result = ask(client.resume(turn.to_json() if stored else turn, "approve"))
 
     assert turn.usage == Usage(20, 10)
     assert result.response.chat_response.usage == Usage(40, 20)

@@ -13,6 +13,7 @@ from chatclient.errors import ToolExecutionError, ToolUsageError, UsageError
 from chatclient.messages import ToolCall
 from chatclient.testing import Answer, ScriptedModel, call
 from chatclient.tools import (
+    ApprovalRequired,
     Decision,
     PendingTurn,
     ToolApproval,
@@ -25,6 +26,7 @@ from chatclient.tools import (
     ToolRequest,
     tool,
 )
+from chatclient.tools.approval import AGENT_TURNS
 
 paid: list[Any] = []
 
@@ -367,3 +369,25 @@ def test_a_tool_may_decide_about_a_client_that_waits(ask: Ask) -> None:
     result = ask(ChatClient.create(ScriptedModel(call("expert"), "done")).prompt("x").tools(expert))
 
     assert [each.response.data for each in result.executions] == ["Paid."]
+
+
+def test_a_function_may_have_the_turn_wait_for_an_agents(ask: Ask) -> None:
+    """It hands on what the agent waits for, and finds in its context what was decided."""
+    _, inner = client_of([pay_call(5)], "Paid.", tools=[pay])
+
+    @tool(effect="read")
+    def expert(context: ToolContext) -> str:
+        """Ask the expert."""
+        waited = context.get(AGENT_TURNS, {}).get(context.tool_call_id)
+        request = inner.resume(*waited) if waited else inner.prompt("Pay!")
+        turn = request.call().pending_turn()
+        if turn is not None:
+            raise ApprovalRequired(turn)
+        return "The expert has paid."
+
+    client = ChatClient.builder(ScriptedModel(call("expert"), "done")).default_tools(expert).build()
+    turn = pending(ask(client.prompt("x")))
+    result = ask(client.resume(turn.to_json(), {"call_expert/p1": True}))
+
+    assert [each.response.data for each in result.executions] == ["The expert has paid."]
+    assert len(paid) == 1

@@ -51,6 +51,14 @@ def test_names_that_differ_stay_different() -> None:
     assert len({sanitise_tool_name(name) for name in names}) == len(names)
 
 
+def test_a_digest_stands_after_what_can_be_read() -> None:
+    """A name that is too long keeps its beginning; one without letters is called a tool."""
+    long = sanitise_tool_name("get_weather_" + "x" * 70)
+
+    assert re.fullmatch("get_weather_x{43}_[0-9a-f]{8}", long)
+    assert re.fullmatch("tool_[0-9a-f]{8}", sanitise_tool_name("天気"))
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [

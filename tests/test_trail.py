@@ -1,15 +1,17 @@
 """What a response tells of its turn: round by round, as data and as text."""
 
+import asyncio
 import copy
 import pickle
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from conftest import Ask
 from servers import ChatServer, Reply, completion
 
 from chatclient import ChatClient, ChatClientRequest, ChatClientResponse, Next, UserMessage
-from chatclient.errors import OverloadedError, ProviderError
+from chatclient.errors import OverloadedError, ProviderError, UsageError
 from chatclient.model_calls import ask_model
 from chatclient.observation import Step
 from chatclient.operations import ClientCall, MemoryAccess
@@ -307,3 +309,62 @@ def test_requests_within_a_step_of_an_advisors_own_belong_to_it(ask: Ask) -> Non
     assert depths == [0, 3]
     assert len(caught.value.trail.inner) == 1
     assert "    round 1: ScriptedModel, 1 messages" in str(caught.value.trail)
+
+
+def left(client: ChatClient, *, blocking: bool) -> Any:
+    """Return a stream of *client*'s that was left after the first piece of text."""
+    if blocking:
+        stream = client.prompt("Weather?").stream()
+        for _ in stream:
+            break
+        return stream
+
+    async def read() -> Any:
+        stream = client.prompt("Weather?").astream()
+        async with stream.content() as pieces:
+            await anext(pieces)
+        return stream
+
+    return asyncio.run(read())
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_a_stream_that_was_left_has_its_trail(blocking: bool) -> None:
+    """What was said and done until then, and what it cost as far as that was told."""
+    asked = call("get_weather", '{"city": "Rome"}')
+
+    def pieces(text: str) -> list[str]:
+        return [text[:3], *("." * 1000)]  # a stream on a loop runs ahead of its reader
+
+    model = ScriptedModel(asked, "Sunny", chunks=pieces)
+    client = ChatClient.builder(model).default_tools(get_weather).build()
+    stream = left(client, blocking=blocking)
+    trail = stream.trail()
+
+    assert [execution.response.data for execution in stream.tool_executions()] == ["sunny in Rome"]
+    assert trail.usage == Usage(10, 5)
+    assert trail.rounds[1].text.startswith("Sun")
+    assert "    left: Sun" in str(trail)
+    with pytest.raises(UsageError, match="has not ended"):
+        stream.round_responses()
+
+
+def test_a_stream_has_its_trail_while_it_runs() -> None:
+    """Each round as it ends; afterwards it is that of the response."""
+    model = ScriptedModel(call("get_weather", '{"city": "Rome"}'), "Sunny.")
+    stream = ChatClient.builder(model).default_tools(get_weather).build().prompt("x").stream()
+
+    assert (str(stream.trail()), stream.tool_executions()) == ("in all: 0 + 0 tokens", ())
+    counts = [len(stream.trail().rounds) for _ in stream.events()]
+    assert (counts[0], counts[-1]) == (1, 2)
+    assert stream.response.trail is not None
+    assert stream.response.trail.steps is stream.trail().steps
+
+
+def test_the_trail_of_an_agent_is_its_own_in_a_stream(ask: Ask) -> None:
+    """It is a part of its asker's, and does not get mixed up with it."""
+    expert = ChatClient.create(ScriptedModel("Sunny.")).as_tool("expert", "Knows the weather.")
+    model = ScriptedModel(call("expert", '{"request": "Rome?"}'), "It is sunny.")
+    trail = trail_of(ask(ChatClient.create(model).prompt("x").tools(expert)).response)
+
+    assert (len(trail.rounds), len(trail.inner), trail.usage) == (2, 1, Usage(30, 15))

@@ -45,6 +45,9 @@ from chatclient.advisors.memory import MessageChatMemoryAdvisor
 from chatclient.client import ChatClientBuilder, ChatClientRequestSpec
 from chatclient.events import Done, StreamEvent, TextDelta
 from chatclient.memory import MessageWindowChatMemory
+from chatclient.providers.local import LocalChatModel
+from chatclient.providers.openai import OpenAIChatModel
+from chatclient.providers.retries import RetryPolicy
 from chatclient.runtime import ON_LOOP
 from chatclient.structured import TypeOutputConverter
 from chatclient.testing import ScriptedModel, call
@@ -236,6 +239,17 @@ def test_stores_of_responses_may_be_asynchronous() -> None:
     ResponseCacheAdvisor(Texts())  # type: ignore[arg-type]
 
 
+def test_every_model_takes_a_retry_policy(tmp_path: Path) -> None:
+    """The local one, too."""
+    patient = RetryPolicy(5)
+    for model in (
+        OpenAIChatModel("m", api_key="k", max_retries=patient),
+        LocalChatModel(model_path=tmp_path / "m.gguf", max_retries=patient),
+    ):
+        assert_type(model, OpenAIChatModel | LocalChatModel)
+        model.close()
+
+
 def test_entities() -> None:
     """The type asked for is the type that comes."""
     said = '{"summary": "go"}'
@@ -323,7 +337,7 @@ def test_values() -> None:
     assert_type(message.tool_calls[0].name, str)
     assert_type(ChatOptions(temperature=0.5).temperature, float | None)
     assert ChatOptions(stop="x") == ChatOptions(stop=["x"])
-    echo = FunctionToolCallback(str, name="echo", input_schema={"properties": {}})
+    echo = FunctionToolCallback(lambda: "x", name="echo")
     assert ChatOptions(tool_callbacks=[echo]).tool_callbacks == (echo,)
     assert_type(ChatResponse.of("x").text, str)
 

@@ -183,7 +183,7 @@ class ToolApproval:
             ToolArgumentError: It cannot be run with its arguments.
             ToolDeniedError: It is not allowed.
             ApprovalRequired: Nobody has decided yet.
-            ToolUsageError: What was decided is no decision, or cannot be carried out.
+            ToolUsageError: What was decided is not a decision, or cannot be carried out.
         """
         invocation.arguments()
         if not await awaited(invocation.context.runtime, self.needed(invocation)):

@@ -8,6 +8,7 @@ last one first. What the model was told about them is rewritten, so that it know
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, get_type_hints
 
 from chatclient.errors import ToolDefinitionError
@@ -19,11 +20,10 @@ from chatclient.messages import (
     ToolCall,
     ToolResponse,
     ToolResponseMessage,
-    UserMessage,
 )
 from chatclient.runtime import Runtime
 from chatclient.tool import FAILURE, RAN_WITH, ToolContext, ToolMetadata
-from chatclient.tools.execution import ToolTurn
+from chatclient.tools.execution import ToolTurn, last_turn
 from chatclient.tools.outcome import ToolExecution, without_remark
 from chatclient.tools.repair import repair_json
 from chatclient.tools.schema import signature_of
@@ -52,16 +52,12 @@ def is_failure(execution: ToolExecution, metadata: ToolMetadata) -> bool:
 def executed_in(messages: Sequence[Message]) -> list[ToolExecution]:
     """Return the calls that the last turn of *messages* has made, with what came of them."""
     found: list[ToolExecution] = []
-    for message, following in zip(reversed(messages[:-1]), reversed(messages), strict=False):
-        # What a user says right after tools is said on the way, and begins no turn.
-        if isinstance(following, UserMessage) and not isinstance(message, ToolResponseMessage):
-            break
+    for message, following in pairwise(last_turn(messages)):
         if isinstance(message, AssistantMessage) and isinstance(following, ToolResponseMessage):
             answers = {response.id: response for response in following.responses}
-            round_ = [
+            found += [
                 ToolExecution(c, answers[c.id]) for c in message.tool_calls if c.id in answers
             ]
-            found = round_ + found
     return found
 
 

@@ -77,7 +77,7 @@ def tool(
 
     Raises:
         ToolDefinitionError: There is no function, or it is a tool already.
-        UsageError: One of the values is none that is known.
+        UsageError: One of the values is not a known one.
     """
     mark = ToolMark(name, description, ToolMetadata(**metadata), result_converter, strict)
 

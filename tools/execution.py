@@ -124,6 +124,19 @@ def with_distinct_ids(message: AssistantMessage) -> AssistantMessage:
     return type(message)([distinct(part) for part in message.parts], metadata=message.metadata)
 
 
+def last_turn(messages: Sequence[Message]) -> Sequence[Message]:
+    """Return what follows on the words of the user that began the last turn of *messages*.
+
+    What the user says behind the answers of tools is said to a turn that still runs.
+    """
+    for at in range(len(messages) - 1, -1, -1):
+        if isinstance(messages[at], UserMessage) and not (
+            at and isinstance(messages[at - 1], UserMessage | ToolResponseMessage)
+        ):
+            return messages[at + 1 :]
+    return messages
+
+
 @dataclass(slots=True)
 class ToolTurn:
     """What the tool loop remembers from the user's message to the final answer.
@@ -220,9 +233,7 @@ class ToolTurn:
 
     def recall(self, messages: Sequence[Message]) -> None:
         """Take note of the calls that the last turn of *messages* has made already."""
-        for message in reversed(messages):
-            if isinstance(message, UserMessage):
-                break
+        for message in last_turn(messages):
             if isinstance(message, AssistantMessage):
                 self._made.update((call.name, call.arguments) for call in message.tool_calls)
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from chatclient.checks import check_callable, check_kind, check_method, check_number
 from chatclient.driving import drive
 from chatclient.errors import (
     ToolResultError,
@@ -77,6 +78,9 @@ class ToolCallingManager:
         limits: How long a turn may go on.
         exception_processor: Decides what comes of a failed call; default: the model is told.
         interceptors: Stand around every tool call, the first outermost.
+
+    Raises:
+        UsageError: One of them is of the wrong kind, or nothing could run at once.
     """
 
     def __init__(
@@ -90,12 +94,20 @@ class ToolCallingManager:
         exception_processor: ToolExecutionExceptionProcessor | None = None,
         interceptors: Sequence[ToolInterceptor] = (),
     ) -> None:
+        if limits is not None:
+            check_kind("limits", limits, ToolLimits)
+        if resolver is not None:
+            check_method("resolver", resolver, "resolve")
+        if exception_processor is not None:
+            check_callable("exception_processor", exception_processor)
+        check_number("max_concurrency", max_concurrency, least=1)
+        check_number("blocking_concurrency", blocking_concurrency, least=1)
         self.limits = limits or ToolLimits()
         self._resolver = resolver
         self._concurrency = {False: max_concurrency, True: blocking_concurrency}
         self._eager_reads = eager_reads
         self._process = exception_processor or ToolFailurePolicy()
-        self._call = chain_of(tuple(interceptors))
+        self._call = chain_of(_checked(interceptors))
         # The last list of tools by name: it is the same one in all rounds of all requests.
         self._known: tuple[object, Callbacks] = (None, {})
 
@@ -450,3 +462,11 @@ def _unknown(name: str, offered: list[str]) -> str:
     else:
         hint = "no tools are available"
     return f"There is no tool {name!r}; {hint}"
+
+
+def _checked(interceptors: Iterable[ToolInterceptor]) -> tuple[ToolInterceptor, ...]:
+    check_kind("interceptors", interceptors, Iterable, "put a single one into a list")
+    several = tuple(interceptors)
+    for interceptor in several:
+        check_callable("an interceptor", interceptor)
+    return several

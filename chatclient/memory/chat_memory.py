@@ -3,8 +3,9 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 
+from chatclient.checks import check_kind
 from chatclient.driving import drive
-from chatclient.errors import UsageError
+from chatclient.errors import WrongTypeError
 from chatclient.logs import get_logger
 from chatclient.memory.conversation import without_system
 from chatclient.memory.in_memory import InMemoryChatMemoryRepository
@@ -113,7 +114,7 @@ class ChatMemory(ABC):
         key: str | None,
         runtime: Runtime,
     ) -> None:
-        several = (messages,) if isinstance(messages, Message) else as_messages(messages)
+        several = as_messages(messages)
         await self.append(checked_id(conversation_id), several, runtime, key=key)
 
 
@@ -141,7 +142,8 @@ class WindowChatMemory(ChatMemory):
         prune: bool = False,
     ) -> None:
         self.window = window
-        self.repository = _checked(repository)
+        check_kind("a window", window, Window, "write Window.messages(20)")
+        self.repository = checked_repository(repository)
         self.prune = prune
 
     async def load(self, conversation_id: str, runtime: Runtime) -> tuple[Message, ...]:
@@ -175,6 +177,9 @@ class WindowChatMemory(ChatMemory):
     async def delete(self, conversation_id: str, runtime: Runtime) -> None:
         """Delete a conversation from the repository."""
         await self.repository.delete(conversation_id, runtime)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({type(self.repository).__name__})"
 
     async def _prune(self, conversation_id: str, runtime: Runtime) -> None:
         """Delete what is outside the window, if that is as much as the window itself."""
@@ -232,7 +237,7 @@ class TokenWindowChatMemory(WindowChatMemory):
         super().__init__(Window.tokens(max_tokens, estimator), repository, prune=prune)
 
 
-def _checked(repository: ChatMemoryRepository | None) -> ChatMemoryRepository:
+def checked_repository(repository: ChatMemoryRepository | None) -> ChatMemoryRepository:
     """Return *repository*, or a new one in the memory of this process.
 
     Raises:
@@ -240,12 +245,13 @@ def _checked(repository: ChatMemoryRepository | None) -> ChatMemoryRepository:
     """
     if repository is None:
         return InMemoryChatMemoryRepository()
-    if not hasattr(repository, "load"):
+    given: object = repository
+    if not isinstance(given, ChatMemoryRepository):
         msg = (
             f"{repository!r} is not a repository: conversations are kept in a ChatMemoryRepository,"
             " such as SqlChatMemoryRepository(url); how many are shown is max_messages="
         )
-        raise UsageError(msg)
+        raise WrongTypeError(msg)
     return repository
 
 

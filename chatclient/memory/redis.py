@@ -8,6 +8,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from chatclient.checks import lasting
 from chatclient.errors import ChatMemoryError, ChatMemoryUnavailableError, UsageError
 from chatclient.json import loads
 from chatclient.memory.repository import NO_CONVERSATION, ChatMemoryRepository, Conversation
@@ -129,7 +130,8 @@ class RedisChatMemoryRepository(ChatMemoryRepository):
             opened for a URL is closed by `close`; a client stays its owner's.
         key_prefix: What the keys begin with, before the conversation's id. Repositories with
             different prefixes share nothing, even where one begins with the other.
-        time_to_live: How long a conversation is kept after its last change, or None for ever.
+        time_to_live: How long a conversation is kept after its last change, in seconds or as a
+            `timedelta`, or None for ever.
 
     Raises:
         UsageError: The URL cannot be used, the client is no blocking one, or redis-py is not
@@ -141,9 +143,10 @@ class RedisChatMemoryRepository(ChatMemoryRepository):
         server: "str | Redis" = "redis://localhost:6379/0",
         *,
         key_prefix: str = "chatclient:memory:",
-        time_to_live: timedelta | None = None,
+        time_to_live: float | timedelta | None = None,
     ) -> None:
-        if time_to_live is not None and time_to_live < timedelta(milliseconds=1):
+        lasts = lasting("time_to_live", time_to_live)
+        if lasts is not None and lasts < timedelta(milliseconds=1):
             msg = "time_to_live has to be longer than a millisecond, or None to keep everything"
             raise UsageError(msg)
         self._owned = isinstance(server, str)
@@ -151,9 +154,7 @@ class RedisChatMemoryRepository(ChatMemoryRepository):
         self._prefix = key_prefix.encode("utf-8", "surrogatepass")
         # Says where the id begins: another prefix may begin with this one, as ids may.
         self._suffix = b":%d" % len(self._prefix)
-        self._milliseconds = (
-            "" if time_to_live is None else str(time_to_live // timedelta(milliseconds=1))
-        )
+        self._milliseconds = "" if lasts is None else str(lasts // timedelta(milliseconds=1))
         self._load = self._client.register_script(_LOAD)
         self._append = self._client.register_script(_APPEND)
         self._replace = self._client.register_script(_REPLACE)

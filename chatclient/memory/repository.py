@@ -209,7 +209,7 @@ class ChatMemoryRepository(Closeable, ABC):
         """Return all messages of a conversation; see `find_by_conversation_id`."""
         return await self._find(conversation_id, ON_LOOP)
 
-    def save_all(self, conversation_id: str, messages: Iterable[Message]) -> None:
+    def save_all(self, conversation_id: str, messages: Message | Iterable[Message]) -> None:
         """Put *messages* in the place of whatever the conversation consists of.
 
         Raises:
@@ -218,7 +218,7 @@ class ChatMemoryRepository(Closeable, ABC):
         """
         drive(self._save(conversation_id, messages, BLOCKING))
 
-    async def asave_all(self, conversation_id: str, messages: Iterable[Message]) -> None:
+    async def asave_all(self, conversation_id: str, messages: Message | Iterable[Message]) -> None:
         """Put *messages* in the place of the conversation; see `save_all`."""
         await self._save(conversation_id, messages, ON_LOOP)
 
@@ -238,6 +238,6 @@ class ChatMemoryRepository(Closeable, ABC):
         return list((await self.load(checked_id(conversation_id), runtime)).messages)
 
     async def _save(
-        self, conversation_id: str, messages: Iterable[Message], runtime: Runtime
+        self, conversation_id: str, messages: Message | Iterable[Message], runtime: Runtime
     ) -> None:
         await self.replace(checked_id(conversation_id), as_messages(messages), runtime)

@@ -1,6 +1,5 @@
 """Conversations in the tables of an SQL database; needs SQLAlchemy."""
 
-import hashlib
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,63 +11,15 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.schema import CreateTable
 
 from chatclient.errors import ChatMemoryError
-from chatclient.json import dumps, loads
 from chatclient.memory.repository import NO_CONVERSATION, Conversation
-from chatclient.memory.sql_database import (
-    BIG_KEY,
-    LONG_TEXT,
-    TABLE_OPTIONS,
-    AgainError,
-    Database,
-)
-from chatclient.memory.stored import message_json
+from chatclient.memory.sql_database import Database
+from chatclient.memory.sql_failures import LostRaceError
+from chatclient.memory.sql_rows import VersionedRows
+from chatclient.memory.sql_schema import BIG_KEY, LONG_TEXT, TABLE_OPTIONS, Schema
+from chatclient.memory.sql_text import digest, message_of, message_text, restored, storable
 from chatclient.messages import Message, SystemMessage
-from chatclient.serialization import message_from_dict
 
 _FIRST_VERSIONS = 2**62
-
-
-def digest(text: str) -> str:
-    """Return what stands for *text* in a key column: of one length, compared alike everywhere."""
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def storable(text: str) -> str:
-    """Return *text* in a form that every database takes; `restored` makes it of that again.
-
-    Nearly always it is the text itself. PostgreSQL knows no NUL, and no database half a surrogate
-    pair; a text with such is stored as JSON, and so is one that looks like it.
-    """
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        plain = False
-    else:
-        plain = "\0" not in text and not text.startswith('"')
-    return text if plain else dumps(text).decode()
-
-
-def restored(text: str) -> str:
-    """Return what `storable` was given."""
-    return str(loads(text)) if text.startswith('"') else text
-
-
-def message_text(message: Message, conversation_id: str) -> str:
-    """Return *message*, which belongs to a conversation, as JSON.
-
-    Raises:
-        ChatMemoryError: Something in it has no JSON form.
-    """
-    return message_json(message, conversation_id).decode()
-
-
-def message_of(text: str) -> Message:
-    """Return the message that `message_text` wrote.
-
-    Raises:
-        ValueError: It is no such text.
-    """
-    return message_from_dict(loads(text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,31 +78,16 @@ def _belonging_to(conversations: sa.Table) -> "sa.Column[Any]":
 
 
 class SqlConversations:
-    """The operations of a chat memory repository, each one transaction.
-
-    Every change begins with an update of the conversation's row. That locks the row until the
-    commit (with SQLite, the file), so that changes of one conversation come one after another.
-    """
+    """The operations of a chat memory repository, each one transaction."""
 
     def __init__(
         self, database: "str | sa.URL | sa.Engine", *, table_prefix: str, create_schema: bool
     ) -> None:
         self._tables = tables = Tables.named(table_prefix)
-        self._database = Database(
-            database,
-            "chat memory",
-            [tables.create],
-            prefix=table_prefix,
-            create_schema=create_schema,
-        )
-        self._returning = self._database.engine.dialect.update_returning
+        schema = Schema("chat memory", [tables.create], prefix=table_prefix, create=create_schema)
+        self._database = Database(database, schema)
         self._everything, self._newest = _queries(tables)
-        table = tables.conversations
-        self._step = (
-            sa.update(table)
-            .where(table.c.digest == sa.bindparam("which"))
-            .values(version=table.c.version + 1, length=table.c.length + sa.bindparam("more"))
-        )
+        self._rows = VersionedRows(tables.conversations)
 
     def load(self, conversation_id: str, last: int | None) -> Conversation:
         """Return the newest messages of a conversation."""
@@ -207,7 +143,7 @@ class SqlConversations:
         key: str | None,
         connection: sa.Connection,
     ) -> bool:
-        found = self._advance(connection, conversation_id, len(rows))
+        found = self._rows.advance(connection, conversation_id, len(rows))
         if found is None:
             conversation = self._begin(connection, conversation_id, len(rows))
             length = 0
@@ -225,7 +161,7 @@ class SqlConversations:
         expected: int | None,
         connection: sa.Connection,
     ) -> bool:
-        found = self._advance(connection, conversation_id, 0)
+        found = self._rows.advance(connection, conversation_id, 0)
         if expected is not None and expected != (0 if found is None else found.version - 1):
             connection.rollback()
             return False
@@ -246,18 +182,6 @@ class SqlConversations:
         self._insert(connection, conversation, rows, 0)
         return True
 
-    def _advance(self, connection: sa.Connection, conversation_id: str, more: int) -> Any:
-        """Lock a conversation's row and change its version; return what it then is, or None."""
-        table = self._tables.conversations
-        values = {"which": digest(conversation_id), "more": more}
-        wanted = (table.c.id, table.c.version, table.c.length)
-        if self._returning:
-            return connection.execute(self._step.returning(*wanted), values).one_or_none()
-        if not connection.execute(self._step, values).rowcount:
-            return None
-        mine = table.c.digest == values["which"]
-        return connection.execute(sa.select(*wanted).where(mine)).one()
-
     def _begin(self, connection: sa.Connection, conversation_id: str, length: int) -> int:
         """Add a conversation's row and return its number."""
         values = {
@@ -270,7 +194,7 @@ class SqlConversations:
         try:
             added = connection.execute(sa.insert(self._tables.conversations), values)
         except IntegrityError as error:  # somebody else has just begun it
-            raise AgainError from error
+            raise LostRaceError from error
         key: Any = added.inserted_primary_key
         number: int = key[0]
         return number

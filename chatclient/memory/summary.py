@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Sequence
 
+from chatclient.checks import check_kind
 from chatclient.errors import UsageError
 from chatclient.logs import get_logger
-from chatclient.memory.chat_memory import ChatMemory, append_messages
+from chatclient.memory.chat_memory import ChatMemory, append_messages, checked_repository
 from chatclient.memory.conversation import without_system
-from chatclient.memory.in_memory import InMemoryChatMemoryRepository
 from chatclient.memory.repository import ChatMemoryRepository
 from chatclient.memory.transcript import transcript
 from chatclient.memory.window import Window
@@ -60,7 +60,7 @@ class SummarizingChatMemory(ChatMemory):
         options: Options of the model's for this task.
 
     Raises:
-        UsageError: There are no instructions.
+        UsageError: There are no instructions, or something is of the wrong kind.
     """
 
     def __init__(
@@ -76,10 +76,13 @@ class SummarizingChatMemory(ChatMemory):
         if not instructions.strip():
             msg = "a model without instructions does not know how to summarise"
             raise UsageError(msg)
+        check_kind("what writes summaries", model, ChatModel, "of a client, pass client.model")
         self.model = model
-        self.repository = InMemoryChatMemoryRepository() if repository is None else repository
+        self.repository = checked_repository(repository)
         self.trigger = Window.messages(40) if trigger is None else trigger
         self.window = Window.messages(20) if window is None else window
+        for given in (self.trigger, self.window):
+            check_kind("a window", given, Window, "write Window.messages(20)")
         self.instructions = instructions
         self.options = options
 

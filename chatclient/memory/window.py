@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
+from chatclient.checks import check_kind
 from chatclient.errors import UsageError
 from chatclient.json import dumps
 from chatclient.memory.conversation import begins_turn, without_system
@@ -124,6 +125,7 @@ class Window:
 
     @classmethod
     def _of(cls, most: int, measure: TokenEstimator | None, what: str) -> Self:
+        check_kind(f"the number of {what} in a window", most, int)
         if most < 1:
             msg = f"a window holds at least one of the {what} it counts, not {most!r}"
             raise UsageError(msg)

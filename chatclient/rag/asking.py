@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from html import escape
 
+from chatclient.checks import check_kind
 from chatclient.errors import ProviderError
 from chatclient.logs import get_logger
 from chatclient.messages import UserMessage
@@ -31,6 +32,7 @@ class TemplateQuestion:
         options: What is asked of the model beside its own options.
 
     Raises:
+        UsageError: The model is none.
         TemplateError: The template lacks a placeholder.
     """
 
@@ -42,6 +44,7 @@ class TemplateQuestion:
         placeholders: tuple[str, ...],
         options: ChatOptions | None,
     ) -> None:
+        check_kind("what is asked", model, ChatModel, "of a client, pass client.model")
         self.model = model
         self._template = PromptTemplate(template, values)
         self._options = NO_OPTIONS if options is None else options

@@ -10,6 +10,7 @@ from datetime import timedelta
 from itertools import takewhile
 from typing import Protocol
 
+from chatclient.checks import seconds
 from chatclient.errors import UsageError
 from chatclient.forks import ForkSafeLock
 
@@ -98,11 +99,7 @@ class TtlEvictionStrategy:
     def __init__(
         self, ttl: float | timedelta, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        seconds = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
-        if not seconds > 0:
-            msg = f"ttl is a positive number of seconds, not {seconds!r}"
-            raise UsageError(msg)
-        self._ttl = seconds
+        self._ttl = seconds("ttl", ttl)
         self._clock = clock
         self._lock = ForkSafeLock()
         self._used: OrderedDict[str, float] = OrderedDict()  # the one idle longest comes first

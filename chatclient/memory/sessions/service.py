@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypedDict, Unpack
 from uuid import uuid4
 
+from chatclient.checks import check_kind, lasting
 from chatclient.driving import drive
 from chatclient.errors import ChatMemoryError, UsageError
 from chatclient.json import dumps
@@ -17,7 +18,7 @@ from chatclient.memory.sessions.compaction import (
 from chatclient.memory.sessions.event import Session, SessionEvent, now
 from chatclient.memory.sessions.filter import EVERYTHING, EventFilter
 from chatclient.memory.sessions.repository import SessionRepository, no_session
-from chatclient.messages import Message, as_messages
+from chatclient.messages import Message, as_messages, flat_messages
 from chatclient.runtime import BLOCKING, ON_LOOP, Runtime
 from chatclient.values import EMPTY
 
@@ -31,7 +32,8 @@ class Sessions:
 
     Args:
         repository: Where they are kept.
-        time_to_live: How long a session lasts after it was created, or None for ever.
+        time_to_live: How long a session lasts after it was created, in seconds or as a
+            `timedelta`, or None for ever.
         clock: Tells the time, in UTC.
     """
 
@@ -39,11 +41,12 @@ class Sessions:
         self,
         repository: SessionRepository,
         *,
-        time_to_live: timedelta | None = timedelta(days=60),
+        time_to_live: float | timedelta | None = timedelta(days=60),
         clock: Callable[[], datetime] = now,
     ) -> None:
+        check_kind("where sessions are kept", repository, SessionRepository)
         self.repository = repository
-        self.time_to_live = time_to_live
+        self.time_to_live = lasting("time_to_live", time_to_live)
         self.clock = clock
 
     async def create(
@@ -52,7 +55,7 @@ class Sessions:
         runtime: Runtime,
         *,
         session_id: str | None = None,
-        time_to_live: timedelta | None = None,
+        time_to_live: float | timedelta | None = None,
         metadata: Mapping[str, Any] = EMPTY,
     ) -> Session:
         """Return a new session, or the one of this id that the user has already.
@@ -61,7 +64,7 @@ class Sessions:
             UsageError: An id is blank, or the session belongs to another user.
         """
         created = self.clock()
-        lasts = self.time_to_live if time_to_live is None else time_to_live
+        lasts = lasting("time_to_live", time_to_live) or self.time_to_live
         expires = None if lasts is None else created + lasts
         session = Session(session_id or uuid4().hex, user_id, created, expires, metadata)
         while not await self.repository.create(session, runtime):
@@ -198,7 +201,7 @@ class NewSession(TypedDict, total=False):
     """
 
     session_id: str | None
-    time_to_live: timedelta | None
+    time_to_live: float | timedelta | None
     metadata: Mapping[str, Any]
 
 
@@ -223,8 +226,8 @@ class SessionService:
 
     Args:
         repository: Where sessions are kept.
-        time_to_live: How long a session lasts after it was created, unless told otherwise when
-            it is, or None for ever.
+        time_to_live: How long a session lasts after it was created, in seconds or as a
+            `timedelta`, unless told otherwise when it is, or None for ever.
         clock: Tells the time, in UTC.
     """
 
@@ -232,7 +235,7 @@ class SessionService:
         self,
         repository: SessionRepository,
         *,
-        time_to_live: timedelta | None = timedelta(days=60),
+        time_to_live: float | timedelta | None = timedelta(days=60),
         clock: Callable[[], datetime] = now,
     ) -> None:
         self.sessions = Sessions(repository, time_to_live=time_to_live, clock=clock)
@@ -270,25 +273,25 @@ class SessionService:
         return await self.sessions.of_user(user_id, ON_LOOP)
 
     def append(
-        self, session_id: str, *messages: Message, **how: Unpack[NewEvents]
+        self, session_id: str, *messages: Message | Iterable[Message], **how: Unpack[NewEvents]
     ) -> tuple[SessionEvent, ...]:
         """Return the events that *messages* became in the log; none if they were there already.
 
         Args:
             session_id: Which session; it has to exist.
-            *messages: What was said, as a unit.
+            *messages: What was said, as a unit; one by one or in collections.
             **how: See `NewEvents`.
 
         Raises:
             ChatMemoryError: There is no such session.
         """
-        return drive(self.sessions.append(session_id, messages, BLOCKING, **how))
+        return drive(self.sessions.append(session_id, flat_messages(messages), BLOCKING, **how))
 
     async def aappend(
-        self, session_id: str, *messages: Message, **how: Unpack[NewEvents]
+        self, session_id: str, *messages: Message | Iterable[Message], **how: Unpack[NewEvents]
     ) -> tuple[SessionEvent, ...]:
         """Return the events that *messages* became in the log; see `append`."""
-        return await self.sessions.append(session_id, messages, ON_LOOP, **how)
+        return await self.sessions.append(session_id, flat_messages(messages), ON_LOOP, **how)
 
     def events(self, session_id: str, filter: EventFilter = EVERYTHING) -> tuple[SessionEvent, ...]:
         """Return the events of a session that *filter* means; archived ones too, unless it says."""

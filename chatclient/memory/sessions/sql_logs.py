@@ -15,20 +15,11 @@ from chatclient.json import loads
 from chatclient.memory.sessions.event import Session, SessionEvent, visible_branches
 from chatclient.memory.sessions.filter import EventFilter
 from chatclient.memory.sessions.repository import SessionLog, checked_events, no_session
-from chatclient.memory.sql_conversations import (
-    digest,
-    message_of,
-    message_text,
-    restored,
-    storable,
-)
-from chatclient.memory.sql_database import (
-    BIG_KEY,
-    LONG_TEXT,
-    TABLE_OPTIONS,
-    AgainError,
-    Database,
-)
+from chatclient.memory.sql_database import Database
+from chatclient.memory.sql_failures import LostRaceError
+from chatclient.memory.sql_rows import VersionedRows
+from chatclient.memory.sql_schema import BIG_KEY, LONG_TEXT, TABLE_OPTIONS, Schema
+from chatclient.memory.sql_text import digest, message_of, message_text, restored, storable
 from chatclient.memory.stored import as_json
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -101,18 +92,11 @@ class SqlLogs:
         self, database: "str | sa.URL | sa.Engine", *, table_prefix: str, create_schema: bool
     ) -> None:
         self._tables = tables = SessionTables.named(table_prefix)
-        self._database = Database(
-            database, "sessions", [tables.create], prefix=table_prefix, create_schema=create_schema
-        )
+        schema = Schema("sessions", [tables.create], prefix=table_prefix, create=create_schema)
+        self._database = Database(database, schema)
         dialect = self._database.engine.dialect
-        self._returning = dialect.update_returning
         self._position = "strpos" if dialect.name == "postgresql" else "instr"
-        table = tables.sessions
-        self._step = (
-            sa.update(table)
-            .where(table.c.digest == sa.bindparam("which"))
-            .values(version=table.c.version + 1, length=table.c.length + sa.bindparam("more"))
-        )
+        self._rows = VersionedRows(tables.sessions, tables.sessions.c.expires_at)
 
     def create(self, session: Session) -> bool:
         """Keep a new session."""
@@ -139,7 +123,7 @@ class SqlLogs:
             try:
                 connection.execute(sa.insert(table), _new_row(session))
             except IntegrityError as error:  # somebody else has just created it
-                raise AgainError from error
+                raise LostRaceError from error
 
         self._database.write(work)
 
@@ -163,7 +147,7 @@ class SqlLogs:
         tables = self._tables
 
         def work(connection: sa.Connection) -> bool:
-            found = self._advance(connection, session_id, 0)
+            found = self._rows.advance(connection, session_id, 0)
             if found is None:
                 return False
             ends = found.expires_at
@@ -223,21 +207,10 @@ class SqlLogs:
         query = sa.select(table).where(condition).order_by(table.c.created_at, table.c.id)
         return [_session_of(row) for row in self._database.read(query, {})]
 
-    def _advance(self, connection: sa.Connection, session_id: str, more: int) -> Any:
-        """Lock a session's row and change its version; return what it then is, or None."""
-        columns = self._tables.sessions.c
-        values = {"which": digest(session_id), "more": more}
-        wanted = (columns.id, columns.version, columns.length, columns.expires_at)
-        if self._returning:
-            return connection.execute(self._step.returning(*wanted), values).one_or_none()
-        if not connection.execute(self._step, values).rowcount:
-            return None
-        return connection.execute(sa.select(*wanted).where(columns.digest == values["which"])).one()
-
     def _append(
         self, session_id: str, rows: list[dict[str, Any]], connection: sa.Connection
     ) -> bool:
-        found = self._advance(connection, session_id, len(rows))
+        found = self._rows.advance(connection, session_id, len(rows))
         if found is None:
             raise ChatMemoryError(no_session(session_id), conversation_id=session_id)
         try:
@@ -264,7 +237,7 @@ class SqlLogs:
         expected: int,
         connection: sa.Connection,
     ) -> bool:
-        found = self._advance(connection, session_id, len(summary or ()))
+        found = self._rows.advance(connection, session_id, len(summary or ()))
         if found is None or found.version - 1 != expected:
             connection.rollback()
             return False

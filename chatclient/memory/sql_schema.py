@@ -1,0 +1,153 @@
+"""The schema of a store in an SQL database: created, brought up to date; needs SQLAlchemy."""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import mysql
+from sqlalchemy.schema import CreateTable
+
+from chatclient.errors import ChatMemoryError, UsageError
+from chatclient.memory.sql_engine import LOCK_SECONDS, name_of
+from chatclient.memory.sql_failures import LostRaceError
+
+Step = Callable[[sa.Connection], None]
+"""Takes a schema from one version to the next."""
+
+_LOCK = 0x63686174  # names our lock among a PostgreSQL server's advisory locks
+
+BIG_KEY = sa.BigInteger().with_variant(sa.Integer, "sqlite")  # the only kind SQLite counts up
+LONG_TEXT = sa.Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")
+TABLE_OPTIONS: dict[str, Any] = {
+    f"{dialect}_{option}": value
+    for dialect in ("mysql", "mariadb")
+    for option, value in (
+        ("engine", "InnoDB"),
+        ("charset", "utf8mb4"),
+        ("collate", "utf8mb4_bin"),
+    )
+}
+"""Keeps MySQL from cutting emoji off and from taking `A` for `a`."""
+
+
+class Schema:
+    """The tables of one component, whose version is kept in the database.
+
+    Args:
+        component: What the schema is for; its version is kept under this name.
+        steps: What makes the schema: the first creates it, each further one brings it up to date.
+        prefix: What the names of tables begin with.
+        create: Whether the schema is created and brought up to date. Without, it has to be there.
+    """
+
+    def __init__(
+        self, component: str, steps: Sequence[Step], *, prefix: str, create: bool = True
+    ) -> None:
+        self._component = component
+        self._steps = steps
+        self._prefix = prefix
+        self._create = create
+        self._versions = sa.Table(
+            f"{prefix}schema",
+            sa.MetaData(),
+            sa.Column("component", sa.String(50), primary_key=True),
+            sa.Column("version", sa.Integer, nullable=False),
+            **TABLE_OPTIONS,
+        )
+        self._lock = threading.Lock()
+        self._ready = threading.Event()
+
+    @property
+    def ready(self) -> bool:
+        """Whether it is known to be what it has to be."""
+        return self._ready.is_set()
+
+    def prepare(self, engine: sa.Engine) -> None:
+        """See once that the schema is what it has to be.
+
+        Raises:
+            UsageError: It is missing or old, and not to be created.
+            ChatMemoryError: It is newer than this release.
+        """
+        with self._lock:
+            if self.ready:
+                return
+            if self._version(engine) != len(self._steps):
+                self._build(engine)
+            self._ready.set()
+
+    def after_fork(self) -> None:
+        """Take a lock of its own: a thread that the child does not have may hold the parent's."""
+        self._lock = threading.Lock()
+
+    def _version(self, engine: sa.Engine) -> int:
+        """Return the version of the schema that is there, 0 if there is none."""
+        with engine.connect() as connection:
+            return self._version_on(connection)
+
+    def _version_on(self, connection: sa.Connection) -> int:
+        if not sa.inspect(connection).has_table(self._versions.name):
+            return 0
+        column = self._versions.c
+        found = connection.scalar(
+            sa.select(column.version).where(column.component == self._component)
+        )
+        return found or 0
+
+    def _build(self, engine: sa.Engine) -> None:
+        """Create the schema or bring it up to date, one process at a time."""
+        if not self._create:
+            self._check(self._version(engine), engine)
+            return
+        with engine.connect() as connection, self._alone(connection):
+            version = self._version_on(connection)
+            if version < len(self._steps):
+                self._upgrade(connection, version)
+                version = len(self._steps)
+            connection.commit()
+        self._check(version, engine)
+
+    @contextmanager
+    def _alone(self, connection: sa.Connection) -> Iterator[None]:
+        """Keep other processes from creating a schema of this prefix at the same time."""
+        dialect = connection.dialect.name
+        lock = f"chatclient.{self._prefix}schema"[:64]
+        if dialect == "postgresql":  # until the end of the transaction
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
+        elif dialect in ("mysql", "mariadb") and not connection.scalar(
+            sa.select(sa.func.get_lock(lock, LOCK_SECONDS))
+        ):  # each statement that creates something commits there, so the lock is the session's
+            raise LostRaceError
+        try:
+            connection.execute(CreateTable(self._versions, if_not_exists=True))
+            if dialect == "sqlite":  # locks the file, whichever way transactions are begun
+                connection.execute(sa.update(self._versions).where(sa.false()).values(version=0))
+            yield
+        finally:
+            if dialect in ("mysql", "mariadb"):
+                connection.execute(sa.select(sa.func.release_lock(lock)))
+
+    def _upgrade(self, connection: sa.Connection, version: int) -> None:
+        for step in self._steps[version:]:
+            step(connection)
+        mine = {"component": self._component, "version": len(self._steps)}
+        if version:
+            change = sa.update(self._versions).where(self._versions.c.component == self._component)
+            connection.execute(change.values(version=len(self._steps)))
+        else:
+            connection.execute(sa.insert(self._versions), mine)
+
+    def _check(self, version: int, engine: sa.Engine) -> None:
+        known = len(self._steps)
+        there = f"{name_of(engine)} has version {version} of the {self._component} schema"
+        if version > known:
+            msg = (
+                f"{there}, this release knows {known}; use the newer release of chatclient "
+                "everywhere"
+            )
+            raise ChatMemoryError(msg)
+        if version < known:
+            msg = f"{there}, this release needs {known}; allow it with create_schema=True, once"
+            raise UsageError(msg)
