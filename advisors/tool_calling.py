@@ -54,6 +54,10 @@ with tool calls, those with the tools' answers, and what a user said meanwhile, 
 An advisor that asks again from there puts those messages into the prompt, and both tuples into the
 context of its request: the loop then goes on with them."""
 
+UNDONE = "undone_calls"
+"""The key in a response's context of calls that were undone, if any were, by the identity of the
+call, as `rewritten` takes them: of a turn that goes on, also those made before it waited."""
+
 MEANWHILE = "said_meanwhile"
 """The key in a request's context of a function that returns, and forgets, the messages that have
 arrived since it was last asked: the loop asks it when tools have run. See `Steering`."""
@@ -199,6 +203,8 @@ class ToolCallingAdvisor:
             response = response.mutate(
                 context={TOOL_EXECUTIONS: tuple(turn.executions), TOOL_MESSAGES: said}
             )
+            if turn.undone:
+                response = response.mutate(context={UNDONE: dict(turn.undone)})
             if PENDING_TURN not in response.context:  # somebody may have stored a turn that waits
                 request.runtime.undo_on_failure(loop)
         return await self.finalize_loop(response)

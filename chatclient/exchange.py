@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from chatclient.advisors.resumed import Resumed
-from chatclient.advisors.tool_calling import PENDING_TURN, RESUME, TOOL_MESSAGES
+from chatclient.advisors.tool_calling import PENDING_TURN, RESUME, TOOL_MESSAGES, UNDONE
 from chatclient.chain import ChatClientResponse
 from chatclient.messages import AssistantMessage, Message, Part, UserMessage
 from chatclient.observation import Step
@@ -11,6 +11,7 @@ from chatclient.operations import ClientCall, ModelCall
 from chatclient.response import ChatResponse
 from chatclient.serialization import message_from_dict, message_to_dict
 from chatclient.tools import PendingTurn
+from chatclient.tools.compensation import rewritten
 
 _NOTE = "said"  # what was said in a turn that waits, as dicts or as places in its messages
 
@@ -90,6 +91,5 @@ def _asked(response: ChatClientResponse) -> tuple[Message, ...]:
     if resumed is None or _NOTE not in resumed.pending.notes:
         return response.trail.asked
     messages, note = resumed.pending.messages, resumed.pending.notes[_NOTE]
-    return tuple(
-        messages[each] if isinstance(each, int) else message_from_dict(each) for each in note
-    )
+    said = [messages[each] if isinstance(each, int) else message_from_dict(each) for each in note]
+    return rewritten(said, response.context.get(UNDONE, {}))

@@ -475,6 +475,22 @@ def test_a_turn_that_waited_is_undone(ask: Ask) -> None:
     assert result.text == "sorry"
 
 
+def test_what_was_undone_after_a_turn_waited_is_remembered_so(ask: Ask) -> None:
+    """Neither memory nor the messages of the turn have it as done."""
+    trip, memory = Trip(), MessageWindowChatMemory(InMemoryChatMemoryRepository())
+    approval = ToolApproval(needed=lambda invocation: invocation.tool_call.name == "pay")
+    client = client_of(ScriptedModel(FLIGHT, DEAR, "sorry"), trip, interceptors=[approval])
+    client = client.mutate().default_advisors(MessageChatMemoryAdvisor(memory)).build()
+    pending = ask(client.prompt("x").conversation("c")).response.context["pending_turn"]
+    result = ask(client.resume(pending, "approve"))
+
+    assert trip.log == ["flight to Rome", "no flight to Rome"]
+    kept = memory.get("c")
+    told = [r.is_error for m in kept if isinstance(m, ToolResponseMessage) for r in m.responses]
+    assert told == [True, True]
+    assert result.answer.messages() == tuple(kept)
+
+
 def test_a_loop_of_ones_own_undoes_too() -> None:
     """The manager does it, whoever runs the loop."""
     trip, manager = Trip(), ToolCallingManager()
