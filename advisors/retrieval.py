@@ -77,7 +77,7 @@ class RetrievalAugmentationAdvisor:
             the user's own question.
         augmenter: Makes what the model is asked of the user's own question and the documents.
         order: Where the advisor stands in the chain.
-        concurrency: How many retrievals run at once on an event loop.
+        max_concurrency: How many retrievals run at once on an event loop.
         blocking_concurrency: The same for blocking calls. With 1 they run one after another on
             the caller's thread, so that thread-locals work; with more, in a pool of threads.
         timeout: Seconds one retrieval may take on an event loop, or None.
@@ -97,7 +97,7 @@ class RetrievalAugmentationAdvisor:
         post_processors: Iterable[DocumentPostProcessor] = (),
         augmenter: QueryAugmenter | None = None,
         order: int = RETRIEVAL_ORDER,
-        concurrency: int = 8,
+        max_concurrency: int = 8,
         blocking_concurrency: int = 1,
         timeout: float | None = None,
     ) -> None:
@@ -111,7 +111,7 @@ class RetrievalAugmentationAdvisor:
         self._route = query_router
         self._join = joiner or ConcatenationJoiner()
         self._post_processors = _several("post_processors", post_processors)
-        self._concurrency = {False: concurrency, True: blocking_concurrency}
+        self._concurrency = {False: max_concurrency, True: blocking_concurrency}
         self._timeout = {False: timeout, True: None}
         augmenter = augmenter or ContextualQueryAugmenter()
         _check_steps(retrievers, query_expander, query_router, self._join, augmenter)

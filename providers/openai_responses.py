@@ -75,7 +75,7 @@ class OpenAIResponsesChatOptions(ChatOptions):
         strict_tools: Whether the provider enforces the schemas of tools that do not say so
             themselves, as far as these have the form it needs; by default it does not.
         system_role: Who speaks system messages: `system` or `developer`.
-        builtin_tools: Tools on the provider's side, such as `{"type": "web_search"}`, and tools of
+        server_tools: Tools on the provider's side, such as `{"type": "web_search"}`, and tools of
             `{"type": "custom", "name": ...}`: the model calls these with free text, which goes to
             the tool callback of that name.
     """
@@ -101,7 +101,7 @@ class OpenAIResponsesChatOptions(ChatOptions):
     response_format: Mapping[str, Any] | None = None
     strict_tools: bool | None = None
     system_role: SystemRole | None = None
-    builtin_tools: Sequence[Mapping[str, Any]] | None = None
+    server_tools: Sequence[Mapping[str, Any]] | None = None
 
 
 class OpenAIResponsesChatModel(OverHttp, ChatModel):
@@ -238,7 +238,7 @@ _REASONING_MODEL = re.compile(r"(^|[/:.])(o\d|gpt-[5-9](?!.*-chat)|codex|grok)")
 def form_for(options: ChatOptions) -> Form:
     """Return the form in which messages go out beside *options*."""
     given = options.set_values()
-    custom = [tool for tool in given.get("builtin_tools", ()) if tool.get("type") == "custom"]
+    custom = [tool for tool in given.get("server_tools", ()) if tool.get("type") == "custom"]
     names = frozenset(tool["name"] for tool in custom)
     return form_of(given.get("system_role", "system"), _is_stored(given), names)
 
@@ -293,7 +293,7 @@ def _text(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tools(given: Mapping[str, Any], form: Form) -> dict[str, Any]:
-    builtin: Iterable[Mapping[str, Any]] = given.get("builtin_tools", ())
+    builtin: Iterable[Mapping[str, Any]] = given.get("server_tools", ())
     definitions = [callback.definition for callback in given.get("tool_callbacks", ())]
     strict: bool = given.get("strict_tools", False)
     functions = [_function(d, strict) for d in definitions if d.name not in form.custom_tools]

@@ -386,7 +386,7 @@ def test_a_custom_tool_is_called_with_free_text(ask: Ask, serve: Serve) -> None:
     item = {"id": "ctc_1", "type": "custom_tool_call", "call_id": "call_1", "name": "shell"}
     server = serve(response({**item, "input": "ls -l"}), "ok")
     custom = {"type": "custom", "name": "shell"}
-    options = OpenAIResponsesChatOptions(builtin_tools=(custom,))
+    options = OpenAIResponsesChatOptions(server_tools=(custom,))
     result = ask(ChatClient.create(server.model(options=options)).prompt("?").tools(Shell()))
 
     assert [e.response.data for e in result.executions] == ["ran ls -l"]
@@ -1179,7 +1179,7 @@ def test_tools_of_both_sides_are_offered() -> None:
     """The application's first; without any, nothing is said about choosing."""
     search: Json = {"type": "web_search"}
     options: Json = {"tool_choice": "auto", "parallel_tool_calls": False}
-    body = options_of(tool_callbacks=(tool_of(),), builtin_tools=(search,), **options)
+    body = options_of(tool_callbacks=(tool_of(),), server_tools=(search,), **options)
 
     assert [t["type"] for t in body["tools"]] == ["function", "web_search"]
     assert (body["tool_choice"], body["parallel_tool_calls"]) == ("auto", False)
@@ -1204,7 +1204,7 @@ def test_a_tool_can_be_chosen_by_its_name(choice: str, sent: Any) -> None:
         {"type": "web_search"},
     )
 
-    assert options_of(builtin_tools=builtin, tool_choice=choice)["tool_choice"] == sent
+    assert options_of(server_tools=builtin, tool_choice=choice)["tool_choice"] == sent
 
 
 def test_options_of_the_other_api_are_understood_where_they_are_the_same() -> None:
