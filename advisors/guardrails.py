@@ -7,13 +7,14 @@ from typing import Any, Literal
 
 from chatclient.advisors.caching import CACHE_RESPONSES, REFRESH
 from chatclient.advisors.holding import HeldBack
-from chatclient.advisors.tool_calling import TOOL_EXECUTIONS, wants_both
+from chatclient.advisors.tool_calling import TOOL_EXECUTIONS, TOOL_MESSAGES, wants_both
 from chatclient.chain import MEMORY_ORDER, ChatClientRequest, ChatClientResponse, Next, name_of
 from chatclient.checks import check_callable, check_number, check_word
 from chatclient.errors import EntityError, GuardrailError, UsageError, WrongTypeError
 from chatclient.events import TextDelta
-from chatclient.messages import UserMessage
+from chatclient.messages import Message, UserMessage
 from chatclient.moderation import ModerationModel
+from chatclient.prompt import Prompt
 from chatclient.response import NO_USAGE, ChatResponse
 from chatclient.runtime import Runtime
 from chatclient.structured.converters import converter_of
@@ -68,7 +69,7 @@ class GuardrailResult:
 
     @classmethod
     def retry(cls, message: str) -> "GuardrailResult":
-        """Ask the model the same once more (output only)."""
+        """Ask the model for its answer once more, from the same results of tools (output only)."""
         return cls("retry", message)
 
     @classmethod
@@ -92,6 +93,8 @@ It may ask for the request as well. The context of that is what advisors found o
 the documents that it rests on (`SOURCES`), the tools that were run."""
 
 _PASSED = GuardrailResult("success")
+
+_OF_THE_LOOP = (TOOL_EXECUTIONS, TOOL_MESSAGES)  # what it goes on from when it is asked again
 
 
 class InputGuardrailAdvisor:
@@ -140,8 +143,8 @@ class OutputGuardrailAdvisor:
     """Lets an answer pass only when all guardrails agree; they may rewrite it, or ask for another.
 
     They are asked in order, each seeing what the ones before it have rewritten. A new answer is
-    judged by all of them from the first. Where tools are needed for it, they are run like in any
-    turn, and their executions are added to those before.
+    judged by all of them from the first. The model is shown what tools have said already, and may
+    call more of them.
 
     Memory at its default place sees the first question and the answer that passed. In a stream,
     what the model says is held back until it passed.
@@ -178,16 +181,12 @@ class OutputGuardrailAdvisor:
             GuardrailError: One was refused, or too many were asked for.
         """
         usage, sent = NO_USAGE, request
-        executions: tuple[Any, ...] = ()
         for left in range(self.max_retries, -1, -1):
             held = HeldBack(request.runtime)
             streaming = request.runtime.streaming
             response = await call_next(sent.mutate(runtime=held.runtime) if streaming else sent)
             usage += response.chat_response.usage
-            executions = _joined(executions, response.context.get(TOOL_EXECUTIONS, ()))
             response = response.mutate(chat_response=response.chat_response.with_usage(usage))
-            if executions:
-                response = response.mutate(context={TOOL_EXECUTIONS: executions})
             verdict = await self._judged(response, sent)
             if isinstance(verdict, ChatResponse):
                 return await _passed(response, verdict, held, request.runtime)
@@ -195,7 +194,7 @@ class OutputGuardrailAdvisor:
             guardrail, result = verdict
             if not left:
                 raise _exhausted(guardrail, result, self.max_retries, response.chat_response)
-            sent = _again(sent, response.chat_response, result.text)
+            sent = _again(sent, response, result.text)
         raise AssertionError  # pragma: no cover - the last attempt returns or raises
 
     async def _judged(
@@ -225,11 +224,6 @@ def _check(guardrails: tuple[object, ...]) -> None:
         raise UsageError(msg)
     for guardrail in guardrails:
         check_callable("a guardrail", guardrail, "give several one by one: Advisor(first, second)")
-
-
-def _joined(before: tuple[Any, ...], executions: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return all executions once; those of a resumed turn are in all of its attempts."""
-    return (*before, *(new for new in executions if not any(new is each for each in before)))
 
 
 class _Failures:
@@ -279,15 +273,27 @@ async def _passed(
     return response.mutate(chat_response=answer)
 
 
-def _again(sent: ChatClientRequest, answer: ChatResponse, text: str | None) -> ChatClientRequest:
-    """Return the request for another answer: the same, or with *answer* and a correction."""
+def _again(
+    sent: ChatClientRequest, response: ChatClientResponse, text: str | None
+) -> ChatClientRequest:
+    """Return the request for another answer, from what the tools have said for this one.
+
+    With *text*, the model is shown its answer, and asked with that.
+    """
+    context = {key: response.context[key] for key in _OF_THE_LOOP if key in response.context}
     if sent.context.get(CACHE_RESPONSES) is not False:
-        sent = sent.mutate(context={CACHE_RESPONSES: REFRESH})
-    if text is None:
-        return sent
-    said = () if answer.output is None or not answer.text else (answer.output,)
-    correction = UserMessage(text, metadata={CORRECTION: True})
-    return sent.mutate(prompt=sent.prompt.append(*said, correction))
+        context[CACHE_RESPONSES] = REFRESH
+    before = sent.context.get(TOOL_MESSAGES, ())
+    tools = context.get(TOOL_MESSAGES, ())
+    # What was shown before may have been undone since.
+    present = {id(old): new for old, new in zip(before, tools, strict=False)}
+    messages: list[Message] = [present.get(id(m), m) for m in sent.prompt.messages]
+    messages += tools[len(before) :]
+    if text is not None:
+        answer = response.chat_response
+        messages += [] if answer.output is None or not answer.text else [answer.output]
+        messages.append(UserMessage(text, metadata={CORRECTION: True}))
+    return sent.mutate(prompt=Prompt.of(tuple(messages), sent.prompt.options), context=context)
 
 
 def _exhausted(

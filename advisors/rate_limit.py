@@ -3,7 +3,6 @@
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,10 +19,14 @@ RATE_LIMIT_ORDER = LOWEST_PRECEDENCE - 500
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    """A model call that counts: when it began or will begin, and its tokens as far as known."""
+    """A model call: when it began or will begin, and its tokens as far as known.
+
+    It counts for the next one, unless that begins a period later at the earliest.
+    """
 
     at: float
     tokens: int
+    counts: bool = True
 
 
 class RateLimitAdvisor:
@@ -71,7 +74,11 @@ class RateLimitAdvisor:
         self._period = period
         self._max_wait = 0.0 if on_limit == "raise" else max_wait
         self._clock = clock
+        # In the order of their times. The first so many will not count for the next one, for it
+        # begins after the last one; the tokens of the others are known without looking at all.
         self._calls: deque[_Call] = deque()
+        self._passed = 0
+        self._counted = 0
         self._lock = ForkSafeLock()  # held for a moment only, never while waiting
         self.order = order
 
@@ -93,18 +100,17 @@ class RateLimitAdvisor:
             raise
         spent = response.chat_response.usage.total_tokens
         if spent:
-            call.tokens = spent
+            self._correct(call, spent)
         return response
 
     def _reserve(self, tokens: int, max_wait: float) -> tuple[_Call, float]:
         """Take the next place for a call of so many tokens."""
         with self._lock:
             now = self._clock()
-            while self._calls and self._calls[0].at <= now - self._period:
-                self._calls.popleft()
+            self._drop_until(now - self._period)
             # Never before a call that waits already.
-            at = max([now, *(call.at for call in list(self._calls)[-1:])])
-            at = self._first_room(at, tokens)
+            at = max(now, self._calls[-1].at) if self._calls else now
+            at, passed, counted = self._first_room(at, tokens)
             wait = at - now
             if wait > max_wait:
                 msg = (
@@ -112,30 +118,65 @@ class RateLimitAdvisor:
                     f" there is room in {wait:.1f} s"
                 )
                 raise RateLimitExceededError(msg, retry_after=wait)
+            for place in range(self._passed, passed):
+                self._calls[place].counts = False
             call = _Call(at, tokens)
             self._calls.append(call)
+            self._passed, self._counted = passed, counted + tokens
             return call, wait
 
-    def _first_room(self, at: float, tokens: int) -> float:
-        """Return the earliest time from *at* on at which a call fits in."""
-        counted = [call for call in self._calls if call.at > at - self._period]
-        for leaving in [*counted]:
-            if self._has_room(counted, tokens):
+    def _drop_until(self, end: float) -> None:
+        """Forget the calls whose period is over."""
+        calls = self._calls
+        while calls and calls[0].at <= end:
+            call = calls.popleft()
+            self._passed -= not call.counts
+            self._counted -= call.tokens if call.counts else 0
+            call.counts = False
+        if not calls:
+            self._passed = self._counted = 0
+
+    def _first_room(self, at: float, tokens: int) -> tuple[float, int, int]:
+        """Return the earliest time from *at* on at which a call fits in.
+
+        And how many of the calls are no longer counted then, and the tokens of the others.
+        """
+        passed, counted = self._passed, self._counted
+        while passed < len(self._calls):
+            leaving = self._calls[passed]
+            number = len(self._calls) - passed
+            if leaving.at > at - self._period and self._has_room(number, counted + tokens):
                 break
             at = max(at, leaving.at + self._period)
-            counted.remove(leaving)
-        return at
+            passed += 1
+            counted -= leaving.tokens
+        return at, passed, counted
 
-    def _has_room(self, counted: list[_Call], tokens: int) -> bool:
-        if self._requests is not None and len(counted) >= self._requests:
+    def _has_room(self, others: int, tokens: int) -> bool:
+        if self._requests is not None and others >= self._requests:
             return False
-        if self._tokens is None or not counted:
-            return True
-        return sum(call.tokens for call in counted) + tokens <= self._tokens
+        return self._tokens is None or tokens <= self._tokens
+
+    def _correct(self, call: _Call, spent: int) -> None:
+        with self._lock:
+            if call.counts:
+                self._counted += spent - call.tokens
+            call.tokens = spent
 
     def _forget(self, call: _Call) -> None:
-        with self._lock, suppress(ValueError):  # its period may be over
+        with self._lock:
+            if call not in self._calls:  # its period is over
+                return
             self._calls.remove(call)
+            self._passed -= not call.counts
+            self._counted -= call.tokens if call.counts else 0
+            # What the next call finds is what the last one that is left has found.
+            end = self._calls[-1].at - self._period if self._calls else 0.0
+            while self._passed and self._calls[self._passed - 1].at > end:
+                self._passed -= 1
+                again = self._calls[self._passed]
+                again.counts = True
+                self._counted += again.tokens
 
     def _limits(self) -> str:
         named = [(self._requests, "requests"), (self._tokens, "tokens")]

@@ -81,7 +81,8 @@ class Resumed:
         for execution in executions:
             if execution.tool_call.id not in answered:
                 turn.remember(execution)
-                turn.executions.append(execution)
+                if not any(execution is each for each in turn.executions):
+                    turn.executions.append(execution)
         turn.calls.update(call.name for call in self.pending.pending)
         history = rewritten(result.conversation_history, first.undone)
         return replace(result, conversation_history=history, executions=executions)

@@ -3,7 +3,7 @@
 import copy
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from inspect import signature
 from typing import Any, Self, cast
 
@@ -49,7 +49,14 @@ TOOL_EXECUTIONS = "tool_executions"
 
 TOOL_MESSAGES = "tool_messages"
 """The key in a response's context of what was said on the way to the answer, in order: messages
-with tool calls, those with the tools' answers, and what a user said meanwhile, a tuple."""
+with tool calls, those with the tools' answers, and what a user said meanwhile, a tuple.
+
+An advisor that asks again from there puts those messages into the prompt, and both tuples into the
+context of its request: the loop then goes on with them."""
+
+UNDONE = "undone_calls"
+"""The key in a response's context of calls that were undone, if any were, by the identity of the
+call, as `rewritten` takes them: of a turn that goes on, also those made before it waited."""
 
 MEANWHILE = "said_meanwhile"
 """The key in a request's context of a function that returns, and forgets, the messages that have
@@ -174,6 +181,7 @@ class ToolCallingAdvisor:
         request = await self.initialize_loop(request)
         turn = ToolTurn(_tool_context(request, request.prompt.options))
         turn.undone = _undone_before(request.runtime, turn)
+        turn.executions.extend(request.context.get(TOOL_EXECUTIONS, ()))
         turn.unoffered = self.unoffered_tools(request)
         loop = _Loop(self, request, call_next, turn)
         resumed: Resumed | None = request.context.get(RESUME)
@@ -182,8 +190,8 @@ class ToolCallingAdvisor:
         try:
             response = await loop.run(resumed)
         except BaseException:  # however the turn is cut short
-            await self.manager.abandon(loop.prompt, request.runtime, turn)
             loop.note()
+            await loop.undo()
             raise
         finally:
             if turn.begun:
@@ -195,9 +203,10 @@ class ToolCallingAdvisor:
             response = response.mutate(
                 context={TOOL_EXECUTIONS: tuple(turn.executions), TOOL_MESSAGES: said}
             )
+            if turn.undone:
+                response = response.mutate(context={UNDONE: dict(turn.undone)})
             if PENDING_TURN not in response.context:  # somebody may have stored a turn that waits
-                done = _Done(self.manager, loop.prompt, request.runtime, turn)
-                request.runtime.undo_on_failure(done)
+                request.runtime.undo_on_failure(loop)
         return await self.finalize_loop(response)
 
     async def initialize_loop(self, request: ChatClientRequest) -> ChatClientRequest:
@@ -250,25 +259,12 @@ class ToolCallingAdvisor:
         return response
 
 
-@dataclass(frozen=True, slots=True)
-class _Done:
-    """A turn that has come to its end in a request that has not."""
-
-    manager: ToolCallingManager
-    prompt: Prompt
-    runtime: Runtime
-    turn: ToolTurn
-
-    async def undo(self) -> None:
-        await self.manager.abandon(self.prompt, self.runtime, self.turn)
-
-
 def _undone_before(runtime: Runtime, turn: ToolTurn) -> dict[int, ToolExecution]:
     """Return where *turn* notes what it undoes: where earlier turns of the request do.
 
     An advisor that asks again may show the model what they did, and nothing is undone twice.
     """
-    earlier = (each.turn for each in runtime.unsettled or () if isinstance(each, _Done))
+    earlier = (each.turn for each in runtime.unsettled or () if isinstance(each, _Loop))
     return next(earlier, turn).undone
 
 
@@ -298,8 +294,10 @@ class _Loop:
         self.call_next = call_next
         self.turn = turn
         self.history = self.messages = request.prompt.messages
-        self.begun = len(self.history)
-        self.added: Sequence[Message] = ()  # by an advisor that asks a resumed turn again
+        # An advisor that asks again may have added to what was said before, or to the question.
+        self.before: Sequence[Message] = request.context.get(TOOL_MESSAGES, ())
+        self.begun = _begin_of(self.before, self.history)
+        self.added: Sequence[Message] = self._not_ours(self.history[self.begun :])
         self.options = request.prompt.options
         self.context = request.context
         self.refresh: RefreshTools | None = request.context.get(REFRESH_TOOLS)
@@ -365,6 +363,15 @@ class _Loop:
         steps, said = self.request.runtime.steps, self.said
         if said and steps and isinstance(call := steps[0].operation, ClientCall):
             call.said = rewritten(said, self.turn.undone)
+
+    async def undo(self) -> None:
+        """Undo what the turn has done, because it or its request fails, and let the trail know."""
+        await self.advisor.manager.abandon(self.prompt, self.request.runtime, self.turn)
+        steps, undone = self.request.runtime.steps, self.turn.undone
+        if undone and steps and isinstance(call := steps[0].operation, ClientCall):
+            call.said = rewritten(call.said, undone)
+            # The request carries what was said before its turn waited.
+            call.asked = rewritten(call.asked or call.prompt.messages, undone)
 
     async def _round(self) -> tuple[ChatClientRequest, ChatClientResponse]:
         """Call the model once."""
@@ -501,10 +508,22 @@ class _Loop:
         response = ChatClientResponse(
             ChatResponse((Generation(pending.message, "tool_call"),)), self.request.context
         )
-        self.added = resumed.said_since(sent)
-        self.history = self.messages = (*result.conversation_history, *self.added)
+        known = result.conversation_history
+        since = tuple(m for m in resumed.said_since(sent) if not _is_among(m, known))
+        self.added = self._not_ours(since)
+        self.history = self.messages = (*known, *since)
         self.note()
         return await self._ended(response, result)
+
+    def _not_ours(self, messages: Sequence[Message]) -> tuple[Message, ...]:
+        """Return those of *messages* that neither models nor tools have said on the way."""
+        return tuple(m for m in messages if not _is_among(m, self.before))
+
+
+def _begin_of(said: Sequence[Message], history: Sequence[Message]) -> int:
+    """Return where in *history* what was said on the way begins: with *said*, or after its end."""
+    places = (at for at, message in enumerate(history) if said and message is said[0])
+    return next(places, len(history))
 
 
 def _is_among(message: Message, messages: Sequence[Message]) -> bool:

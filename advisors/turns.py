@@ -12,8 +12,8 @@ from itertools import takewhile
 from typing import Any
 from uuid import uuid4
 
-from chatclient.advisors.notes import news, noted
-from chatclient.advisors.tool_calling import EARLIER_MESSAGES, RESUME, TOOL_MESSAGES
+from chatclient.advisors.notes import noted
+from chatclient.advisors.tool_calling import EARLIER_MESSAGES, RESUME, TOOL_MESSAGES, UNDONE
 from chatclient.chain import ChatClientRequest, ChatClientResponse, Next
 from chatclient.checks import check_kind
 from chatclient.errors import DeadlineExceededError, UsageError
@@ -36,6 +36,7 @@ from chatclient.runtime import Runtime
 from chatclient.serialization import message_from_dict, message_to_dict
 from chatclient.tool import CONVERSATION_ID
 from chatclient.tools import PendingTurn
+from chatclient.tools.compensation import rewritten
 from chatclient.values import FrozenDict
 
 TURN_KEY = "chat_memory_turn_key"
@@ -155,7 +156,10 @@ class Turns:
         Raises:
             ChatMemoryError: The turn cannot be kept.
         """
-        said = (*turn.said, *(news(TOOL_MESSAGES, request, response) or ()))
+        before = request.context.get(TOOL_MESSAGES, ())
+        tools = response.context.get(TOOL_MESSAGES, ())
+        earlier = rewritten(turn.said, response.context.get(UNDONE, {}))
+        said = (*earlier, *(m for m in tools if not any(m is each for each in before)))
 
         def note() -> dict[str, Any]:
             return {

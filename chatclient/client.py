@@ -32,6 +32,7 @@ from chatclient.closing import Closeable
 from chatclient.entities import prompt_for_entity, with_output_advisors
 from chatclient.errors import ToolArgumentError, ToolUsageError, UsageError
 from chatclient.events import ToolProgress
+from chatclient.exchange import noted
 from chatclient.instructions import SystemFunction
 from chatclient.messages import Media, Message
 from chatclient.model import ChatModel
@@ -137,6 +138,7 @@ class ChatClient(Closeable):
             manager_of,
             model_settings_of,
             observers_of,
+            options_of,
             repository_of,
             settings_of_process,
         )
@@ -161,7 +163,7 @@ class ChatClient(Closeable):
             owned=() if repository is None else (repository,),
         )
         builder = ChatClientBuilder(engine, spec)
-        return builder.default_options(**settings.options).build()
+        return builder.default_options(**options_of(settings, type(model.options))).build()
 
     @property
     def model(self) -> ChatModel:
@@ -324,7 +326,7 @@ class ChatClient(Closeable):
         if output is not None:
             prompt, context = prompt_for_entity(output, prompt, context, self._engine.model)
         chain = self._chain_of(spec, output)
-        return await watched(chain, prompt, context, runtime, self._engine.observers)
+        return noted(await watched(chain, prompt, context, runtime, self._engine.observers))
 
 
 class ChatClientBuilder:

@@ -2,19 +2,21 @@
 
 import importlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from chatclient.advisors import SimpleLoggerAdvisor
 from chatclient.advisors.memory import MessageChatMemoryAdvisor, PromptChatMemoryAdvisor
 from chatclient.advisors.tool_calling import ToolCallingAdvisor
 from chatclient.chain import LOWEST_PRECEDENCE, TOOL_CALLING_ORDER, Advisor
 from chatclient.errors import UsageError
+from chatclient.json import loads
 from chatclient.memory import (
     ChatMemoryRepository,
     InMemoryChatMemoryRepository,
     MessageWindowChatMemory,
 )
 from chatclient.observation import Observer
+from chatclient.options import ChatOptions
 from chatclient.settings import (
     UNLIMITED,
     ChatClientSettings,
@@ -44,6 +46,25 @@ def settings_of_process() -> ChatClientSettings:
     return ChatClientSettings.load()
 
 
+def options_of(settings: ChatClientSettings, kind: type[ChatOptions]) -> Any:
+    """Return the options of every request, as values for *kind*."""
+    kinds = get_type_hints(kind)
+    return {name: _value(each, kinds.get(name, Any)) for name, each in settings.options.items()}
+
+
+def _value(given: Any, kind: Any) -> Any:
+    """Return what a text is in JSON, unless that is a number where an option takes none."""
+    try:
+        value = loads(given) if isinstance(given, str) else given
+    except ValueError:
+        return given
+    if not isinstance(value, int | float):
+        return value
+    takes = {kind, *get_args(kind)}
+    fits = type(value) in takes or Any in takes or (type(value) is int and float in takes)
+    return value if fits else given
+
+
 def manager_of(
     settings: ChatClientSettings, resolver: ToolCallbackResolver | None
 ) -> ToolCallingManager:
@@ -71,12 +92,13 @@ def _limits(settings: ToolLimitsSettings) -> ToolLimits:
     def bound(value: Any) -> Any:
         return None if value == UNLIMITED else value
 
+    seconds = settings.max_seconds
     overrides = settings.max_calls_per_tool_overrides
     return ToolLimits(
         max_rounds=bound(settings.max_rounds),
         max_calls_per_tool=bound(settings.max_calls_per_tool),
         max_total_calls=bound(settings.max_total_tool_calls),
-        max_seconds=bound(settings.max_seconds),
+        max_seconds=None if seconds is None else bound(seconds.total_seconds()),
         per_tool={name: bound(value) for name, value in overrides.items()},
         excluded=settings.excluded_tools,
         max_repeats=bound(settings.max_repeats),

@@ -115,6 +115,20 @@ def _wake(future: "asyncio.Future[None] | None") -> None:
         future.set_result(None)
 
 
+def _look_for_error(task: "asyncio.Task[Any]") -> None:
+    """Raise what ended *task*, if anything did.
+
+    Raises:
+        RuntimeError: A `StopAsyncIteration` did, which nobody may take for the end of the stream:
+            generators do the same.
+    """
+    try:
+        task.result()
+    except StopAsyncIteration as error:
+        msg = "the request raised StopAsyncIteration"
+        raise RuntimeError(msg) from error
+
+
 class AsyncEvents(AsyncIterator[E], Generic[E, T]):
     """The events of a request that runs in a task of its own, and what it came to.
 
@@ -151,7 +165,7 @@ class AsyncEvents(AsyncIterator[E], Generic[E, T]):
                 raise StopAsyncIteration
             if self._task.done():
                 queue.closed = True
-                self._task.result()
+                _look_for_error(self._task)
                 raise StopAsyncIteration
             await self._wait_for_event(self._task)
         event: E = queue.take()

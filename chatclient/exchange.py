@@ -1,17 +1,41 @@
 """What was said in one turn, read from the response that it came to."""
 
-from chatclient.advisors.tool_calling import TOOL_MESSAGES
+from dataclasses import replace
+
+from chatclient.advisors.resumed import Resumed
+from chatclient.advisors.tool_calling import PENDING_TURN, RESUME, TOOL_MESSAGES, UNDONE
 from chatclient.chain import ChatClientResponse
 from chatclient.messages import AssistantMessage, Message, Part, UserMessage
 from chatclient.observation import Step
-from chatclient.operations import ModelCall
+from chatclient.operations import ClientCall, ModelCall
 from chatclient.response import ChatResponse
+from chatclient.serialization import message_from_dict, message_to_dict
+from chatclient.tools import PendingTurn
+from chatclient.tools.compensation import rewritten
+
+_NOTE = "said"  # what was said in a turn that waits, as dicts or as places in its messages
+
+
+def noted(response: ChatClientResponse) -> ChatClientResponse:
+    """Return *response*, if its turn waits with what was said in it so far.
+
+    The messages that go on when it does may be what advisors have made of them.
+    """
+    pending: PendingTurn | None = response.context.get(PENDING_TURN)
+    if pending is None:
+        return response
+    places = {id(message): at for at, message in enumerate(pending.messages)}
+    said = [
+        places[id(each)] if id(each) in places else message_to_dict(each)
+        for each in _said(response)
+    ]
+    pending = replace(pending, notes={**pending.notes, _NOTE: said})
+    return response.mutate(context={PENDING_TURN: pending})
 
 
 def messages_in(response: ChatClientResponse) -> tuple[Message, ...]:
     """Return what the request carried, what models and tools said, and the answer."""
-    tool_messages: tuple[Message, ...] = response.context.get(TOOL_MESSAGES, ())
-    said = (*_asked(response), *tool_messages)
+    said = _said(response)
     answer = whole_answer(response.chat_response)
     return said if answer is None or not answer.parts else (*said, answer)
 
@@ -49,5 +73,23 @@ def whole_answer(response: ChatResponse) -> AssistantMessage | None:
     return AssistantMessage(parts)
 
 
+def _said(response: ChatClientResponse) -> tuple[Message, ...]:
+    """Return what was said up to the answer."""
+    tool_messages: tuple[Message, ...] = response.context.get(TOOL_MESSAGES, ())
+    return (*_asked(response), *tool_messages)
+
+
 def _asked(response: ChatClientResponse) -> tuple[Message, ...]:
-    return () if response.trail is None else response.trail.asked
+    """Return what the request carried that its successor will not bring of its own.
+
+    Of a turn that goes on, that is what was said before it waited.
+    """
+    if response.trail is None:
+        return ()
+    call = response.trail.steps[0].operation if response.trail.steps else None
+    resumed: Resumed | None = call.context.get(RESUME) if isinstance(call, ClientCall) else None
+    if resumed is None or _NOTE not in resumed.pending.notes:
+        return response.trail.asked
+    messages, note = resumed.pending.messages, resumed.pending.notes[_NOTE]
+    said = [messages[each] if isinstance(each, int) else message_from_dict(each) for each in note]
+    return rewritten(said, response.context.get(UNDONE, {}))

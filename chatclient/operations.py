@@ -67,6 +67,7 @@ class ClientCall(Operation):
         conversation_id: The conversation, if there is one.
         context: What the advisors are told beside it.
         said: What models and tools have said since, in whole rounds; the tool loop keeps it.
+        asked: The messages that were sent, with what was undone since; empty where nothing was.
     """
 
     kind: ClassVar[Kind] = "client"
@@ -76,6 +77,7 @@ class ClientCall(Operation):
     conversation_id: str | None
     context: Mapping[str, Any] = field(default=EMPTY, repr=False)
     said: tuple[Message, ...] = field(default=(), repr=False)
+    asked: tuple[Message, ...] = field(default=(), repr=False)
 
     @property
     def name(self) -> str:

@@ -46,7 +46,15 @@ from chatclient.errors import DeadlineExceededError
 from chatclient.inbox import INBOX, Emitter, Inbox, Item, LoopInbox
 from chatclient.observation import Observer, Operation, Step
 from chatclient.tasks import ended, look_at_error, to_its_end
-from chatclient.threads import LoopThread, Work, call_in_thread, is_async, private_loop
+from chatclient.threads import (
+    LoopThread,
+    Work,
+    call_in_thread,
+    interruptible,
+    is_async,
+    private_loop,
+    waiting_for,
+)
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -299,8 +307,8 @@ class Runtime:
         Each job is called with the runtime it is to use. With a limit of 1 they run one after
         another right here. Otherwise a loop runs them as tasks; a blocking request runs them in a
         pool of threads while the caller's thread passes their events on. When one raises, the
-        others are cancelled (those in threads are awaited, for a thread cannot be stopped) and
-        the first error is raised.
+        others are cancelled (in threads only what is asynchronous: the rest is awaited, for a
+        thread cannot be stopped) and the first error is raised.
         """
         if limit <= 1 or len(jobs) <= 1:
             return [await job(self) for job in jobs]
@@ -341,7 +349,7 @@ class Begun(Protocol[T_co]):
         ...
 
     async def end(self) -> None:
-        """Cancel it, and wait for its end; what runs in a thread can only be awaited."""
+        """Cancel it, and wait for its end; what is not asynchronous can only be awaited."""
         ...
 
 
@@ -492,10 +500,11 @@ async def _wait_for(
     end = None if timeout is None else time.monotonic() + timeout
     work = Work(thread or private_loop(context), awaitable, context, lambda: inbox.put(None))
     try:
-        while (
-            item := inbox.get(timeout=None if end is None else end - time.monotonic())
-        ) is not None:
-            await _pass_on(runtime, item)
+        with waiting_for(work):
+            while (
+                item := inbox.get(timeout=None if end is None else end - time.monotonic())
+            ) is not None:
+                await _pass_on(runtime, item)
     except (queue.Empty, ValueError):  # ValueError: the time was over before the wait began
         work.cancel()
         msg = f"no result within {timeout:g} s"
@@ -552,8 +561,12 @@ async def _gather_in_threads(
         finally:
             inbox.put(finished)
 
+    contexts = [copy_context() for _ in jobs]
+    interruptions = [interruptible(context) for context in contexts]
     with ThreadPoolExecutor(min(limit, len(jobs)), "chatclient-tool") as pool:
-        futures = [pool.submit(copy_context().run, run, job) for job in jobs]
+        futures = [
+            pool.submit(context.run, run, job) for context, job in zip(contexts, jobs, strict=True)
+        ]
         try:
             running = len(futures)
             while running:
@@ -565,6 +578,8 @@ async def _gather_in_threads(
                     await runtime.emit(item[0])
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
+            for interruption in interruptions:
+                interruption.interrupt()
             raise
         return [future.result() for future in futures]
 
@@ -601,8 +616,9 @@ class _BegunInThread(Generic[T]):
             finally:
                 self._inbox.put(_FINISHED)
 
-        thread = threading.Thread(target=context.copy().run, args=(run,), daemon=True)
-        thread.start()
+        context = context.copy()
+        self._interruption = interruptible(context)
+        threading.Thread(target=context.run, args=(run,), daemon=True).start()
 
     async def result(self, runtime: Runtime, /) -> T:
         while (item := self._inbox.get()) is not _FINISHED:
@@ -610,4 +626,5 @@ class _BegunInThread(Generic[T]):
         return self._future.result()
 
     async def end(self) -> None:
+        self._interruption.interrupt()
         self._future.exception()

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from chatclient.errors import UsageError
-from chatclient.json import loads
 
 try:
     from pydantic import (
@@ -48,16 +47,7 @@ def _seconds(value: Any) -> Any:
         return value  # ISO 8601
 
 
-def _json(value: Any) -> Any:
-    """Return what a text is in JSON; the environment has nothing but texts."""
-    try:
-        return loads(value) if isinstance(value, str) else value
-    except ValueError:
-        return value
-
-
 Duration = Annotated[timedelta, BeforeValidator(_seconds)]
-Value = Annotated[Any, BeforeValidator(_json)]
 
 
 class _Group(BaseModel):
@@ -79,14 +69,17 @@ class ToolCallingSettings(_Group):
 
 
 class ToolLimitsSettings(_Group):
-    """How long one turn may go on; -1 is no limit. See `ToolLimits`."""
+    """How long one turn may go on; -1 is no limit. See `ToolLimits`.
+
+    `max_seconds` is a number of them, or ISO 8601 such as `PT3M`.
+    """
 
     max_rounds: _Limit = 100
     max_calls_per_tool: _Limit = 40
     max_calls_per_tool_overrides: dict[str, int] = {}
     excluded_tools: frozenset[str] = frozenset()
     max_total_tool_calls: _Limit = 150
-    max_seconds: float | None = None
+    max_seconds: Duration | None = None
     max_repeats: _Limit = 3
     on_limit_exceeded: Literal["partial", "raise", "tell_model", "final_answer"] = "partial"
 
@@ -265,7 +258,8 @@ class ChatClientSettings(BaseSettings):
 
     Attributes:
         model: The model's name, such as `openai:gpt-5-mini`.
-        options: Options of every request, by name.
+        options: Options of every request, by name. Texts are JSON where the option is none: the
+            environment has nothing but texts.
         tool_calling: The tool loop.
         tools: How tools are run.
         tool_search: Tool search.
@@ -287,7 +281,7 @@ class ChatClientSettings(BaseSettings):
     )
 
     model: str | None = None
-    options: dict[str, Value] = {}
+    options: dict[str, Any] = {}
     tool_calling: ToolCallingSettings = ToolCallingSettings()
     tools: ToolSettings = ToolSettings()
     tool_search: ToolSearchSettings = ToolSearchSettings()

@@ -22,6 +22,7 @@ from chatclient.events import (
     Done,
     ReasoningDelta,
     ReasoningSigned,
+    RoundEnded,
     StreamEvent,
     TextDelta,
     ToolCallFinished,
@@ -85,13 +86,16 @@ def _event_of(event: Any) -> Any:
     return event
 
 
-# Whether anything was said, and if so, whether since tools last ran.
+# Whether anything was said, and if so, whether since tools were last called.
 _NEVER, _BEFORE_TOOLS, _SPOKEN = range(3)
 
 
 def _spoken_after(event: Any, spoken: int) -> int:
     """Return what was said after *event*, which is no text."""
-    return _BEFORE_TOOLS if type(event) is ToolCallFinished and spoken else spoken
+    tools = type(event) is ToolCallFinished or (
+        type(event) is RoundEnded and event.response.has_tool_calls()
+    )
+    return _BEFORE_TOOLS if tools and spoken else spoken
 
 
 class _Stream(PendingRequest):
@@ -162,10 +166,10 @@ class _Stream(PendingRequest):
         """Return what closes the stream of a request that came to *response*."""
         self._response = response
         text = response.chat_response.text
-        # An advisor may have answered in the model's place; then nothing was streamed. What a turn
-        # that waits says was said before the calls of that message which needed no approval.
+        # An advisor may have answered in the model's place; then nothing was streamed. What an
+        # answer says that calls tools itself, because the turn waits or runs none, was said before.
         turn = pending_in(response)
-        said = spoken > _BEFORE_TOOLS or (spoken and turn is not None)
+        said = spoken > _BEFORE_TOOLS or (spoken and response.chat_response.has_tool_calls())
         unsaid = [TextDelta(text)] if text and not said else []
         waiting = [] if turn is None else [ApprovalNeeded(turn)]
         return [*unsaid, *waiting, Done(response.chat_response)]

@@ -16,6 +16,7 @@ from opentelemetry import metrics, trace
 from opentelemetry.context import Context
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 
+from chatclient.errors import UnknownToolError
 from chatclient.logs import get_logger
 from chatclient.observation import Attributes, Kind, Observer, Operation, Step
 from chatclient.operations import TIME_TO_FIRST_CHUNK
@@ -44,6 +45,7 @@ _MODEL_LABELS = (
     "gen_ai.response.model",
 )
 _TOOL_LABELS = ("gen_ai.operation.name", "gen_ai.tool.name")
+_OPERATION_ONLY = ("gen_ai.operation.name",)
 
 
 class Telemetry:
@@ -133,7 +135,9 @@ class Telemetry:
         """Add an operation to the metrics."""
         labels = {} if error_type is None else {"error.type": error_type}
         if operation.kind == "tool":
-            self._tool_duration.record(seconds, {**labels, **_only(attributes, _TOOL_LABELS)})
+            # Of names that a model makes up there is no end, and each would be a series of its own.
+            known = _OPERATION_ONLY if error_type == UnknownToolError.__name__ else _TOOL_LABELS
+            self._tool_duration.record(seconds, {**labels, **_only(attributes, known)})
         if operation.kind != "model":
             return
         labels |= _only(attributes, _MODEL_LABELS)

@@ -4,9 +4,10 @@ import asyncio
 import functools
 import inspect
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, Generic, TypeVar, cast
 
@@ -143,6 +144,67 @@ class Work(Generic[T]):
             self._awaitable.close()  # it may have been cancelled before it began
         self._done.set()
         self._notify()
+
+
+class Interruption:
+    """Cancels what a job in a thread waits for; the thread itself cannot be stopped.
+
+    As with a task that is cancelled, a job that waits for nothing at that moment is told when it
+    next does, and only once.
+    """
+
+    def __init__(self, around: "Interruption | None") -> None:
+        self._around = around
+        self._lock = threading.Lock()
+        self._work: set[Work[Any]] = set()
+        self._pending = False
+
+    def interrupt(self) -> None:
+        """Cancel what is waited for, now or next."""
+        with self._lock:
+            work, self._pending = tuple(self._work), not self._work
+        for each in work:
+            each.interrupt()
+
+    def add(self, work: Work[Any]) -> None:
+        """Take note that *work* is waited for, in the jobs around this one, too."""
+        with self._lock:
+            self._work.add(work)
+            pending, self._pending = self._pending, False
+        if pending:
+            work.interrupt()
+        if self._around is not None:
+            self._around.add(work)
+
+    def remove(self, work: Work[Any]) -> None:
+        """Take note that nobody waits for *work* any more."""
+        self._work.discard(work)
+        if self._around is not None:
+            self._around.remove(work)
+
+
+_interruption: ContextVar[Interruption | None] = ContextVar("chatclient_job", default=None)
+
+
+def interruptible(context: Context) -> Interruption:
+    """Return what interrupts the job that is about to run in *context* on a thread."""
+    interruption = Interruption(context.get(_interruption))
+    context.run(_interruption.set, interruption)
+    return interruption
+
+
+@contextmanager
+def waiting_for(work: Work[Any]) -> Generator[None, None, None]:
+    """Let *work* be interrupted with the job that waits for it inside."""
+    interruption = _interruption.get()
+    if interruption is None:
+        yield
+        return
+    interruption.add(work)
+    try:
+        yield
+    finally:
+        interruption.remove(work)
 
 
 _lock = threading.Lock()

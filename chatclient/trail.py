@@ -171,7 +171,7 @@ class Trail:
         call = self._call
         if call is None:
             return ()
-        said = _without_system(call.prompt.messages)
+        said = _without_system(call.asked or call.prompt.messages)
         defaults = _without_system(call.context.get(DEFAULT_MESSAGES, ()))
         return said[len(defaults) :] if said[: len(defaults)] == defaults else said
 

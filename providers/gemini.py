@@ -4,6 +4,7 @@ import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+from urllib.parse import quote
 
 from chatclient.errors import UsageError
 from chatclient.json import dumps
@@ -181,8 +182,17 @@ def _decoded(answer: HttpAnswer) -> ChatResponse:
 
 
 def path_of(model: str) -> str:
-    """Return where *model* is below the base URL."""
-    return f"/{model}" if "/" in model else f"/models/{model}"
+    """Return where *model* is below the base URL.
+
+    Raises:
+        UsageError: Its name would lead elsewhere.
+    """
+    steps = model.split("/")
+    if {"", ".", ".."}.intersection(steps):
+        msg = f"{model!r} names no model of Gemini's"
+        raise UsageError(msg)
+    path = "/".join(quote(step, safe="@") for step in steps)
+    return f"/{path}" if "/" in model else f"/models/{path}"
 
 
 def headers_for(api_key: Key, base_url: str, more: Headers) -> HeaderSource:

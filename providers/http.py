@@ -243,7 +243,8 @@ class HttpClient:
             headers = await source(runtime) if callable(source) else source
             request = self._request(client, outgoing, headers, runtime)
             if self._own is not None:
-                sent = client.send(request, stream=True)
+                # Wherever it led, the key would go along.
+                sent = client.send(request, stream=True, follow_redirects=False)
             elif runtime.blocking:
                 sent = client.handle_request(request)
             else:
@@ -353,16 +354,19 @@ class HttpClient:
         """Return an answer's headers, if its body is encoded in a way that was asked for.
 
         Raises:
-            InvalidResponseError: It is not, and may not be readable here.
+            InvalidResponseError: It is not, and may not be readable here; or it is encoded twice,
+                by which a few bytes could fill the memory at once.
         """
         received = _plain(response.headers)
         if "content-encoding" not in received:
             return received
-        encoding = received["content-encoding"].lower()
-        asked = f"identity, x-gzip, {request.headers.get('accept-encoding', '')}"
+        encodings = response.headers.get_list("content-encoding", split_commas=True)
+        used = [name for each in encodings if (name := each.strip().lower()) != "identity"]
+        asked = f"x-gzip, {request.headers.get('accept-encoding', '')}"
         wanted = {name.partition(";")[0].strip() for name in asked.split(",")}
-        if wanted.issuperset(name.strip() for name in encoding.split(",")):
+        if len(used) <= 1 and wanted.issuperset(used):
             return received
+        encoding = ", ".join(used)
         msg = f"{self.provider} answered in the encoding {encoding!r}, which was not asked for"
         raise InvalidResponseError(msg, provider=self.provider)
 
@@ -403,8 +407,9 @@ class HttpClient:
     async def _refusal(self, response: Any, request: Any, runtime: Runtime) -> ProviderError:
         """Return the error that a refusal stands for, its reasons as far as they can be read."""
         content = b""
-        # The status says the most; a body that breaks off or never ends takes nothing from it.
+        # The status says the most; a body that cannot be read or never ends takes nothing from it.
         with suppress(ProviderError, *self._failures(response)):
+            self._headers_of(response, request)
             content = await self._whole(response, runtime, _LARGEST_REFUSAL)
         headers = _plain(response.headers)
         refusal = error_of(self.provider, response.status_code, headers, content)

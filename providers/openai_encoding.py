@@ -1,7 +1,6 @@
 """Prompts as Chat Completions requests; no I/O."""
 
 import hashlib
-import mimetypes
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -22,6 +21,7 @@ from chatclient.messages import (
 )
 from chatclient.options import ChatOptions
 from chatclient.providers.openai_dialect import REASONING_FIELD, Dialect
+from chatclient.providers.openai_media import media_part
 from chatclient.providers.openai_schemas import enforceable, json_schema_format
 from chatclient.providers.openai_thoughts import FIELDS, content_of
 from chatclient.tool import ToolDefinition
@@ -224,60 +224,12 @@ def _user(message: UserMessage, dialect: Dialect) -> dict[str, Any]:
             else:
                 body.update(part.data)
         elif isinstance(part, Media):
-            content.append(_media(part, dialect))
+            content.append(media_part(part, dialect))
         elif text := part if isinstance(part, str) else part.text:
             content.append(_text(text))
     if content:
         body["content"] = content
     return body
-
-
-def _media(media: Media, dialect: Dialect) -> dict[str, Any]:
-    kind = media.mime_type.partition("/")[0]
-    if kind == "image":
-        detail = {key: media.metadata[key] for key in ("detail",) if key in media.metadata}
-        return {"type": "image_url", "image_url": {"url": _url(media, dialect), **detail}}
-    if kind == "audio" and not media.is_url:
-        sound = {"data": media.base64(), "format": audio_format(media.mime_type)}
-        return {"type": "input_audio", "input_audio": sound}
-    if kind == "video" and (name := dialect.video_field) is not None:
-        return {"type": name, name: {"url": _url(media, dialect)}}
-    if dialect.document_field == "document_url":
-        return {"type": "document_url", "document_url": _url(media, dialect)}
-    if media.id is not None:
-        return {"type": "file", "file": {"file_id": media.id}}
-    url = media.url()
-    if not dialect.documents_by_url and not url.startswith("data:"):
-        raise UsageError(f"{_refused(media, dialect)} by its URL in {_elsewhere(kind)}")
-    return {"type": "file", "file": {"filename": file_name(media), "file_data": url}}
-
-
-def _url(media: Media, dialect: Dialect) -> str:
-    if url := media.url():
-        return url
-    kind = media.mime_type.partition("/")[0]
-    raise UsageError(f"{_refused(media, dialect)} by its id in {_elsewhere(kind)}")
-
-
-def _refused(media: Media, dialect: Dialect) -> str:
-    return f"{dialect.provider} takes no {media.mime_type}"
-
-
-def _elsewhere(kind: str) -> str:
-    listens_only = kind in ("audio", "video")  # which the Responses API takes in no way
-    other = "" if listens_only else ", or ask through the Responses API"
-    return f"Chat Completions; send the bytes{other}"
-
-
-def file_name(media: Media) -> str:
-    """Return what a file is called; the ending tells the provider how to read it."""
-    return media.name or f"file{mimetypes.guess_extension(media.mime_type) or ''}"
-
-
-def audio_format(mime_type: str) -> str:
-    """Return what the API calls a type of sound."""
-    subtype = mime_type.partition("/")[2]
-    return {"mpeg": "mp3", "x-wav": "wav", "wave": "wav", "vnd.wave": "wav"}.get(subtype, subtype)
 
 
 # --- the assistant's messages ---------------------------------------------------------------
@@ -436,4 +388,4 @@ def _shown_media(response: ToolResponse, dialect: Dialect) -> list[dict[str, Any
     if not response.media:
         return []
     introduction = f"Content returned by tool {response.name} (call {response.id}):"
-    return [_text(introduction), *(_media(media, dialect) for media in response.media)]
+    return [_text(introduction), *(media_part(media, dialect) for media in response.media)]

@@ -35,7 +35,8 @@ from chatclient.messages import (
     UserMessage,
 )
 from chatclient.providers.fields import text_of
-from chatclient.providers.openai_encoding import file_name, short_id
+from chatclient.providers.openai_encoding import short_id
+from chatclient.providers.openai_media import file_name
 from chatclient.providers.openai_metadata import beside
 from chatclient.values import EMPTY, FrozenDict
 

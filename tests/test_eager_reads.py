@@ -198,10 +198,10 @@ def test_what_was_begun_is_ended_with_the_turn(ask: Ask) -> None:
 
     @tool(effect="read")
     async def wait() -> str:
-        """Wait for long, or in a blocking call for a little."""
+        """Wait for long."""
         begun.set()
         try:
-            await asyncio.sleep(0.2 if ask.blocking else 60)
+            await asyncio.sleep(60)
         finally:
             ended.set()
         return "late"

@@ -7,6 +7,7 @@ import shutil
 import socket
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,8 @@ def test_what_cannot_be_asked_is_refused(place: tuple[str, str]) -> None:
     """A blank text is the browser's mistake; a model that fails is told as an event."""
     model = ScriptedModel(OverloadedError("no room"), "Here I am.")
     with serving(model, *place) as address:
+        long = httpx.post(f"{address}/conversations/{'c' * 65}", json={"text": "Hello?"})
+        assert long.status_code == 422
         for blank in ({"text": ""}, {"text": "  "}, {}):
             refused = httpx.post(f"{address}/conversations/c1", json=blank)
             assert refused.status_code == 422
@@ -161,6 +164,42 @@ class GatedModel(ChatModel):
             yield ChatResponse((Generation(AssistantMessage(), "stop"),))
         finally:
             self.closed.set()
+
+
+def test_of_two_messages_at_once_none_is_lost_in_silence(place: tuple[str, str]) -> None:
+    """When both lead to tools that wait, the later one is told to come again."""
+    waiting: list[Prompt] = []
+
+    class Together(ScriptedModel):
+        async def generate_stream(
+            self, prompt: Prompt, runtime: Runtime
+        ) -> AsyncGenerator[ChatResponse | str, None]:
+            waiting.append(prompt)
+            while len(waiting) < 2:  # noqa: ASYNC110 - the other message is on its way
+                await asyncio.sleep(0.01)
+            async for piece in super().generate_stream(prompt, runtime):
+                yield piece
+
+    with serving(Together(traveller), *place) as address, ThreadPoolExecutor(2) as pool:
+        asked = [pool.submit(told, address, "busy", {"text": "Book"}) for _ in range(2)]
+        events = sorted((each.result()[-1] for each in asked), key=lambda event: event["kind"])
+        left = httpx.get(f"{address}/conversations/busy").json()["waiting"]
+
+    assert events[0] == {"kind": "done"}
+    assert events[1]["message"] == "Decide about the other tool calls, and ask again."
+    assert len(left) == 1
+
+
+def test_any_failure_is_told(place: tuple[str, str]) -> None:
+    """Also one of the application's own, whose text stays on the server."""
+
+    def broken(_prompt: Prompt) -> Answer:
+        raise LookupError("a secret of the server")
+
+    with serving(ScriptedModel(broken), *place) as address:
+        (event,) = told(address, "broken", {"text": "Hi"})
+
+    assert event == {"kind": "error", "message": "Something went wrong here."}
 
 
 def test_a_browser_that_leaves_ends_its_request(place: tuple[str, str]) -> None:

@@ -7,6 +7,7 @@ import pytest
 from conftest import Ask
 
 from chatclient import (
+    Advisor,
     AssistantMessage,
     ChatClient,
     ChatClientRequest,
@@ -20,6 +21,8 @@ from chatclient import (
 )
 from chatclient.advisors.guardrails import GuardrailResult, OutputGuardrailAdvisor
 from chatclient.advisors.memory import MessageChatMemoryAdvisor
+from chatclient.advisors.re_reading import ReReadingAdvisor
+from chatclient.chain import MEMORY_ORDER, TOOL_CALLING_ORDER
 from chatclient.errors import ChatClientError, OverloadedError
 from chatclient.memory import MessageWindowChatMemory, conversation_problems
 from chatclient.testing import Answer, ScriptedModel, call
@@ -129,6 +132,28 @@ def test_an_answer_that_says_nothing_is_no_message(ask: Ask) -> None:
     answer = ask(ChatClient.create(model).prompt("x")).answer
 
     assert answer.messages() == (UserMessage("x"),)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_turn_that_waited_is_what_was_said(ask: Ask, inside: bool) -> None:
+    """Neither what memory showed, nor what an advisor had made of the question; stored or not."""
+    memory = MessageWindowChatMemory()
+    order = TOOL_CALLING_ORDER + 100 if inside else MEMORY_ORDER
+    model = ScriptedModel("Hello.", ASKS, call("weather", '{"city": "Oslo"}', id="2"), "Sunny.")
+    builder = ChatClient.builder(model).default_tools(weather)
+    builder = builder.default_messages(UserMessage("Hi"), AssistantMessage("Hi!"))
+    advisors: list[Advisor] = [ReReadingAdvisor(), MessageChatMemoryAdvisor(memory, order=order)]
+    manager = ToolCallingManager(interceptors=[ToolApproval(needed=lambda _: True)])
+    client = builder.default_advisors(advisors).tool_calling_manager(manager).build()
+    client.prompt("Good morning!").conversation("c").call().content()
+    pending = client.prompt("How is Rome?").conversation("c").call().pending_turn()
+    assert pending is not None
+    waiting = ask(client.resume(pending.to_json(), "approve")).answer
+    answer = ask(client.resume(waiting.pending_turn(), "approve")).answer
+
+    assert kinds(waiting.messages()) == ["user", "assistant", "tool", "assistant"]
+    assert answer.messages() == answer.new_messages() == tuple(memory.get("c")[2:])
+    assert answer.messages()[0] == UserMessage("How is Rome?")
 
 
 def test_an_answer_without_a_model_is_an_answer(ask: Ask) -> None:
@@ -267,7 +292,7 @@ def test_what_was_undone_is_told_when_a_turn_is_gone_on_with(ask: Ask) -> None:
     refused = OutputGuardrailAdvisor(lambda _: GuardrailResult.fatal("no"))
     after = failing(call("hold"), "Held.", guard=refused).trail.messages
     assert [message.role for message in after] == ["user", "assistant", "tool"]
-    assert after[-1].responses[0].data == "held"
+    assert after[-1].responses[0].data == undone
     assert kinds(failing(busy()).trail.messages) == ["user"]
     assert (Trail().messages, Trail().asked, Trail().parent) == ((), (), None)
 

@@ -5,6 +5,7 @@ import base64
 import itertools
 import json
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -533,6 +534,26 @@ def test_a_model_may_have_a_path(gemini: Start) -> None:
     server.model().call(prompt)
 
     assert server.paths == ["/tunedModels/mine:generateContent"]
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        ("mine?key=other#", "/models/mine%3Fkey%3Dother%23"),
+        ("publishers/google/models/m@001", "/publishers/google/models/m@001"),
+        ("../../other", None),
+        ("models/..", None),
+        ("/models/mine", None),
+        (".", None),
+    ],
+)
+def test_a_models_name_leads_nowhere_else(name: str, path: str | None, gemini: Start) -> None:
+    """Whoever may choose a model does not choose a method, a query or another service with it."""
+    server = gemini(answer("ok"))
+    with nullcontext() if path else pytest.raises(UsageError, match="names no model"):
+        server.model().call(Prompt("Hi", ChatOptions(model=name)))
+
+    assert server.paths == ([f"{path}:generateContent"] if path else [])
 
 
 def test_a_model_shows_itself_without_its_key(gemini: Start) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from conftest import Ask
 from pydantic import BaseModel
+from test_tool_calling import assert_paired
 
 from chatclient import (
     ChatClient,
@@ -12,6 +13,7 @@ from chatclient import (
     ChatClientResponse,
     ChatResponse,
     Next,
+    Prompt,
     UserMessage,
 )
 from chatclient.advisors.guardrails import (
@@ -22,13 +24,14 @@ from chatclient.advisors.guardrails import (
     refuse_prompt_injection,
 )
 from chatclient.advisors.memory import MessageChatMemoryAdvisor
+from chatclient.advisors.tool_calling import TOOL_MESSAGES
 from chatclient.chain import SOURCES
 from chatclient.errors import GuardrailError, UsageError
 from chatclient.events import RoundEnded, ToolCallStarted
 from chatclient.memory import InMemoryChatMemoryRepository, MessageWindowChatMemory
 from chatclient.response import Usage
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import tool
+from chatclient.tools import ToolApproval, ToolCallingManager, tool
 
 success, failure, fatal = GuardrailResult.success, GuardrailResult.failure, GuardrailResult.fatal
 retry, reprompt = GuardrailResult.retry, GuardrailResult.reprompt
@@ -90,7 +93,7 @@ def test_an_input_guardrail_cannot_ask_for_another_answer(ask: Ask) -> None:
 def test_a_guardrail_has_to_say_something_known(ask: Ask) -> None:
     """A bool is ambiguous."""
     guard = InputGuardrailAdvisor(lambda request: True)  # type: ignore[arg-type,return-value]
-    with pytest.raises(TypeError, match="no GuardrailResult"):
+    with pytest.raises(TypeError, match="not a GuardrailResult"):
         ask(client_of(ScriptedModel(), guard).prompt("?"))
 
 
@@ -186,6 +189,108 @@ def look_up() -> str:
 def answer_now() -> str:
     """Answer."""
     return "now"
+
+
+class Desk:
+    """Books, and says how often it has."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+
+    @tool(compensation="cancel")
+    def book(self) -> str:
+        """Book it."""
+        self.log.append("booked")
+        return f"booking {len(self.log)}"
+
+    def cancel(self) -> None:
+        self.log.append("cancelled")
+
+    @tool
+    def pay(self) -> str:
+        """Pay it."""
+        raise ValueError("too dear")
+
+
+def told(prompt: Prompt) -> list[str]:
+    return [r.data for m in prompt.messages for r in getattr(m, "responses", ())]
+
+
+def no_fool(answer: ChatResponse) -> GuardrailResult | None:
+    return reprompt("rude", "Politely, please.") if "fool" in answer.text else None
+
+
+@pytest.mark.parametrize(("guardrail", "refused"), [(long_enough, "No"), (no_fool, "a fool")])
+def test_what_tools_said_is_shown_again(ask: Ask, guardrail: Any, refused: str) -> None:
+    """Nothing is booked twice, and what was booked is remembered."""
+    desk, memory = Desk(), MessageWindowChatMemory(InMemoryChatMemoryRepository())
+    model = ScriptedModel(call("book"), refused, refused, "It is booked.")
+    client = client_of(model, MessageChatMemoryAdvisor(memory), OutputGuardrailAdvisor(guardrail))
+    request = client.mutate().default_tools(desk).build().prompt("Book").conversation("c")
+    result = ask(request)
+
+    assert (desk.log, len(result.executions)) == (["booked"], 1)
+    assert told(model.prompts[2]) == told(model.prompts[3]) == ["booking 1"]
+    assert [m.role for m in memory.get("c")] == ["user", "assistant", "tool", "assistant"]
+    assert result.answer.new_messages() == tuple(memory.get("c"))
+
+
+@pytest.mark.parametrize(("guardrail", "refused"), [(long_enough, "No"), (no_fool, "a fool")])
+def test_tools_of_all_attempts_are_remembered(ask: Ask, guardrail: Any, refused: str) -> None:
+    """In their order, also when the turn waited for approval before."""
+    desk = Desk()
+    manager = ToolCallingManager(interceptors=[ToolApproval()])
+    calls = [call("book", id=str(number)) for number in range(4)]
+    model = ScriptedModel(calls[0], calls[1], refused, calls[2], refused, calls[3], "Done.")
+    builder = client_of(model, OutputGuardrailAdvisor(guardrail)).mutate().default_tools(desk)
+    client = builder.tool_calling_manager(manager).build()
+    pending = client.prompt("Book").call().pending_turn()
+    for _ in range(2):
+        assert pending is not None
+        pending = client.resume(pending, "approve").call().pending_turn()
+    assert pending is not None
+    assert_paired(model.prompts[3].messages)
+    pending = client.resume(pending, "approve").call().pending_turn()
+    assert pending is not None
+    result = ask(client.resume(pending, "approve"))
+
+    assert told(model.prompts[-1]) == ["booking 1", "booking 2", "booking 3", "booking 4"]
+    assert_paired(model.prompts[-1].messages)
+    assert result.text == "Done."
+
+
+def test_a_resumed_turn_is_asked_again_with_all_that_was_said(ask: Ask) -> None:
+    """What was approved is told once, what was called after that as well."""
+    desk = Desk()
+    approval = ToolApproval(needed=lambda invocation: invocation.tool_call.id == "1")
+    script = (call("book", id="1"), call("book", id="2"), "No", call("book", id="3"), "Done.")
+    model = ScriptedModel(*script)
+    builder = client_of(model, OutputGuardrailAdvisor(long_enough)).mutate().default_tools(desk)
+    client = builder.tool_calling_manager(ToolCallingManager(interceptors=[approval])).build()
+    pending = client.prompt("Book").call().pending_turn()
+    assert pending is not None
+    result = ask(client.resume(pending, "approve"))
+
+    assert told(model.prompts[-1]) == ["booking 1", "booking 2", "booking 3"]
+    assert_paired(model.prompts[-1].messages)
+    assert [e.response.data for e in result.executions] == ["booking 1", "booking 2", "booking 3"]
+    tools = result.response.context[TOOL_MESSAGES]
+    assert [m.role for m in tools] == ["assistant", "tool"] * 3
+
+
+def test_what_a_later_attempt_undoes_is_told(ask: Ask) -> None:
+    """What was booked for the first answer no longer holds in the last."""
+    desk = Desk()
+    model = ScriptedModel(call("book"), "No", call("pay"), "No", "Sorry.")
+    builder = client_of(model, OutputGuardrailAdvisor(long_enough)).mutate().default_tools(desk)
+    result = ask(builder.build().prompt("Book"))
+
+    assert desk.log == ["booked", "cancelled"]
+    assert [execution.is_error for execution in result.executions] == [True, True]
+    assert told(model.prompts[-1]) == [
+        "'book' was run, and then undone because 'pay' failed.", "too dear",
+    ]  # fmt: skip
+    assert_paired(model.prompts[-1].messages)
 
 
 def test_tools_run_again_for_another_answer(ask: Ask) -> None:

@@ -477,6 +477,29 @@ def test_a_client_of_ones_own_is_used_as_it_is(chat_server: Start, http_library:
     assert server.headers[0]["x-mine"] == "yes"
 
 
+def test_redirects_are_not_followed(chat_server: Start, http_library: str) -> None:
+    """Not even by a client of one's own that follows them: a key would go along."""
+    import importlib
+
+    library = importlib.import_module(http_library)
+    elsewhere = chat_server("ok")
+    server = chat_server(Reply(b"", status=307, headers={"location": elsewhere.url}))
+
+    async def main() -> None:
+        async with library.AsyncClient(follow_redirects=True) as mine:
+            await _acall(client_of(server, http_client=mine))
+
+    with (
+        library.Client(follow_redirects=True) as mine,
+        pytest.raises(ProviderError, match="307"),
+    ):
+        client_of(server, http_client=mine).prompt("Hi").call().content()
+    with pytest.raises(ProviderError, match="307"):
+        asyncio.run(main())
+
+    assert not elsewhere.requests
+
+
 def test_an_async_client_of_ones_own(chat_server: Start, http_library: str) -> None:
     """An asynchronous client serves asynchronous calls, and only those."""
     import importlib

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import gc
+import gzip
 import json
 import os
 import socket
@@ -348,6 +349,25 @@ def test_a_key_that_cannot_be_sent_is_not_shown(service: Service, mode: str) -> 
 
     sent = server.requests[0].headers
     assert any(value.endswith(KEY) for value in sent.values())
+
+
+# --- sizes ----------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("http_library")
+@pytest.mark.parametrize("status", [200, 400])
+@pytest.mark.parametrize("named", ["gzip, gzip", "gzip\r\ncontent-encoding: gzip"])
+def test_what_is_compressed_twice_is_not_read(mode: str, named: str, status: int) -> None:
+    """A few bytes would fill the memory before their number could be seen."""
+    refusal = json.dumps({"error": {"message": "a reason"}}).encode()
+    body = gzip.compress(gzip.compress(refusal))
+    answer = http(body, status, {"content-encoding": named})
+    with ChaosServer([[answer]]) as server:
+        error = outcome_of(CHAT.model(server.url), mode).error
+
+    assert isinstance(error, ProviderError)
+    assert ("'gzip, gzip', which was not asked for" in str(error)) is (status == 200)
+    assert "a reason" not in f"{error} {error.body}"
 
 
 # --- proxies --------------------------------------------------------------------------------

@@ -350,6 +350,29 @@ def test_an_older_schema_is_brought_up_to_date(place: tuple[str, str]) -> None:
     assert [row.a for row in rows] == [2]
 
 
+def test_a_transaction_that_is_interrupted_holds_no_lock(tmp_path: Path) -> None:
+    """Others can write at once, though the traceback still refers to what ran."""
+    url = f"sqlite:///{tmp_path / 'things.db'}"
+    database = Database(url, Schema("things", [lambda connection: None], prefix="my_"))
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    def work(connection: sa.Connection) -> Any:
+        connection.exec_driver_sql("CREATE TABLE thing (a INTEGER)")
+        connection.connection.dbapi_connection.row_factory = interrupt  # type: ignore[union-attr]
+        return connection.exec_driver_sql("SELECT 1 UNION SELECT 2").all()
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        database.write(work)
+    other = sqlite3.connect(tmp_path / "things.db", timeout=0.05)
+    other.execute("BEGIN IMMEDIATE")
+    other.close()
+    database.close()
+
+    assert caught.value.__traceback__ is not None
+
+
 def set_version(url: str, prefix: str, version: int) -> None:
     engine = sa.create_engine(url)
     with engine.begin() as connection:

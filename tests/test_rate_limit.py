@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 from conftest import Ask
+from hypothesis import given
+from hypothesis import strategies as st
 
 from chatclient import ChatClient, ChatResponse
 from chatclient.advisors.rate_limit import RateLimitAdvisor
@@ -184,3 +186,45 @@ def test_limits_have_to_make_sense(wrong: Any) -> None:
     """Nothing to limit is a mistake."""
     with pytest.raises(UsageError):
         RateLimitAdvisor(**wrong)
+
+
+def test_a_used_up_limit_takes_no_time_to_look_at() -> None:
+    """What thousands of calls have spent is known; the sum is not taken for each of them."""
+    clock = Clock()
+    advisor = RateLimitAdvisor(tokens=5000 * 100, period=60, clock=clock)
+    started = time.thread_time()
+    for _ in range(5000):
+        advisor._reserve(100, float("inf"))
+        clock.now += 0.01
+    _, wait = advisor._reserve(4900 * 100, float("inf"))
+
+    assert wait == pytest.approx(58.99)
+    assert time.thread_time() - started < 1
+
+
+@given(st.lists(st.tuples(st.sampled_from(["ask", "wait", "cancel"]), st.integers(0, 40))))
+def test_places_are_the_first_with_room(steps: list[tuple[str, int]]) -> None:
+    """As by trying one time after another, also when calls that wait are cancelled."""
+    clock = Clock()
+    advisor = RateLimitAdvisor(requests=3, tokens=50, period=10, clock=clock)
+    made: list[tuple[float, int, Any]] = []  # when, how many tokens, and the call itself
+    for step, number in steps:
+        if step == "wait":
+            clock.now += number % 7
+        elif step == "ask":
+            at = first_room(made, clock.now, number)
+            call, wait = advisor._reserve(number, float("inf"))
+            assert clock.now + wait == at
+            made.append((at, number, call))
+        elif made and made[number % len(made)][0] > clock.now:
+            advisor._forget(made.pop(number % len(made))[2])
+
+
+def first_room(made: list[tuple[float, int, Any]], now: float, tokens: int) -> float:
+    """Return when a call of so many tokens may begin after those *made*."""
+    at = max([now, *(when for when, _, _ in made)])
+    while True:
+        counted = [spent for when, spent, _ in made if when > at - 10]
+        if not counted or (len(counted) < 3 and sum(counted) + tokens <= 50):
+            return at
+        at += 1

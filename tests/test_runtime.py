@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from functools import partial
 from typing import Any
 
@@ -452,6 +452,64 @@ def test_gather_raises_the_first_error_and_ends_the_rest(mode: str) -> None:
         run(mode, main)
 
     assert 4 not in finished
+
+
+async def waits(runtime: Runtime) -> None:
+    await runtime.invoke(asyncio.sleep, 60)
+
+
+async def waits_soon(runtime: Runtime) -> None:
+    await runtime.invoke(time.sleep, 0.2)
+    await waits(runtime)
+
+
+async def wait_side_by_side(runtime: Runtime) -> None:
+    await runtime.gather([waits, waits], limit=2)
+
+
+@both
+@pytest.mark.parametrize("other", [waits, waits_soon, wait_side_by_side])
+def test_gather_cancels_what_others_wait_for(
+    mode: str, other: Callable[[Runtime], Coroutine[Any, Any, None]]
+) -> None:
+    """What is asynchronous ends at once, in threads, too; and so does what waits next."""
+
+    async def fails(runtime: Runtime) -> None:
+        await runtime.sleep(0.1)
+        raise LookupError("first")
+
+    async def main(runtime: Runtime) -> None:
+        await runtime.gather([other, other, fails], limit=3)
+
+    started = time.monotonic()
+    with pytest.raises(LookupError, match="first"):
+        run(mode, main)
+
+    assert time.monotonic() - started < 10
+
+
+def test_a_job_that_was_interrupted_can_clean_up() -> None:
+    """It is told once, as a task is."""
+    cleaned: list[str] = []
+
+    async def cleans(runtime: Runtime) -> None:
+        try:
+            await waits(runtime)
+        finally:
+            await runtime.invoke(asyncio.sleep, 0.01)
+            cleaned.append("up")
+
+    async def fails(runtime: Runtime) -> None:
+        await runtime.sleep(0.1)
+        raise LookupError("first")
+
+    async def main(runtime: Runtime) -> None:
+        await runtime.gather([cleans, fails], limit=2)
+
+    with pytest.raises(LookupError):
+        drive(main(BLOCKING))
+
+    assert cleaned == ["up"]
 
 
 def test_events_of_jobs_in_threads_reach_the_consumer() -> None:

@@ -21,6 +21,7 @@ from chatclient.advisors.memory import MessageChatMemoryAdvisor, PromptChatMemor
 from chatclient.advisors.tool_calling import ToolCallingAdvisor
 from chatclient.advisors.tool_search import ToolSearchToolCallingAdvisor
 from chatclient.chain import order_of
+from chatclient.configuration import options_of
 from chatclient.errors import (
     InvalidRequestError,
     OverloadedError,
@@ -29,6 +30,8 @@ from chatclient.errors import (
     UsageError,
 )
 from chatclient.memory import InMemoryChatMemoryRepository
+from chatclient.providers.anthropic import AnthropicChatOptions
+from chatclient.providers.openai import OpenAIChatOptions
 from chatclient.providers.retries import RetryPolicy
 from chatclient.runtime import BLOCKING, ON_LOOP
 from chatclient.settings import ChatClientSettings, MemorySettings, SqlSettings
@@ -193,6 +196,26 @@ def test_options_of_every_request(configured: Configured) -> None:
         configured("a", OPTIONS__TEMPREATURE="0.5")
 
 
+def test_texts_of_options_stay_texts() -> None:
+    """Digits are a number only where the option is one; what has several values is JSON."""
+    texts = {"model": "1234", "stop": "5", "top_k": "6", "temperature": "1", "user": "77"}
+    more = {"thinking": "1024", "betas": '["a", "b"]', "cache": '"system"', "extra": {"x": "7"}}
+    settings = ChatClientSettings(options={**texts, **more})
+
+    assert options_of(settings, AnthropicChatOptions) == {
+        "model": "1234",
+        "stop": "5",
+        "top_k": 6,
+        "temperature": 1,
+        "user": 77,
+        "thinking": 1024,
+        "betas": ["a", "b"],
+        "cache": "system",
+        "extra": {"x": "7"},
+    }
+    assert options_of(settings, OpenAIChatOptions)["user"] == "77"
+
+
 # --- tools ---
 
 
@@ -238,6 +261,7 @@ def test_throw_exception_on_error(ask: Ask, configured: Configured) -> None:
         ("MAX_TOTAL_TOOL_CALLS", "1"),
         ("MAX_ROUNDS", "1"),
         ("MAX_SECONDS", "0.000001"),
+        ("MAX_SECONDS", "PT0.000001S"),
         ("MAX_REPEATS", "1"),
     ],
 )

@@ -8,6 +8,7 @@ import pytest
 from conftest import Ask
 
 from chatclient import (
+    MEMORY_ORDER,
     ChatClient,
     ChatClientRequest,
     ChatClientResponse,
@@ -20,7 +21,15 @@ from chatclient.errors import UsageError
 from chatclient.runtime import Runtime
 from chatclient.streams import AsyncPieces
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import ToolApproval, ToolCallingManager, tool
+from chatclient.tools import (
+    NextTool,
+    ToolApproval,
+    ToolCallingManager,
+    ToolFailurePolicy,
+    ToolInvocation,
+    ToolResult,
+    tool,
+)
 
 
 class Slow(ChatModel):
@@ -140,3 +149,58 @@ def test_what_a_turn_says_that_waits_is_streamed_once(ask: Ask) -> None:
 
     assert "pending_turn" in result.response.context
     assert result.text == "Let me see. "
+
+
+@pytest.mark.parametrize("calls", [[call("pay")], [call("look"), call("pay")]])
+def test_what_an_advisor_answers_after_a_tool_that_failed_is_streamed(ask: Ask, calls: Any) -> None:
+    """No tool has come to its end since the model spoke, but it is no answer what it said."""
+
+    async def apologise(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        try:
+            return await call_next(request)
+        except PermissionError:
+            return ChatClientResponse(ChatResponse.of("Sorry."))
+
+    async def refuse(invocation: ToolInvocation, call_next: NextTool) -> ToolResult:
+        if invocation.definition.name == "pay":
+            raise PermissionError
+        return await call_next(invocation)
+
+    apologise.order = MEMORY_ORDER  # type: ignore[attr-defined]
+    policy = ToolFailurePolicy(raise_on=(PermissionError,))
+    manager = ToolCallingManager(interceptors=[refuse], exception_processor=policy)
+    builder = ChatClient.builder(ScriptedModel(["Let me see. ", *calls])).default_tools(look, pay)
+    client = builder.tool_calling_manager(manager).default_advisors(apologise).build()
+    result = ask(client.prompt("x"))
+
+    assert result.response.chat_response.text == "Sorry."
+    assert result.text == ("Let me see. Sorry." if ask.streaming else "Sorry.")
+
+
+def test_what_an_answer_says_that_calls_tools_is_streamed_once(ask: Ask) -> None:
+    """They are not run here, so it is the answer."""
+    model = ScriptedModel(["Let me see. ", call("look")])
+    client = ChatClient.builder(model).default_tools(look).tool_calling(False).build()
+
+    assert ask(client.prompt("x")).text == "Let me see. "
+
+
+def test_an_iterator_that_ends_in_an_advisor_does_not_end_the_stream(ask: Ask) -> None:
+    """A mistake like `await anext(rows)` is seen in all four ways."""
+
+    async def rows() -> AsyncGenerator[int, None]:
+        nothing: list[int] = []
+        for row in nothing:
+            yield row
+
+    async def audit(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        response = await call_next(request)
+        await anext(rows())
+        return response
+
+    client = ChatClient.create(ScriptedModel("Hello."))
+    mistake = RuntimeError if ask.mode == "astream" else StopAsyncIteration
+    with pytest.raises(mistake) as caught:
+        ask(client.prompt("x").advisors(audit))
+
+    assert isinstance(caught.value.__cause__ or caught.value, StopAsyncIteration)

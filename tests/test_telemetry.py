@@ -274,6 +274,16 @@ def test_an_unknown_tool_is_on_a_span(ask: Ask, recorded: Recorded) -> None:
     assert attributes(recorded.span("execute_tool get_wether"))["error.type"] == "UnknownToolError"
 
 
+def test_names_that_a_model_makes_up_are_no_series_of_metrics(ask: Ask, recorded: Recorded) -> None:
+    """There is no end of them: they are counted together."""
+    made_up = [call(f"made_up_{number}", "{}") for number in range(3)]
+    ask(client_of(recorded, made_up, "Hm.").prompt("?"))
+
+    (point,) = recorded.points("gen_ai.execute_tool.duration")
+    labels = {"gen_ai.operation.name": "execute_tool", "error.type": "UnknownToolError"}
+    assert (point.attributes, point.count) == (labels, 3)
+
+
 def test_a_failure_is_on_every_span_around_it(ask: Ask, recorded: Recorded) -> None:
     """The error's type is short for our own errors, and nothing stays open."""
     client = client_of(recorded, ProviderError("overloaded", provider="scripted"))

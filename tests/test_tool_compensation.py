@@ -25,6 +25,7 @@ from chatclient import (
 )
 from chatclient.advisors.guardrails import GuardrailResult, OutputGuardrailAdvisor
 from chatclient.advisors.memory import MessageChatMemoryAdvisor
+from chatclient.advisors.steering import Steering
 from chatclient.errors import (
     GuardrailError,
     ProviderError,
@@ -474,6 +475,22 @@ def test_a_turn_that_waited_is_undone(ask: Ask) -> None:
     assert result.text == "sorry"
 
 
+def test_what_was_undone_after_a_turn_waited_is_remembered_so(ask: Ask) -> None:
+    """Neither memory nor the messages of the turn have it as done."""
+    trip, memory = Trip(), MessageWindowChatMemory(InMemoryChatMemoryRepository())
+    approval = ToolApproval(needed=lambda invocation: invocation.tool_call.name == "pay")
+    client = client_of(ScriptedModel(FLIGHT, DEAR, "sorry"), trip, interceptors=[approval])
+    client = client.mutate().default_advisors(MessageChatMemoryAdvisor(memory)).build()
+    pending = ask(client.prompt("x").conversation("c")).response.context["pending_turn"]
+    result = ask(client.resume(pending, "approve"))
+
+    assert trip.log == ["flight to Rome", "no flight to Rome"]
+    kept = memory.get("c")
+    told = [r.is_error for m in kept if isinstance(m, ToolResponseMessage) for r in m.responses]
+    assert told == [True, True]
+    assert result.answer.messages() == tuple(kept)
+
+
 def test_a_loop_of_ones_own_undoes_too() -> None:
     """The manager does it, whoever runs the loop."""
     trip, manager = Trip(), ToolCallingManager()
@@ -610,3 +627,36 @@ def test_what_cannot_undo_is_refused(compensation: Any, problem: str) -> None:
 
     with pytest.raises(ToolDefinitionError, match=problem):
         FunctionToolCallback(buy, metadata=ToolMetadata(compensation=compensation))
+
+
+def test_whoever_goes_on_after_a_failure_knows_what_was_undone(ask: Ask) -> None:
+    """Wherever the request failed, and whenever the turn had waited: the trail tells."""
+    trip = Trip()
+    approval = ToolApproval(needed=lambda invocation: invocation.tool_call.name == "book_hotel")
+    model = ScriptedModel(FLIGHT, HOTEL, "you fool")
+    client = client_of(model, trip, interceptors=[approval])
+    pending = ask(client.prompt("x")).response.context["pending_turn"]
+    with pytest.raises(GuardrailError) as caught:
+        ask(client.resume(pending, "approve").advisors(OutputGuardrailAdvisor(refuse)))
+
+    assert trip.log == [*BOOKED, *UNDONE]
+    assert caught.value.trail is not None
+    said = [m for m in caught.value.trail.messages if isinstance(m, ToolResponseMessage)]
+    assert [response.is_error for m in said for response in m.responses] == [True, True]
+
+
+def test_what_was_done_before_the_user_said_more_is_undone(ask: Ask) -> None:
+    """What is said on the way belongs to the turn."""
+    trip, steering = Trip(), Steering()
+
+    @tool(effect="read")
+    def listen() -> str:
+        """Listen."""
+        steering.say("Hurry!")
+        return "heard"
+
+    model = ScriptedModel(FLIGHT, call("listen"), DEAR, "sorry")
+    ask(client_of(model, trip, listen).prompt("x").advisors(steering))
+
+    assert "Hurry!" in [m.text for m in model.prompts[2].messages]
+    assert trip.log == ["flight to Rome", "no flight to Rome"]

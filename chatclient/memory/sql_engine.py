@@ -1,6 +1,6 @@
 """Engines for SQL databases, as the stores of this package need them; needs SQLAlchemy."""
 
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from typing import Any
 
@@ -80,6 +80,7 @@ def _engine(url: sa.URL) -> sa.Engine:
         raise UsageError(msg)
     if url.get_backend_name() == "sqlite":
         event.listen(engine, "connect", _set_up_sqlite)
+        event.listen(engine, "invalidate", _roll_back)
     elif url.get_backend_name() in _LOCK_WAITS and url.query.keys().isdisjoint(_OWN_SETTINGS):
         event.listen(engine, "connect", partial(_limit_locks, _LOCK_WAITS[url.get_backend_name()]))
     return engine
@@ -129,3 +130,12 @@ def _limit_locks(statement: str, connection: Any, _record: Any) -> None:
 
 def _set_up_sqlite(connection: Any, _record: Any) -> None:
     write_ahead(connection)
+
+
+def _roll_back(connection: Any, _record: Any, _error: Any) -> None:
+    """Give back the lock of a connection that is thrown away, as Ctrl-C has it done.
+
+    SQLite closes it when nothing refers to it any more, and the traceback does.
+    """
+    with suppress(Exception):
+        connection.rollback()

@@ -11,16 +11,19 @@ service with users of its own derives the id from who is logged in.
 """
 
 import json
+import logging
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
+import fastapi
 import sqlalchemy as sa
 from fastapi import Body, FastAPI, HTTPException
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import FileResponse, StreamingResponse
+from sqlalchemy.exc import IntegrityError
 
 from chatclient import ChatClient, ChatModel
 from chatclient.advisors.memory import MessageChatMemoryAdvisor
@@ -32,6 +35,11 @@ from chatclient.memory.sql import SqlChatMemoryRepository
 from chatclient.tools import PendingTurn, ToolApproval, ToolCallingManager, tool
 
 PAGE = Path(__file__).with_name("page.html")
+ID_LENGTH = 64
+
+ConversationId = Annotated[str, fastapi.Path(max_length=ID_LENGTH)]
+
+log = logging.getLogger(__name__)
 
 
 @tool(effect="read")
@@ -55,17 +63,20 @@ class PendingTurns:
         self._table = sa.Table(
             table,
             metadata,
-            sa.Column("conversation", sa.String(64), primary_key=True),
+            sa.Column("conversation", sa.String(ID_LENGTH), primary_key=True),
             sa.Column("turn", sa.Text, nullable=False),
         )
         metadata.create_all(engine)
 
-    def put(self, conversation: str, turn: PendingTurn) -> None:
-        """Keep a turn."""
-        with self._engine.begin() as connection:
-            connection.execute(
-                sa.insert(self._table).values(conversation=conversation, turn=turn.to_json())
-            )
+    def put(self, conversation: str, turn: PendingTurn) -> bool:
+        """Keep a turn, unless another one of the conversation waits already; return whether."""
+        row = {"conversation": conversation, "turn": turn.to_json()}
+        try:
+            with self._engine.begin() as connection:
+                connection.execute(sa.insert(self._table).values(row))
+        except IntegrityError:
+            return False
+        return True
 
     def get(self, conversation: str) -> PendingTurn | None:
         """Return the turn that waits, if one does."""
@@ -111,7 +122,7 @@ class ChatService:
         await self.client.aclose()
         self.engine.dispose()
 
-    def read(self, conversation: str) -> dict[str, Any]:
+    def read(self, conversation: ConversationId) -> dict[str, Any]:
         """Return what was said, and the calls that wait."""
         turn = self.pending.get(conversation)
         asked = [message for message in turn.messages if message.role == "user"] if turn else []
@@ -126,7 +137,7 @@ class ChatService:
         }
 
     async def say(
-        self, conversation: str, text: Annotated[str, Body(embed=True)]
+        self, conversation: ConversationId, text: Annotated[str, Body(embed=True)]
     ) -> StreamingResponse:
         """Stream the answer to *text*."""
         if await run_in_threadpool(self.pending.get, conversation):
@@ -137,7 +148,9 @@ class ChatService:
             raise HTTPException(422, str(error)) from error
         return self._streaming(conversation, request)
 
-    async def decide(self, conversation: str, decisions: dict[str, bool]) -> StreamingResponse:
+    async def decide(
+        self, conversation: ConversationId, decisions: dict[str, bool]
+    ) -> StreamingResponse:
         """Stream how the turn goes on that waited for *decisions*."""
         turn = await run_in_threadpool(self.pending.get, conversation)
         if turn is None:
@@ -168,11 +181,16 @@ class ChatService:
                         case _:
                             pass
             if turn := stream.pending_turn():
-                await run_in_threadpool(self.pending.put, conversation, turn)
+                if not await run_in_threadpool(self.pending.put, conversation, turn):
+                    yield sent("error", message="Decide about the other tool calls, and ask again.")
+                    return
                 yield sent("approval", calls=waiting(turn))
             yield sent("done")
         except ChatClientError as error:
             yield sent("error", message=f"{type(error).__name__}: {error}")
+        except Exception:  # the browser waits for a word, whatever it was
+            log.exception("a turn failed")
+            yield sent("error", message="Something went wrong here.")
 
 
 def sent(kind: str, **data: Any) -> str:
