@@ -87,9 +87,8 @@ class InMemoryResponseStore:
     ) -> None:
         check_number("max_entries", max_entries, least=1)
         self._max_entries = max_entries
-        self._time_to_live = (
-            float("inf") if time_to_live is None else seconds("time_to_live", time_to_live)
-        )
+        kept = float("inf") if time_to_live is None else seconds("time_to_live", time_to_live)
+        self._time_to_live = kept
         self._clock = clock
         self._kept: OrderedDict[str, tuple[float, ChatResponse]] = OrderedDict()
         self._lock = ForkSafeLock()
