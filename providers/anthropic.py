@@ -18,7 +18,7 @@ from chatclient.providers.anthropic_encoding import (
     ANTHROPIC,
     COMPATIBLE,
     PROVIDER,
-    Conversation,
+    EncodedConversation,
     without_trailing_space,
 )
 from chatclient.providers.anthropic_schemas import enforceable, is_enforceable
@@ -145,7 +145,7 @@ class AnthropicChatModel(OverHttp, ChatModel):
         self._betas = tuple(filter(None, [more.get(_BETA)]))
         # The last options and what they come to: the same ones in all rounds of all requests.
         self._head: tuple[ChatOptions | None, bool, bytes] = (None, False, b"")
-        self._sent: tuple[tuple[Message, ...], Conversation] = ((), Conversation())
+        self._sent: tuple[tuple[Message, ...], EncodedConversation] = ((), EncodedConversation())
 
     @property
     def options(self) -> ChatOptions:
@@ -207,7 +207,7 @@ class AnthropicChatModel(OverHttp, ChatModel):
             system = b',"system":[%b]' % _marked(conversation.system, _own(prompt.options))
         return b'%b%b,"messages":[%b]}' % (head[:-1], system, conversation.messages())
 
-    def _conversation(self, messages: tuple[Message, ...]) -> Conversation:
+    def _conversation(self, messages: tuple[Message, ...]) -> EncodedConversation:
         match messages:
             case (*_, AssistantMessage() as last):  # from where the model is to go on
                 ending = [without_trailing_space(last)]
@@ -215,13 +215,13 @@ class AnthropicChatModel(OverHttp, ChatModel):
             case _:
                 return self._kept(messages)
 
-    def _kept(self, messages: tuple[Message, ...]) -> Conversation:
+    def _kept(self, messages: tuple[Message, ...]) -> EncodedConversation:
         known, conversation = self._sent
         # The next round of a conversation begins with what was sent in the last one: the very
         # same messages, which the comparison sees by their identity.
         size = len(known)
         if size > len(messages) or messages[:size] != known:
-            size, conversation = 0, Conversation()
+            size, conversation = 0, EncodedConversation()
         conversation = conversation.plus(messages[size:], self._dialect)
         self._sent = (messages, conversation)
         return conversation

@@ -44,7 +44,7 @@ Block = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class EncodedConversation:
     """A conversation in the API's form, to which messages can be added without encoding it anew.
 
     Neighbours of one role become one turn. All bytes are JSON elements, joined by commas.
@@ -63,7 +63,7 @@ class Conversation:
     results: bytes = b""
     content: bytes = b""
 
-    def plus(self, messages: Iterable[Message], dialect: Dialect) -> "Conversation":
+    def plus(self, messages: Iterable[Message], dialect: Dialect) -> "EncodedConversation":
         """Return this conversation with *messages* at its end."""
         role, system, turns = self.role, [self.system], [self.turns]
         results, content = [self.results], [self.content]
@@ -78,7 +78,7 @@ class Conversation:
                 turns.append(_turn(role, _joined(results), _joined(content)))
                 role, results, content = its_role, [], []
             (results if isinstance(message, ToolResponseMessage) else content).append(form)
-        return Conversation(
+        return EncodedConversation(
             _joined(system), _joined(turns), role, _joined(results), _joined(content)
         )
 

@@ -13,7 +13,7 @@ from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
 from chatclient.providers.failures import json_of
 from chatclient.providers.gemini_decoding import PROVIDER, StreamDecoder, decode_response
-from chatclient.providers.gemini_encoding import Conversation, dialect_of, encode_options
+from chatclient.providers.gemini_encoding import EncodedConversation, dialect_of, encode_options
 from chatclient.providers.gemini_stream import StreamReader
 from chatclient.providers.http import (
     HttpAnswer,
@@ -124,7 +124,7 @@ class GeminiChatModel(OverHttp, ChatModel):
         )
         # The last options and messages and what they come to; see `OpenAIChatModel`.
         self._head: tuple[ChatOptions | None, bytes] = (None, b"")
-        self._sent = Conversation()
+        self._sent = EncodedConversation()
 
     @property
     def options(self) -> ChatOptions:

@@ -150,7 +150,7 @@ def _calling_config(choice: str | None, definitions: Iterable[ToolDefinition]) -
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class EncodedConversation:
     """Messages as they are sent, kept because the next request begins with the same ones.
 
     Attributes:
@@ -165,7 +165,7 @@ class Conversation:
     system: bytes = b""
     contents: bytes = b""
 
-    def continued(self, messages: tuple[Message, ...], dialect: Dialect) -> "Conversation":
+    def continued(self, messages: tuple[Message, ...], dialect: Dialect) -> "EncodedConversation":
         """Return *messages* as they are sent, of which these may be the beginning."""
         size = len(self.messages)
         new = messages[size:]
@@ -181,7 +181,7 @@ class Conversation:
         if size:
             system.insert(0, self.system)
             contents.insert(0, self.contents)
-        return Conversation(
+        return EncodedConversation(
             messages, dialect, b",".join(filter(None, system)), b",".join(filter(None, contents))
         )
 

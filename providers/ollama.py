@@ -27,7 +27,7 @@ from chatclient.providers.ollama_codec import (
     encode_options,
     wire_of,
 )
-from chatclient.providers.transcript import Transcript
+from chatclient.providers.wire_cache import WireCache
 from chatclient.response import ChatResponse
 from chatclient.runtime import Runtime
 from chatclient.values import EMPTY
@@ -107,7 +107,7 @@ class OllamaChatModel(OverHttp, ChatModel):
         )
         # The last options and what they come to: the same ones in all rounds of all requests.
         self._head: tuple[ChatOptions | None, bool, bytes] = (None, False, b"")
-        self._sent = Transcript()
+        self._sent = WireCache()
 
     @property
     def options(self) -> ChatOptions:

@@ -38,7 +38,7 @@ from chatclient.providers.openai_encoding import (
 from chatclient.providers.openai_metadata import rate_limit
 from chatclient.providers.openai_stream import StreamDecoder
 from chatclient.providers.sse import ServerSentEventDecoder
-from chatclient.providers.transcript import Transcript
+from chatclient.providers.wire_cache import WireCache
 from chatclient.response import ChatResponse
 from chatclient.runtime import Runtime
 from chatclient.values import EMPTY
@@ -169,7 +169,7 @@ class OpenAIChatModel(OverHttp, ChatModel):
         # The last options and what they come to: the same ones in all rounds of all requests.
         self._head: tuple[ChatOptions | None, bool, bytes, Dialect]
         self._head = (None, False, b"", self._dialect)
-        self._sent = Transcript()
+        self._sent = WireCache()
 
     @property
     def provider(self) -> str:

@@ -36,7 +36,7 @@ from chatclient.providers.openai_responses_decoding import decode_response
 from chatclient.providers.openai_responses_stream import StreamDecoder
 from chatclient.providers.openai_schemas import enforceable, json_schema_format
 from chatclient.providers.sse import ServerSentEventDecoder
-from chatclient.providers.transcript import Transcript
+from chatclient.providers.wire_cache import WireCache
 from chatclient.response import ChatResponse
 from chatclient.runtime import Runtime
 from chatclient.tool import ToolDefinition
@@ -158,7 +158,7 @@ class OpenAIResponsesChatModel(OverHttp, ChatModel):
             *(None, False, b""),
             Form(),
         )
-        self._sent = Transcript()
+        self._sent = WireCache()
 
     @property
     def options(self) -> ChatOptions:

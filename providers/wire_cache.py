@@ -15,12 +15,12 @@ class _Sent(NamedTuple):
     form: Hashable = None
 
 
-class Transcript:
+class WireCache:
     """Joins the JSON of a conversation's messages, and only of those that are new to it.
 
     The next round of a conversation begins with what was sent in the last one, and another request
     with what it has in common with it: the very same messages, known by their identity. Threads may
-    share a transcript: what they see is always one whole conversation.
+    share a cache: what they see is always one whole conversation.
     """
 
     __slots__ = ("_last",)

@@ -3,7 +3,7 @@
 import pytest
 
 from chatclient import AssistantMessage, Message, SystemMessage, UserMessage
-from chatclient.providers.transcript import Transcript
+from chatclient.providers.wire_cache import WireCache
 
 SYSTEM = SystemMessage("s")
 FIRST, SECOND = UserMessage("1"), UserMessage("2")
@@ -40,31 +40,29 @@ def test_only_what_is_new_is_encoded(
     messages: tuple[Message, ...], wire: bytes, new: list[Message]
 ) -> None:
     """Whatever both conversations begin with is taken from the one before."""
-    transcript, encoder = Transcript(), Encoder()
-    assert transcript.joined((SYSTEM, FIRST, SAID), FORM, encoder) == b"1,a"
+    cache, encoder = WireCache(), Encoder()
+    assert cache.joined((SYSTEM, FIRST, SAID), FORM, encoder) == b"1,a"
     encoder.encoded.clear()
 
-    assert transcript.joined(messages, FORM, encoder) == wire
+    assert cache.joined(messages, FORM, encoder) == wire
     assert encoder.encoded == new
-    assert transcript.joined((*messages, SAID), FORM, encoder) == b",".join([wire, b"a"]).strip(
-        b","
-    )
+    assert cache.joined((*messages, SAID), FORM, encoder) == b",".join([wire, b"a"]).strip(b",")
 
 
 def test_equal_messages_are_the_same_when_they_are_all_there_is() -> None:
     """A conversation that a memory has loaded anew is known by its content."""
-    transcript, encoder = Transcript(), Encoder()
-    transcript.joined((UserMessage("1"), AssistantMessage("a")), FORM, encoder)
+    cache, encoder = WireCache(), Encoder()
+    cache.joined((UserMessage("1"), AssistantMessage("a")), FORM, encoder)
     encoder.encoded.clear()
 
-    assert transcript.joined((FIRST, SAID, SECOND), FORM, encoder) == b"1,a,2"
+    assert cache.joined((FIRST, SAID, SECOND), FORM, encoder) == b"1,a,2"
     assert encoder.encoded == [SECOND]
 
 
 def test_another_form_begins_anew() -> None:
     """What was encoded for one dialect is no use in another."""
-    transcript, encoder = Transcript(), Encoder()
-    transcript.joined((FIRST, SAID), FORM, encoder)
+    cache, encoder = WireCache(), Encoder()
+    cache.joined((FIRST, SAID), FORM, encoder)
 
-    assert transcript.joined((FIRST, SAID), OTHER_FORM, encoder) == b"1!,a!"
+    assert cache.joined((FIRST, SAID), OTHER_FORM, encoder) == b"1!,a!"
     assert len(encoder.encoded) == 4
