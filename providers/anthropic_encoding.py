@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from chatclient.errors import UsageError
-from chatclient.json import dumps, loads
+from chatclient.json import loads
 from chatclient.messages import (
     AssistantMessage,
     Media,
@@ -20,6 +20,7 @@ from chatclient.messages import (
     ToolResponseMessage,
     UserMessage,
 )
+from chatclient.providers.wire_cache import kept_wire
 
 PROVIDER = "anthropic"
 """What this API is called in errors, and in the parts of messages that only it knows."""
@@ -68,7 +69,7 @@ class EncodedConversation:
         role, system, turns = self.role, [self.system], [self.turns]
         results, content = [self.results], [self.content]
         for message in messages:
-            form = wire_of(message, dialect)
+            form = kept_wire(message, dialect, encode_message)
             if not form:
                 continue
             if isinstance(message, SystemMessage):
@@ -110,15 +111,6 @@ def _turn(role: str, results: bytes, content: bytes) -> bytes:
     if not role or not elements:
         return elements
     return b'{"role":"%b","content":[%b]}' % (role.encode(), elements)
-
-
-def wire_of(message: Message, dialect: Dialect) -> bytes:
-    """Return the content blocks of *message*, joined by commas; encoded once, then kept."""
-    kept = message.wire(dialect)
-    if kept is not None:
-        return kept
-    blocks = encode_message(message, dialect)
-    return message.keep_wire(dialect, b",".join([dumps(block) for block in blocks]))
 
 
 def encode_message(message: Message, dialect: Dialect) -> list[Block]:

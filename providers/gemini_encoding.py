@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from chatclient.errors import UsageError
-from chatclient.json import dumps, loads
+from chatclient.json import loads
 from chatclient.messages import (
     AssistantMessage,
     Media,
@@ -22,6 +22,7 @@ from chatclient.messages import (
 )
 from chatclient.options import ChatOptions
 from chatclient.providers.gemini_decoding import INVENTED_ID, beside_content
+from chatclient.providers.wire_cache import kept_wire
 from chatclient.tool import ToolDefinition
 
 # The value that Google documents for calls that another model made: without any, they are refused.
@@ -176,7 +177,11 @@ class EncodedConversation:
             or (new and _answers_tools(self.messages[-1]) and _answers_tools(new[0]))
         ):
             size, new = 0, messages
-        system = [wire_of(message, dialect) for message in new if message.role == "system"]
+        system = [
+            kept_wire(message, dialect, encode_message)
+            for message in new
+            if message.role == "system"
+        ]
         contents = _contents([m for m in new if m.role != "system"], dialect)
         if size:
             system.insert(0, self.system)
@@ -194,7 +199,7 @@ def _contents(messages: Iterable[Message], dialect: Dialect) -> list[bytes]:
     contents: list[bytes] = []
     before: Message | None = None
     for message in messages:
-        parts = wire_of(message, dialect)
+        parts = kept_wire(message, dialect, encode_message)
         if not parts:  # a content without parts would be refused
             continue
         if before is not None and _answers_tools(before) and _answers_tools(message):
@@ -205,15 +210,6 @@ def _contents(messages: Iterable[Message], dialect: Dialect) -> list[bytes]:
             contents.append(b'{"role":"%b","parts":[%b]}' % (role, parts))
         before = message
     return contents
-
-
-def wire_of(message: Message, dialect: Dialect) -> bytes:
-    """Return *message* as the elements of a `parts` array; encoded once, then kept."""
-    kept = message.wire(dialect)
-    if kept is not None:
-        return kept
-    parts = encode_message(message, dialect)
-    return message.keep_wire(dialect, b",".join(dumps(part) for part in parts))
 
 
 def encode_message(message: Message, dialect: Dialect) -> list[dict[str, Any]]:

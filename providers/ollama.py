@@ -24,8 +24,8 @@ from chatclient.providers.ollama_codec import (
     Lines,
     StreamDecoder,
     decode_response,
+    encode_message,
     encode_options,
-    wire_of,
 )
 from chatclient.providers.wire_cache import WireCache
 from chatclient.response import ChatResponse
@@ -143,7 +143,7 @@ class OllamaChatModel(OverHttp, ChatModel):
         if options is not prompt.options or was_streaming != streaming:
             head = dumps(encode_options(prompt.options, streaming=streaming))
             self._head = (prompt.options, streaming, head)
-        messages = self._sent.joined(prompt.messages, PROVIDER, wire_of)
+        messages = self._sent.join(prompt.messages, PROVIDER, encode_message)
         return b'%b,"messages":[%b]}' % (head[:-1], messages)
 
     def __repr__(self) -> str:

@@ -88,17 +88,8 @@ def _tool(definition: ToolDefinition) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def wire_of(message: Message, form: str = PROVIDER) -> bytes:
-    """Return *message* as the elements of a `messages` array; encoded once, then kept."""
-    kept = message.wire(form)
-    if kept is not None:
-        return kept
-    elements = encode_message(message)
-    return message.keep_wire(form, b",".join(dumps(element) for element in elements))
-
-
-def encode_message(message: Message) -> list[dict[str, Any]]:
-    """Return *message* as the API wants it; tool responses become a message each."""
+def encode_message(message: Message, _form: str = PROVIDER) -> list[dict[str, Any]]:
+    """Return *message* in the only form there is; tool responses become a message each."""
     match message:
         case SystemMessage():
             return [{"role": "system", "content": message.text}]

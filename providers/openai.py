@@ -33,7 +33,6 @@ from chatclient.providers.openai_encoding import (
     encode_message,
     encode_options,
     sendable,
-    wire_of,
 )
 from chatclient.providers.openai_metadata import rate_limit
 from chatclient.providers.openai_stream import StreamDecoder
@@ -57,7 +56,6 @@ __all__ = [
     "is_openai",
     "openai_key",
     "rate_limit",
-    "wire_of",
 ]
 
 BASE_URL = "https://api.openai.com/v1"
@@ -221,7 +219,7 @@ class OpenAIChatModel(OverHttp, ChatModel):
             dialect = self._dialect if role is None else with_system_role(self._dialect, role)
             head = dumps(encode_options(prompt.options, dialect, streaming=streaming))
             self._head = (prompt.options, streaming, head, dialect)
-        messages = self._sent.joined(sendable(prompt.messages, dialect), dialect, wire_of)
+        messages = self._sent.join(sendable(prompt.messages, dialect), dialect, encode_message)
         return b'%b,"messages":[%b]}' % (head[:-1], messages)
 
     def __repr__(self) -> str:

@@ -29,8 +29,8 @@ from chatclient.providers.openai_responses_codec import (
     CONVERSATION,
     Form,
     SystemRole,
+    encode_message,
     form_of,
-    wire_of,
 )
 from chatclient.providers.openai_responses_decoding import decode_response
 from chatclient.providers.openai_responses_stream import StreamDecoder
@@ -203,7 +203,7 @@ class OpenAIResponsesChatModel(OverHttp, ChatModel):
             form = form_for(prompt.options)
             head = dumps(encode_options(prompt.options, streaming=streaming))
             self._head = (prompt.options, streaming, head, form)
-        items = self._sent.joined(_to_send(prompt), form, wire_of)
+        items = self._sent.join(_to_send(prompt), form, encode_message)
         return b'%b,"input":[%b]}' % (head[:-1], items)
 
     def __repr__(self) -> str:

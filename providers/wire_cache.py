@@ -1,9 +1,28 @@
-"""What was sent last, of which the next request is the continuation as a rule."""
+"""JSON that was sent before, kept because the next request wants it again as a rule."""
 
-from collections.abc import Callable, Hashable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
+from chatclient.json import dumps
 from chatclient.messages import Message
+
+_F = TypeVar("_F", bound=Hashable)
+
+
+def kept_wire(
+    message: Message, form: _F, encode: Callable[[Message, _F], Iterable[Mapping[str, Any]]]
+) -> bytes:
+    """Return *message* as JSON elements with commas between; encoded once, then kept with it.
+
+    Args:
+        message: What to encode.
+        form: On what else than the message its JSON depends; known by its identity.
+        encode: Returns the elements of a message in that form, perhaps none.
+    """
+    kept = message.wire(form)
+    if kept is not None:
+        return kept
+    return message.keep_wire(form, b",".join([dumps(item) for item in encode(message, form)]))
 
 
 class _Sent(NamedTuple):
@@ -28,18 +47,18 @@ class WireCache:
     def __init__(self) -> None:
         self._last = _Sent()
 
-    def joined(
+    def join(
         self,
         messages: tuple[Message, ...],
-        form: Hashable,
-        wire_of: Callable[[Message, Any], bytes],
+        form: _F,
+        encode: Callable[[Message, _F], Iterable[Mapping[str, Any]]],
     ) -> bytes:
         """Return *messages* as JSON elements with commas between.
 
         Args:
             messages: The whole conversation.
-            form: On what else than the message its JSON depends.
-            wire_of: Returns a message in that form, perhaps as no element at all.
+            form: On what else than the message its JSON depends; known by its identity.
+            encode: Returns the elements of a message in that form, perhaps none.
         """
         last = self._last
         known = _common(last.messages, messages) if form is last.form else 0
@@ -47,7 +66,7 @@ class WireCache:
         end = ends[-1] if ends else 0
         elements = [last.wire[:end]]
         for message in messages[known:]:
-            element = wire_of(message, form)
+            element = kept_wire(message, form, encode)
             if element:
                 elements.append(element)
                 end += len(element) + (end > 0)
