@@ -24,6 +24,7 @@ from chatclient.providers.anthropic_encoding import (
 from chatclient.providers.anthropic_schemas import enforceable, is_enforceable
 from chatclient.providers.anthropic_stream import StreamDecoder
 from chatclient.providers.failures import json_of
+from chatclient.providers.fields import fields_of
 from chatclient.providers.http import (
     HttpAnswer,
     HttpClient,
@@ -258,11 +259,7 @@ _NAME_OF = {
 def encode_options(options: AnthropicChatOptions, *, streaming: bool) -> dict[str, Any]:
     """Return all of a request but its messages and system text."""
     thinking = _thinking(options.thinking)
-    body: dict[str, Any] = {
-        name: value
-        for option, name in _NAME_OF.items()
-        if (value := getattr(options, option)) is not None and value != ()
-    }
+    body = fields_of(options, _NAME_OF)
     body["max_tokens"] = options.max_tokens or _MAX_TOKENS + thinking.get("budget_tokens", 0)
     found = {
         "thinking": thinking,

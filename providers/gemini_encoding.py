@@ -21,6 +21,7 @@ from chatclient.messages import (
     UserMessage,
 )
 from chatclient.options import ChatOptions
+from chatclient.providers.fields import fields_of
 from chatclient.providers.gemini_decoding import INVENTED_ID, beside_content
 from chatclient.providers.wire_cache import kept_wire
 from chatclient.tool import ToolDefinition
@@ -85,13 +86,13 @@ _MODES = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
 
 def encode_options(options: ChatOptions) -> dict[str, Any]:
     """Return all of a request but its messages."""
-    generation = _named(options, _GENERATION)
-    if thinking := _named(options, _THINKING):
+    generation = fields_of(options, _GENERATION)
+    if thinking := fields_of(options, _THINKING):
         generation["thinkingConfig"] = thinking
     if options.output_schema is not None:
         generation["responseMimeType"] = "application/json"
         generation["responseJsonSchema"] = options.output_schema
-    body = _named(options, {"cached_content": "cachedContent", "labels": "labels"})
+    body = fields_of(options, {"cached_content": "cachedContent", "labels": "labels"})
     if generation:
         body["generationConfig"] = generation
     if thresholds := getattr(options, "safety_settings", None):
@@ -109,14 +110,6 @@ def _overlaid(below: Any, above: Any) -> Any:
     if isinstance(below, Mapping) and isinstance(above, Mapping):
         return {**below, **above}
     return above
-
-
-def _named(options: ChatOptions, names: Mapping[str, str]) -> dict[str, Any]:
-    return {
-        wire: value
-        for name, wire in names.items()
-        if (value := getattr(options, name, None)) is not None and value != ()
-    }
 
 
 def _tools(options: ChatOptions) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from chatclient.messages import (
 )
 from chatclient.options import ChatOptions
 from chatclient.providers.failures import error_from
-from chatclient.providers.fields import MISSHAPEN, text_of
+from chatclient.providers.fields import MISSHAPEN, fields_of, text_of
 from chatclient.providers.sse import LARGEST_EVENT
 from chatclient.response import (
     NO_METADATA,
@@ -56,9 +56,9 @@ _MODEL_OPTIONS = {
 
 def encode_options(options: ChatOptions, *, streaming: bool) -> dict[str, Any]:
     """Return all of a request but its messages."""
-    body = _named(options, {name: name for name in _SAME_NAME})
+    body = fields_of(options, {name: name for name in _SAME_NAME})
     body["stream"] = streaming  # its default is true
-    parameters = _named(options, _MODEL_OPTIONS)
+    parameters = fields_of(options, _MODEL_OPTIONS)
     parameters.update(getattr(options, "model_options", None) or {})
     if parameters:
         body["options"] = parameters
@@ -69,14 +69,6 @@ def encode_options(options: ChatOptions, *, streaming: bool) -> dict[str, Any]:
         body["tools"] = [_tool(callback.definition) for callback in options.tool_callbacks]
     body.update(options.extra)
     return body
-
-
-def _named(options: ChatOptions, names: Mapping[str, str]) -> dict[str, Any]:
-    return {
-        wire: value
-        for name, wire in names.items()
-        if (value := getattr(options, name, None)) is not None and value != ()
-    }
 
 
 def _tool(definition: ToolDefinition) -> dict[str, Any]:
