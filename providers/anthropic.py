@@ -36,6 +36,7 @@ from chatclient.providers.http import (
 )
 from chatclient.providers.keys import Headers, Key, headers_with, key_source
 from chatclient.providers.sse import ServerSentEventDecoder
+from chatclient.providers.wire_cache import EncodedOptions
 from chatclient.response import ChatResponse
 from chatclient.runtime import Runtime
 from chatclient.tool import ToolDefinition
@@ -144,8 +145,7 @@ class AnthropicChatModel(OverHttp, ChatModel):
         )
         # Beta features are named in a header, which may be among those of every request.
         self._betas = tuple(filter(None, [more.get(_BETA)]))
-        # The last options and what they come to: the same ones in all rounds of all requests.
-        self._head: tuple[ChatOptions | None, bool, bytes] = (None, False, b"")
+        self._heads: EncodedOptions[bytes] = EncodedOptions()
         self._sent: tuple[tuple[Message, ...], EncodedConversation] = ((), EncodedConversation())
 
     @property
@@ -196,17 +196,18 @@ class AnthropicChatModel(OverHttp, ChatModel):
         return {_BETA: ",".join((*self._betas, *named))}
 
     def _body(self, prompt: Prompt, *, streaming: bool) -> bytes:
-        options, was_streaming, head = self._head
-        if options is not prompt.options or was_streaming != streaming:
-            if self._dialect is ANTHROPIC:
-                _refuse_unenforceable(prompt.options.output_schema)
-            head = dumps(encode_options(_own(prompt.options), streaming=streaming))
-            self._head = (prompt.options, streaming, head)
+        head = self._heads.get(prompt.options, self._head, streaming=streaming)
         conversation = self._conversation(prompt.messages)
         system = b""
         if conversation.system:
             system = b',"system":[%b]' % _marked(conversation.system, _own(prompt.options))
         return b'%b%b,"messages":[%b]}' % (head[:-1], system, conversation.messages())
+
+    def _head(self, options: ChatOptions, *, streaming: bool) -> bytes:
+        """Return all of a request but its messages and system text."""
+        if self._dialect is ANTHROPIC:
+            _refuse_unenforceable(options.output_schema)
+        return dumps(encode_options(_own(options), streaming=streaming))
 
     def _conversation(self, messages: tuple[Message, ...]) -> EncodedConversation:
         match messages:

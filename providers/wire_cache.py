@@ -1,12 +1,15 @@
 """JSON that was sent before, kept because the next request wants it again as a rule."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from chatclient.json import dumps
 from chatclient.messages import Message
+from chatclient.options import ChatOptions
 
 _F = TypeVar("_F", bound=Hashable)
+_T = TypeVar("_T")
+_T_co = TypeVar("_T_co", covariant=True)
 
 
 def kept_wire(
@@ -23,6 +26,32 @@ def kept_wire(
     if kept is not None:
         return kept
     return message.keep_wire(form, b",".join([dumps(item) for item in encode(message, form)]))
+
+
+class _Encode(Protocol[_T_co]):
+    def __call__(self, options: ChatOptions, *, streaming: bool) -> _T_co: ...
+
+
+class EncodedOptions(Generic[_T]):
+    """Remembers what the last options came to: all rounds of all requests have the same ones."""
+
+    __slots__ = ("_last",)
+
+    def __init__(self) -> None:
+        self._last: tuple[ChatOptions, bool, _T] | None = None
+
+    def get(self, options: ChatOptions, encode: _Encode[_T], *, streaming: bool = False) -> _T:
+        """Return what *options* come to; the very same ones are not encoded again.
+
+        Args:
+            options: Those of the request.
+            encode: Returns what they come to.
+            streaming: Whether the answer is to be streamed, where the request says so.
+        """
+        last = self._last
+        if last is None or last[0] is not options or last[1] != streaming:
+            last = self._last = (options, streaming, encode(options, streaming=streaming))
+        return last[2]
 
 
 class _Sent(NamedTuple):

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from chatclient import AssistantMessage, Message, SystemMessage, UserMessage
-from chatclient.providers.wire_cache import WireCache, kept_wire
+from chatclient import AssistantMessage, ChatOptions, Message, SystemMessage, UserMessage
+from chatclient.providers.wire_cache import EncodedOptions, WireCache, kept_wire
 
 SYSTEM = SystemMessage("s")
 FIRST, SECOND = UserMessage("1"), UserMessage("2")
@@ -98,3 +98,19 @@ def test_another_form_begins_anew() -> None:
 
     assert said(cache.join((FIRST, SAID), OTHER_FORM, encoder)) == "1!a!"
     assert len(encoder.encoded) == 4
+
+
+def test_the_same_options_are_encoded_once() -> None:
+    """Equal ones are not the same: what is in them may differ all the same, such as 1 and True."""
+    heads: EncodedOptions[str] = EncodedOptions()
+    encoded: list[str] = []
+
+    def encode(options: ChatOptions, *, streaming: bool) -> str:
+        encoded.append(f"{options.model} {streaming}")
+        return encoded[-1]
+
+    some, others = ChatOptions(model="a"), ChatOptions(model="a")
+    for options, streaming in ((some, False), (some, False), (some, True), (others, True)):
+        assert heads.get(options, encode, streaming=streaming) == f"a {streaming}"
+    assert encoded == ["a False", "a True", "a True"]
+    assert heads.get(others, encode) == "a False"
