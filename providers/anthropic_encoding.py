@@ -20,6 +20,7 @@ from chatclient.messages import (
     ToolResponseMessage,
     UserMessage,
 )
+from chatclient.providers.media import base64_of
 from chatclient.providers.wire_cache import kept_wire
 
 PROVIDER = "anthropic"
@@ -274,8 +275,7 @@ def _source(media: Media) -> Block:
     if media.id is not None:
         return {"type": "file", "file_id": media.id}
     if isinstance(media.data, str):
-        head, _, content = media.data.partition(";base64,")
-        if head.startswith("data:") and content:
+        if content := base64_of(media):
             return {"type": "base64", "media_type": media.mime_type, "data": content}
         return {"type": "url", "url": media.data}
     if media.mime_type.startswith("image/") or media.mime_type == "application/pdf":

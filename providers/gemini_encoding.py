@@ -23,6 +23,7 @@ from chatclient.messages import (
 from chatclient.options import ChatOptions
 from chatclient.providers.fields import fields_of
 from chatclient.providers.gemini_decoding import INVENTED_ID, beside_content
+from chatclient.providers.media import base64_of
 from chatclient.providers.wire_cache import kept_wire
 from chatclient.tool import ToolDefinition
 
@@ -242,10 +243,8 @@ def _part(part: Part) -> dict[str, Any] | None:
 
 def _media(media: Media) -> dict[str, Any]:
     beside = beside_content(media.metadata)
-    if not isinstance(media.data, str):
-        return {"inlineData": {"mimeType": media.mime_type, "data": media.base64()}, **beside}
-    head, encoded, content = media.data.partition(";base64,")
-    if encoded and head.startswith("data:"):
+    content = base64_of(media)
+    if content is not None:
         return {"inlineData": {"mimeType": media.mime_type, "data": content}, **beside}
     if not media.data:
         msg = f"Gemini finds files by their URI, not by an id such as {media.id!r}"

@@ -22,6 +22,7 @@ from chatclient.messages import (
 from chatclient.options import ChatOptions
 from chatclient.providers.failures import error_from
 from chatclient.providers.fields import MISSHAPEN, fields_of, text_of
+from chatclient.providers.media import base64_of
 from chatclient.providers.sse import LARGEST_EVENT
 from chatclient.response import (
     NO_METADATA,
@@ -135,9 +136,8 @@ def _image(media: Media) -> str:
     if not media.mime_type.startswith("image/"):
         msg = f"Ollama takes images only, not {media.mime_type}"
         raise UsageError(msg)
-    if isinstance(media.data, str) and media.data.startswith("data:"):
-        return media.data.partition(",")[2]
-    return media.base64()
+    content = base64_of(media)
+    return media.base64() if content is None else content
 
 
 # --- decoding -------------------------------------------------------------------------------
