@@ -64,6 +64,7 @@ from chatclient.providers.openai_responses import (
     OpenAIResponsesChatModel,
     OpenAIResponsesChatOptions,
     encode_options,
+    form_for,
 )
 from chatclient.providers.openai_responses_decoding import decode_response
 from chatclient.providers.openai_responses_stream import StreamDecoder
@@ -1052,7 +1053,7 @@ def test_a_message_is_encoded_once() -> None:
     prompt = Prompt([said], model.options)
     first = model._body(prompt, streaming=False)
 
-    assert said.wire(model._head[3]) == b'{"role":"user","content":"Hi"}'
+    assert said.wire(form_for(model.options)) == b'{"role":"user","content":"Hi"}'
     assert model._body(prompt, streaming=False) == first
     stored = prompt.with_options(model.options.mutate(store=True))
     assert b'"store":true' in model._body(stored, streaming=False)
