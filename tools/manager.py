@@ -22,7 +22,7 @@ from chatclient.tools.approval import (
     Decision,
     Decisions,
     check_edit,
-    decided,
+    decision_context,
     decisions_for,
 )
 from chatclient.tools.compensation import executed_in, rewritten
@@ -39,7 +39,7 @@ from chatclient.tools.limits import ToolLimits
 from chatclient.tools.outcome import ToolExecution
 from chatclient.tools.pending import PendingTurn
 from chatclient.tools.resolution import ToolCallbackResolver
-from chatclient.tools.round import Round
+from chatclient.tools.round import RoundRunner
 from chatclient.tools.runnable import Callbacks, RunnableTools
 from chatclient.tools.runner import ToolRunner
 from chatclient.tools.single import SingleCalls
@@ -136,15 +136,15 @@ class ToolCallingManager:
             UsageError: A call is left undecided, or its tool is not among those offered.
             ToolExecutionError: A call failed and the policy in force says to raise.
         """
-        return drive(self._resumed(turn, decisions, options, BLOCKING))
+        return drive(self._resume_round(turn, decisions, options, BLOCKING))
 
     async def aresume_tool_calls(
         self, turn: PendingTurn, decisions: Decisions, options: ChatOptions
     ) -> ToolExecutionResult:
         """Go on with a round that waited for approvals; see `resume_tool_calls`."""
-        return await self._resumed(turn, decisions, options, ON_LOOP)
+        return await self._resume_round(turn, decisions, options, ON_LOOP)
 
-    async def _resumed(
+    async def _resume_round(
         self, pending: PendingTurn, decisions: Decisions, options: ChatOptions, runtime: Runtime
     ) -> ToolExecutionResult:
         each = decisions_for(pending, decisions)
@@ -162,16 +162,16 @@ class ToolCallingManager:
         """Run what had to wait, as one round of *turn*; see `resume_tool_calls`."""
         prompt = Prompt.of(pending.messages, options)
         tools = self._runnable(prompt, turn)
-        decided_context = decided(pending, decisions)
+        decided = decision_context(pending, decisions)
         try:
             for call in pending.pending:
-                decision = decided_context[DECISIONS][call.id]
+                decision = decided[DECISIONS][call.id]
                 await _check_resumed(call, decision, tools, runtime)
         except UsageError:
             turn.abandoned = True  # it still waits, and nothing that it has done is undone
             raise
         context = turn.context
-        turn.context = merged(context, decided_context)
+        turn.context = merged(context, decided)
         turn.resume(pending)
         result = await self.execute_message(
             prompt, pending.message, pending.responses, runtime, turn
@@ -214,7 +214,7 @@ class ToolCallingManager:
         single = self._single_calls(prompt, turn)
         if cut_off:
             single = replace(single, cut_off=message.tool_calls[-1].id)
-        round_ = Round(single, message, runtime)
+        round_ = RoundRunner(single, message, runtime)
         try:
             executions = await round_.run(done)
         except BaseException:  # however the turn is cut short
@@ -236,7 +236,7 @@ class ToolCallingManager:
             )
             return replace(result, pending_turn=turn.pending(prompt.messages, message, result))
         messages = prompt.messages
-        if await round_.undone(executions):
+        if await round_.undo_if_failed(executions):
             messages = rewritten(messages, turn.undone)
             executions = [turn.undone.get(id(each.tool_call), each) for each in executions]
             turn.executions[:] = [

@@ -16,8 +16,8 @@ from chatclient.tools.runnable import RunnableTools
 from chatclient.tools.single import SingleCalls
 
 
-class Round:
-    """The tool calls of one message: which are run, in which order, and what came of them.
+class RoundRunner:
+    """Runs the tool calls of one message, those that may be, in their order or side by side.
 
     Args:
         single: Runs each of the calls.
@@ -52,7 +52,7 @@ class Round:
                 admitted.append(at)
             else:
                 refused = ToolResult(refusal, is_error=True)
-                executions[at] = await self._single.answered(
+                executions[at] = await self._single.answer(
                     call, refused, self.runtime, attempt=attempt
                 )
         if len(admitted) == 1:
@@ -77,7 +77,7 @@ class Round:
         """What has been run so far, in the order of the calls."""
         return [self._executions[at] for at in sorted(self._executions)]
 
-    async def undone(self, executions: Sequence[ToolExecution]) -> bool:
+    async def undo_if_failed(self, executions: Sequence[ToolExecution]) -> bool:
         """Undo what the turn has done if one of *executions*, this round's, has failed."""
         errors = (e for e in executions if e.is_error)
         failed = (e for e in errors if is_failure(e, self.tools.metadata_of(e.tool_call.name)))

@@ -8,7 +8,7 @@ from chatclient.errors import UnknownToolError
 from chatclient.runtime import Runtime
 from chatclient.tool import ToolCallback, ToolMetadata
 from chatclient.tools.decorator import PLAIN
-from chatclient.tools.resolution import ToolCallbackResolver, resolved
+from chatclient.tools.resolution import ToolCallbackResolver, resolve_tool
 from chatclient.values import EMPTY
 
 Callbacks = Mapping[str, ToolCallback]
@@ -47,7 +47,7 @@ class RunnableTools:
         """
         callback = self.get(name)
         if callback is None:
-            callback = await resolved(self.resolver, name, runtime)
+            callback = await resolve_tool(self.resolver, name, runtime)
         if callback is None:
             raise UnknownToolError(_unknown(name, list(self.offered)), tool_name=name)
         return callback
@@ -59,7 +59,7 @@ class RunnableTools:
             if name in found or self.get(name) is not None:
                 continue
             try:
-                callback = await resolved(self.resolver, name, runtime)
+                callback = await resolve_tool(self.resolver, name, runtime)
             except Exception:  # noqa: BLE001, S112 - running the tool fails as well, and is told
                 continue
             if callback is not None:

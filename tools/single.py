@@ -83,7 +83,7 @@ class SingleCalls:
         turn.begin(self.messages)
         with runtime.observe(self._operation(call)) as observed:
             try:
-                execution = observed.result = await self._executed(call, context, keep)
+                execution = observed.result = await self._execute(call, context, keep)
             except ApprovalRequired:
                 raise
             except BaseException:
@@ -93,7 +93,7 @@ class SingleCalls:
                 raise
         return execution
 
-    async def answered(
+    async def answer(
         self,
         call: ToolCall,
         result: ToolResult,
@@ -138,7 +138,7 @@ class SingleCalls:
         description = "" if callback is None else callback.definition.description
         return ToolRun(call, description, self.turn.context.get(CONVERSATION_ID))
 
-    async def _executed(self, call: ToolCall, context: ToolContext, keep: Keep) -> ToolExecution:
+    async def _execute(self, call: ToolCall, context: ToolContext, keep: Keep) -> ToolExecution:
         started_at, started = time.time(), time.perf_counter()
         error: Exception | None = None
         try:
@@ -148,13 +148,13 @@ class SingleCalls:
         except (ApprovalRequired, ToolUsageError, MemoryError):
             raise  # nothing that a model could mend
         except Exception as problem:  # noqa: BLE001 - a tool is the application's code
-            error, result = problem, await self._failed(call, problem, context)
+            error, result = problem, await self._handle_failure(call, problem, context)
         ran = started_at, time.perf_counter() - started
         if context.arguments != call.arguments:
             result = _noted(result, context.arguments)
         if context.remark is not None:
             result = _remarked(result, context.remark)
-        return await self.answered(
+        return await self.answer(
             call, result, context.runtime, attempt=context.attempt, ran=ran, error=error, keep=keep
         )
 
@@ -166,7 +166,9 @@ class SingleCalls:
             if context.arguments is not None and callback.metadata.compensation is not None:
                 self.turn.compensations[id(call)] = callback.metadata.compensation
 
-    async def _failed(self, call: ToolCall, error: Exception, context: ToolContext) -> ToolResult:
+    async def _handle_failure(
+        self, call: ToolCall, error: Exception, context: ToolContext
+    ) -> ToolResult:
         if not context.runtime.remaining():
             msg = f"the deadline passed while the tool {call.name!r} ran"
             raise DeadlineExceededError(msg) from error
