@@ -30,8 +30,8 @@ from chatclient.tools import PendingTurn, ToolCallingManager, ToolExecutionResul
 from chatclient.tools.approval import AGENT_TURNS, DECISIONS
 from chatclient.tools.awaiting import awaited
 from chatclient.tools.compensation import rewritten
-from chatclient.tools.execution import ToolTurn
 from chatclient.tools.outcome import ToolExecution
+from chatclient.tools.turn import ToolTurn
 from chatclient.values import EMPTY, merged
 
 PENDING_TURN = "pending_turn"

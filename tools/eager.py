@@ -9,9 +9,9 @@ from chatclient.events import ToolCallDelta, ToolCallStarted
 from chatclient.json import loads
 from chatclient.messages import ToolCall
 from chatclient.runtime import Runtime
-from chatclient.tools.execution import key_of
 from chatclient.tools.outcome import ToolExecution
 from chatclient.tools.single import SingleCalls
+from chatclient.tools.turn import key_of
 
 
 @dataclass(slots=True)

@@ -28,11 +28,7 @@ from chatclient.tools.approval import (
 from chatclient.tools.compensation import executed_in, rewritten
 from chatclient.tools.data import ExternalTool
 from chatclient.tools.eager import EagerReads
-from chatclient.tools.execution import (
-    ToolExecutionResult,
-    ToolTurn,
-    with_distinct_ids,
-)
+from chatclient.tools.execution import ToolExecutionResult, with_distinct_ids
 from chatclient.tools.failure import ToolExecutionExceptionProcessor, ToolFailurePolicy
 from chatclient.tools.invocation import ToolInterceptor, ToolInvocation, chain_of
 from chatclient.tools.limits import ToolLimits
@@ -43,6 +39,7 @@ from chatclient.tools.round import RoundRunner
 from chatclient.tools.runnable import Callbacks, RunnableTools
 from chatclient.tools.runner import ToolRunner
 from chatclient.tools.single import SingleCalls
+from chatclient.tools.turn import ToolTurn
 from chatclient.values import merged
 
 

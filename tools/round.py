@@ -9,11 +9,11 @@ from chatclient.runtime import Runtime
 from chatclient.tool import ToolResult
 from chatclient.tools.approval import ApprovalRequired
 from chatclient.tools.compensation import executed_in, is_failure
-from chatclient.tools.execution import key_of
 from chatclient.tools.outcome import ToolExecution
 from chatclient.tools.pending import PendingTurn
 from chatclient.tools.runnable import RunnableTools
 from chatclient.tools.single import SingleCalls
+from chatclient.tools.turn import key_of
 
 
 class RoundRunner:

@@ -22,11 +22,11 @@ from chatclient.tool import (
 )
 from chatclient.tools.approval import ApprovalRequired
 from chatclient.tools.compensation import undo
-from chatclient.tools.execution import ToolTurn
 from chatclient.tools.failure import ToolFailure, kind_of
 from chatclient.tools.outcome import ToolExecution
 from chatclient.tools.runnable import RunnableTools
 from chatclient.tools.runner import ToolRunner
+from chatclient.tools.turn import ToolTurn
 from chatclient.values import merged
 
 Keep = Callable[[ToolExecution], None]
