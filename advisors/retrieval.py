@@ -133,18 +133,18 @@ class RetrievalAugmentationAdvisor:
         """
         wanted = query
         for transform in self._transformers:
-            wanted = await _done(runtime, transform, wanted, runtime)
+            wanted = await _run_step(runtime, transform, wanted, runtime)
             check_kind("what a query transformer returns", wanted, Query)
         queries = [wanted]
         if self._expand is not None:
-            queries = await _done(runtime, self._expand, wanted, runtime)
-        found = await self._retrieved(queries, runtime)
+            queries = await _run_step(runtime, self._expand, wanted, runtime)
+        found = await self._retrieve(queries, runtime)
         documents: Sequence[Document] = await awaited(runtime, self._join(found))
         for process in self._post_processors:
-            documents = await _done(runtime, process, query, documents, runtime)
+            documents = await _run_step(runtime, process, query, documents, runtime)
         return documents
 
-    async def _retrieved(
+    async def _retrieve(
         self, queries: Sequence[Query], runtime: Runtime
     ) -> list[Sequence[Document]]:
         """Return what each retriever that works found for each query."""
@@ -152,7 +152,7 @@ class RetrievalAugmentationAdvisor:
         for query in queries:
             chosen: Sequence[DocumentRetriever] = self._retrievers
             if self._route is not None:
-                chosen = await _done(runtime, self._route, query, runtime)
+                chosen = await _run_step(runtime, self._route, query, runtime)
             jobs += [self._job(retriever, query) for retriever in chosen]
         results = await runtime.gather(jobs, limit=self._concurrency[runtime.blocking])
         errors = [result for result in results if isinstance(result, Exception)]
@@ -167,7 +167,7 @@ class RetrievalAugmentationAdvisor:
         async def retrieve(runtime: Runtime) -> Sequence[Document] | Exception:
             try:
                 timeout = self._timeout[runtime.blocking]
-                found = await _done(runtime, retriever, query, runtime, timeout=timeout)
+                found = await _run_step(runtime, retriever, query, runtime, timeout=timeout)
                 return _documents(retriever, found)
             except _MISTAKES:
                 raise
@@ -182,7 +182,7 @@ _MISTAKES = (TypeError, AttributeError, NameError, UsageError)
 """What is wrong in the program itself, and with every query."""
 
 
-async def _done(
+async def _run_step(
     runtime: Runtime,
     step: Callable[..., Any],
     *args: Any,

@@ -30,7 +30,7 @@ from chatclient.runtime import BLOCKING, Runtime
 from chatclient.spec import RequestSpec
 from chatclient.tool import CONVERSATION_ID, ToolCallback, ToolCallbackProvider, ToolRequest
 from chatclient.tools import ToolCallbackResolver, ToolCallingManager
-from chatclient.tools.resolution import resolved
+from chatclient.tools.resolution import resolve_tool
 from chatclient.tools.sources import DuplicatePolicy, Resolved, offered_by, without_duplicates
 from chatclient.values import merged
 
@@ -336,7 +336,7 @@ async def _asked(method: Callable[..., Any], request: ToolRequest, runtime: Runt
 
 
 async def _named(engine: Engine, name: str, runtime: Runtime) -> ToolCallback:
-    callback = await resolved(engine.resolver, name, runtime)
+    callback = await resolve_tool(engine.resolver, name, runtime)
     if callback is None:
         resolver = engine.resolver or "there is none; set one with tool_callback_resolver()"
         msg = f"no tool {name!r} is known to the client's resolver ({resolver})"

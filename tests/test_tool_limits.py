@@ -35,7 +35,7 @@ from chatclient.tools import (
     tool,
     tool_callbacks,
 )
-from chatclient.tools.execution import ToolTurn
+from chatclient.tools.turn import ToolTurn
 
 UNBOUND = ToolLimits(
     max_rounds=None, max_calls_per_tool=None, max_total_calls=None, max_repeats=None

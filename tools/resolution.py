@@ -27,7 +27,7 @@ class ToolCallbackResolver(Protocol):
         ...
 
 
-async def resolved(
+async def resolve_tool(
     resolver: ToolCallbackResolver | None, name: str, runtime: Runtime
 ) -> ToolCallback | None:
     """Return the tool that *resolver* knows as *name*, or None.
