@@ -11,24 +11,17 @@ from chatclient.advisors.resumed import Resumed
 from chatclient.advisors.tool_calling import RESUME
 from chatclient.agent_tool import AgentTurn, ClientTool, ConversationOf, conversation_below
 from chatclient.answers import AsyncCallResponse, CallResponse
-from chatclient.assembly import (
-    Engine,
-    build_chain,
-    complete_request,
-    describe_chain,
-    draw_chain,
-    static_options,
-    with_options,
-    with_system_text,
-)
 from chatclient.chain import (
     Advisor,
     AdvisorChain,
     ChatClientResponse,
     is_memory,
 )
+from chatclient.chain_building import build_chain
+from chatclient.chain_text import describe_chain, draw_chain
 from chatclient.checks import check_callable, check_kind, check_method, check_word
 from chatclient.closing import Closeable
+from chatclient.engine import Engine
 from chatclient.entities import prompt_for_entity, with_output_advisors
 from chatclient.errors import UsageError
 from chatclient.exchange import noted
@@ -39,8 +32,9 @@ from chatclient.observation import Observer
 from chatclient.options import ChatOptions, OptionValues
 from chatclient.prompt import DEFAULT_MESSAGES, Prompt
 from chatclient.providers.registry import chat_model
+from chatclient.request_options import complete_request, static_options, with_options
 from chatclient.runtime import BLOCKING, ON_LOOP, Runtime, within_callers_deadline
-from chatclient.spec import RequestSpec, TextSpec, refuse_no_text, with_more
+from chatclient.spec import RequestSpec, TextSpec, refuse_no_text, with_more, with_system_text
 from chatclient.streams import AsyncStreamResponse, StreamResponse
 from chatclient.structured import StructuredOutput
 from chatclient.template import TemplateRenderer

@@ -7,8 +7,8 @@ from typing import Any, get_args, get_type_hints
 from chatclient.advisors import SimpleLoggerAdvisor
 from chatclient.advisors.memory import MessageChatMemoryAdvisor, PromptChatMemoryAdvisor
 from chatclient.advisors.tool_calling import ToolCallingAdvisor
-from chatclient.assembly import Engine, with_options
 from chatclient.chain import LOWEST_PRECEDENCE, TOOL_CALLING_ORDER, Advisor
+from chatclient.engine import Engine
 from chatclient.errors import UsageError
 from chatclient.json import loads
 from chatclient.memory import (
@@ -20,6 +20,7 @@ from chatclient.model import ChatModel
 from chatclient.observation import Observer
 from chatclient.options import ChatOptions
 from chatclient.providers.registry import chat_model
+from chatclient.request_options import with_options
 from chatclient.settings import (
     UNLIMITED,
     ChatClientSettings,
