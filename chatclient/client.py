@@ -114,9 +114,9 @@ class ChatClient(Closeable):
             UsageError: A setting does not fit, or something that it needs is not there.
         """
         # An extra, which nobody else has to load.
-        from chatclient.configuration import parts_of  # noqa: PLC0415
+        from chatclient.configuration import client_parts  # noqa: PLC0415
 
-        return ChatClient(*parts_of(settings, model, resolver, tool_index))
+        return ChatClient(*client_parts(settings, model, resolver, tool_index))
 
     @property
     def model(self) -> ChatModel:

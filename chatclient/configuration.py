@@ -46,7 +46,7 @@ _INDEXES = {
 }
 
 
-def parts_of(
+def client_parts(
     settings: ChatClientSettings | None,
     model: ChatModel | None,
     resolver: ToolCallbackResolver | None,
