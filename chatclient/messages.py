@@ -39,6 +39,8 @@ __all__ = [
     "UserMessage",
     "as_messages",
     "flat_messages",
+    "last_user_message",
+    "without_system",
 ]
 
 Role = Literal["system", "user", "assistant", "tool"]
@@ -322,3 +324,13 @@ def flat_messages(given: Iterable[Message | Iterable[Message]]) -> tuple[Message
         WrongTypeError: One of them is something else.
     """
     return tuple(message for each in given for message in as_messages(each))
+
+
+def without_system(messages: Iterable[Message]) -> tuple[Message, ...]:
+    """Return *messages* without the system messages."""
+    return tuple(message for message in messages if not isinstance(message, SystemMessage))
+
+
+def last_user_message(messages: Sequence[Message]) -> UserMessage | None:
+    """Return the last user message, or None."""
+    return next((each for each in reversed(messages) if isinstance(each, UserMessage)), None)

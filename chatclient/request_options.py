@@ -1,13 +1,13 @@
 """Completes the options of a request: the model's, the client's and its own, with all tools."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from chatclient.advisors.tool_calling import REFRESH_TOOLS
 from chatclient.driving import drive
 from chatclient.engine import Engine
 from chatclient.errors import UsageError
-from chatclient.messages import Message, SystemMessage
+from chatclient.messages import Message, without_system
 from chatclient.offered_tools import Offers, is_provider, named_tool, offered_tools
 from chatclient.options import NO_OPTIONS, ChatOptions, checked
 from chatclient.runtime import BLOCKING, Runtime
@@ -61,11 +61,12 @@ async def complete_request(
     if later:  # a clash is found before anything is sent
         without_duplicates([*(options.tool_callbacks or ()), *later], engine.duplicate_tools)
 
-    seen, known = _spoken(messages), options.tool_callbacks or ()
+    # Advisors may change system texts without anything being said.
+    seen, known = without_system(messages), options.tool_callbacks or ()
 
     async def refresh(messages: Sequence[Message], runtime: Runtime) -> Sequence[ToolCallback]:
         nonlocal seen, known
-        if (spoken := _spoken(messages)) != seen:
+        if (spoken := without_system(messages)) != seen:
             options = await complete_options(engine, spec, tuple(messages), runtime, offers)
             seen, known = spoken, options.tool_callbacks or ()
         return known
@@ -108,8 +109,3 @@ async def complete_options(
     if unique != list(options.tool_callbacks or ()):
         changes["tool_callbacks"] = unique
     return options.mutate(**changes) if changes else options
-
-
-def _spoken(messages: Iterable[Message]) -> list[Message]:
-    """Return *messages* without system texts, which advisors may change without saying anything."""
-    return [message for message in messages if not isinstance(message, SystemMessage)]
