@@ -24,9 +24,8 @@ from chatclient.chain import (
 )
 from chatclient.errors import TemplateError
 from chatclient.memory.chat_memory import ChatMemory
-from chatclient.memory.conversation import without_system
 from chatclient.memory.transcript import transcript
-from chatclient.messages import Message, SystemMessage
+from chatclient.messages import Message, SystemMessage, without_system
 from chatclient.template import PromptTemplate
 
 MEMORY_TEMPLATE = """\

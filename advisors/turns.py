@@ -19,7 +19,7 @@ from chatclient.checks import check_kind
 from chatclient.errors import DeadlineExceededError, UsageError
 from chatclient.exchange import whole_answer
 from chatclient.memory.chat_memory import ChatMemory
-from chatclient.memory.conversation import begins_turn, says_something, without_system
+from chatclient.memory.conversation import begins_turn, says_something
 from chatclient.memory.repository import checked_id
 from chatclient.memory.summary import SUMMARY
 from chatclient.messages import (
@@ -28,6 +28,7 @@ from chatclient.messages import (
     Message,
     SystemMessage,
     UserMessage,
+    without_system,
 )
 from chatclient.operations import MemoryAccess
 from chatclient.prompt import DEFAULT_MESSAGES, Prompt

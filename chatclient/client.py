@@ -1,7 +1,6 @@
 """The fluent client: `ChatClient`, its builder and its requests."""
 
-import functools
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
 from datetime import timedelta
@@ -10,28 +9,21 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from chatclient import checks
 from chatclient.advisors.resumed import Resumed
 from chatclient.advisors.tool_calling import RESUME
-from chatclient.answers import AsyncCallResponse, CallResponse, pending_in
-from chatclient.assembly import (
-    Engine,
-    build_chain,
-    complete_request,
-    describe_chain,
-    draw_chain,
-    static_options,
-    with_options,
-    with_system_text,
-)
+from chatclient.agent_tool import AgentTurn, ClientTool, ConversationOf, conversation_below
+from chatclient.answers import AsyncCallResponse, CallResponse
 from chatclient.chain import (
     Advisor,
     AdvisorChain,
     ChatClientResponse,
     is_memory,
 )
+from chatclient.chain_building import build_chain
+from chatclient.chain_text import describe_chain, draw_chain
 from chatclient.checks import check_callable, check_kind, check_method, check_word
 from chatclient.closing import Closeable
+from chatclient.engine import Engine
 from chatclient.entities import prompt_for_entity, with_output_advisors
-from chatclient.errors import ToolArgumentError, ToolUsageError, UsageError
-from chatclient.events import ToolProgress
+from chatclient.errors import UsageError
 from chatclient.exchange import noted
 from chatclient.instructions import SystemFunction
 from chatclient.messages import Media, Message
@@ -40,8 +32,9 @@ from chatclient.observation import Observer
 from chatclient.options import ChatOptions, OptionValues
 from chatclient.prompt import DEFAULT_MESSAGES, Prompt
 from chatclient.providers.registry import chat_model
+from chatclient.request_options import complete_request, static_options, with_options
 from chatclient.runtime import BLOCKING, ON_LOOP, Runtime, within_callers_deadline
-from chatclient.spec import RequestSpec, TextSpec, refuse_no_text, with_more
+from chatclient.spec import RequestSpec, TextSpec, refuse_no_text, with_more, with_system_text
 from chatclient.streams import AsyncStreamResponse, StreamResponse
 from chatclient.structured import StructuredOutput
 from chatclient.template import TemplateRenderer
@@ -49,19 +42,10 @@ from chatclient.tool import (
     CONVERSATION_ID,
     ToolCallback,
     ToolContext,
-    ToolDefinition,
     ToolMetadata,
-    ToolResult,
 )
 from chatclient.tools import PendingTurn, ToolCallbackResolver, ToolCallingManager
-from chatclient.tools.approval import AGENT_TURNS, ApprovalRequired, Decisions, decisions_for
-from chatclient.tools.conversion import to_tool_result
-from chatclient.tools.schema import (
-    ToolSignature,
-    check_tool_name,
-    signature_of_model,
-    signature_of_schema,
-)
+from chatclient.tools.approval import Decisions, decisions_for
 from chatclient.tools.sources import DuplicatePolicy, ToolSource
 from chatclient.values import merged
 from chatclient.watching import watched
@@ -69,9 +53,6 @@ from chatclient.watching import watched
 if TYPE_CHECKING:  # loaded by who uses settings, and tool search
     from chatclient.settings import ChatClientSettings
     from chatclient.tools.search import ToolIndex
-
-ConversationOf = Callable[[ToolContext], str | Awaitable[str]]
-"""Says which conversation an agent goes on with when it is asked as a tool."""
 
 
 class ChatClient(Closeable):
@@ -133,37 +114,9 @@ class ChatClient(Closeable):
             UsageError: A setting does not fit, or something that it needs is not there.
         """
         # An extra, which nobody else has to load.
-        from chatclient.configuration import (  # noqa: PLC0415
-            advisors_of,
-            manager_of,
-            model_settings_of,
-            observers_of,
-            options_of,
-            repository_of,
-            settings_of_process,
-        )
+        from chatclient.configuration import client_parts  # noqa: PLC0415
 
-        settings = settings_of_process() if settings is None else settings
-        if model is None:
-            if settings.model is None:
-                msg = "no model: set CHATCLIENT_MODEL, `model` in chatclient.toml, or pass model="
-                raise UsageError(msg)
-            model = chat_model(settings.model, **model_settings_of(settings))
-        manager = manager_of(settings, resolver)
-        repository = repository_of(settings)
-        spec = RequestSpec(
-            advisors=tuple(advisors_of(settings, manager, tool_index, repository)),
-            tool_calling=settings.tool_calling.enabled,
-        )
-        engine = Engine(
-            model,
-            manager,
-            resolver,
-            observers=observers_of(settings),
-            owned=() if repository is None else (repository,),
-        )
-        builder = ChatClientBuilder(engine, spec)
-        return builder.default_options(**options_of(settings, type(model.options))).build()
+        return ChatClient(*client_parts(settings, model, resolver, tool_index))
 
     @property
     def model(self) -> ChatModel:
@@ -250,12 +203,28 @@ class ChatClient(Closeable):
         Raises:
             ToolDefinitionError: The name is none that providers take, or the type has no schema.
         """
-        check_tool_name(name)
-        takes = _asked_for() if input_type is None else signature_of_model(input_type, name=name)
-        definition = ToolDefinition(name, description, takes.input_schema)
         if conversation is None and self._remembers():
-            conversation = functools.partial(_own_conversation, name)
-        return ClientTool(self, definition, metadata or ToolMetadata(), takes, conversation)
+            conversation = conversation_below(name)
+        return ClientTool(
+            self._ask_as_agent,
+            name,
+            description,
+            metadata=metadata,
+            conversation=conversation,
+            input_type=input_type,
+        )
+
+    async def _ask_as_agent(
+        self,
+        asked: str | AgentTurn,
+        conversation: str | None,
+        context: ToolContext,
+        runtime: Runtime,
+    ) -> ChatClientResponse:
+        request = self.prompt(asked) if isinstance(asked, str) else self.resume(*asked)
+        if conversation is not None:
+            request = request.conversation(conversation)
+        return await request.tool_context(context)._run(runtime)
 
     def _remembers(self) -> bool:
         """Return whether requests need a conversation that nobody has named yet."""
@@ -664,101 +633,3 @@ class ChatClientRequestSpec:
 
     def __repr__(self) -> str:
         return f"ChatClientRequestSpec({self._client.model.name})"
-
-
-@functools.cache
-def _asked_for() -> ToolSignature:
-    """Return what an agent takes; made on first use, since pydantic's first schema is slow."""
-    return signature_of_schema(
-        {
-            "properties": {"request": {"type": "string", "description": "What is asked for."}},
-            "required": ["request"],
-            "additionalProperties": False,
-        }
-    )
-
-
-def _own_conversation(name: str, context: ToolContext) -> str:
-    outside = context.conversation_id
-    if outside is None:
-        msg = (
-            f"the agent {name!r} remembers, and there is no conversation for it to go on with: give"
-            ' the request one with .conversation("..."), or as_tool(..., conversation=...)'
-        )
-        raise ToolUsageError(msg)
-    return f"{outside}/{name}"
-
-
-class ClientTool:
-    """A client as a tool: what the model asks is the user's text, the answer is the result."""
-
-    def __init__(
-        self,
-        client: ChatClient,
-        definition: ToolDefinition,
-        metadata: ToolMetadata,
-        takes: ToolSignature,
-        conversation: str | ConversationOf | None,
-    ) -> None:
-        self._client = client
-        self.definition = definition
-        self.metadata = metadata
-        self._takes = takes
-        self._conversation = conversation
-
-    async def invoke(self, arguments: str, context: ToolContext) -> ToolResult:
-        """Ask the client, or let it go on with what it had to wait for.
-
-        Raises:
-            ApprovalRequired: Calls that the client's model made wait for approval.
-            ToolArgumentError: The model asks nothing.
-            ToolUsageError: The client cannot be asked like this, whatever the model says.
-        """
-
-        async def emit(event: Any) -> None:
-            await context.emit(ToolProgress(context.tool_call_id, self.definition.name, event))
-
-        runtime = context.runtime.watched_by(None, ()).with_emitter(emit)
-        waited = context.get(AGENT_TURNS, {}).get(context.tool_call_id)
-        question = "" if waited is not None else self._question(arguments, context)
-        try:
-            if waited is not None:
-                request = self._client.resume(*waited)
-            else:
-                request = await self._in_conversation(self._client.prompt(question), context)
-            response = await request.tool_context(context)._run(runtime)
-        except ToolUsageError:
-            raise
-        except UsageError as error:
-            msg = f"the agent {self.definition.name!r} cannot be asked: {error}"
-            raise ToolUsageError(msg) from error
-        turn = pending_in(response)
-        if turn is not None:
-            raise ApprovalRequired(turn)
-        return ToolResult(response.chat_response.text)
-
-    def read_arguments(self, arguments: str) -> Mapping[str, Any]:
-        """Return what the model gives, by name; see `ToolInvocation.arguments`.
-
-        Raises:
-            ToolArgumentError: The arguments do not fit.
-        """
-        return self._takes.read(arguments)
-
-    def _question(self, arguments: str, context: ToolContext) -> str:
-        """Return what the model asks, values as JSON."""
-        [given] = self._takes.bind(arguments, context).values()
-        text = to_tool_result(given).text
-        if not text.strip():
-            name = self.definition.name
-            msg = f"{name} has to be told what is asked for; its request is blank"
-            raise ToolArgumentError(msg, tool_name=name)
-        return text
-
-    async def _in_conversation(
-        self, request: ChatClientRequestSpec, context: ToolContext
-    ) -> ChatClientRequestSpec:
-        conversation = self._conversation
-        if callable(conversation):
-            conversation = await context.runtime.invoke(conversation, context)
-        return request if conversation is None else request.conversation(conversation)

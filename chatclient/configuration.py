@@ -8,6 +8,7 @@ from chatclient.advisors import SimpleLoggerAdvisor
 from chatclient.advisors.memory import MessageChatMemoryAdvisor, PromptChatMemoryAdvisor
 from chatclient.advisors.tool_calling import ToolCallingAdvisor
 from chatclient.chain import LOWEST_PRECEDENCE, TOOL_CALLING_ORDER, Advisor
+from chatclient.engine import Engine
 from chatclient.errors import UsageError
 from chatclient.json import loads
 from chatclient.memory import (
@@ -15,8 +16,11 @@ from chatclient.memory import (
     InMemoryChatMemoryRepository,
     MessageWindowChatMemory,
 )
+from chatclient.model import ChatModel
 from chatclient.observation import Observer
 from chatclient.options import ChatOptions
+from chatclient.providers.registry import chat_model
+from chatclient.request_options import with_options
 from chatclient.settings import (
     UNLIMITED,
     ChatClientSettings,
@@ -28,6 +32,7 @@ from chatclient.settings import (
     ToolLimitsSettings,
     ToolSearchSettings,
 )
+from chatclient.spec import RequestSpec
 from chatclient.tools import (
     ToolCallbackResolver,
     ToolCallingManager,
@@ -41,9 +46,40 @@ _INDEXES = {
 }
 
 
-def settings_of_process() -> ChatClientSettings:
-    """Return the settings of this process; see `ChatClientSettings.load`."""
-    return ChatClientSettings.load()
+def client_parts(
+    settings: ChatClientSettings | None,
+    model: ChatModel | None,
+    resolver: ToolCallbackResolver | None,
+    tool_index: Any,
+) -> tuple[Engine, RequestSpec]:
+    """Return what a client is made of; see `ChatClient.from_settings`.
+
+    Raises:
+        UsageError: A setting does not fit, or something that it needs is not there.
+    """
+    settings = ChatClientSettings.load() if settings is None else settings
+    model = _model(settings) if model is None else model
+    manager = manager_of(settings, resolver)
+    repository = repository_of(settings)
+    spec = RequestSpec(
+        advisors=tuple(advisors_of(settings, manager, tool_index, repository)),
+        tool_calling=settings.tool_calling.enabled,
+    )
+    engine = Engine(
+        model,
+        manager,
+        resolver,
+        observers=observers_of(settings),
+        owned=() if repository is None else (repository,),
+    )
+    return engine, with_options(engine, spec, None, options_of(settings, type(model.options)))
+
+
+def _model(settings: ChatClientSettings) -> ChatModel:
+    if settings.model is None:
+        msg = "no model: set CHATCLIENT_MODEL, `model` in chatclient.toml, or pass model="
+        raise UsageError(msg)
+    return chat_model(settings.model, **model_settings_of(settings))
 
 
 def options_of(settings: ChatClientSettings, kind: type[ChatOptions]) -> Any:

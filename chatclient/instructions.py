@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from chatclient.messages import Message, UserMessage
+from chatclient.messages import Message, UserMessage, last_user_message
 from chatclient.values import EMPTY
 
 
@@ -28,7 +28,7 @@ class SystemRequest:
     @property
     def user_message(self) -> UserMessage | None:
         """What the user says, or None."""
-        return next((m for m in reversed(self.messages) if isinstance(m, UserMessage)), None)
+        return last_user_message(self.messages)
 
 
 SystemFunction = (

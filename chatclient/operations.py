@@ -16,6 +16,7 @@ from chatclient.messages import (
     SystemMessage,
     ToolCall,
     ToolResponseMessage,
+    without_system,
 )
 from chatclient.model import ChatModel
 from chatclient.observation import Attributes, Kind, Operation, present_step
@@ -188,9 +189,7 @@ class ModelCall(Operation):
         system = [m.text for m in messages if isinstance(m, SystemMessage)]
         found = {
             "gen_ai.system_instructions": [_text(text) for text in system],
-            "gen_ai.input.messages": _described(
-                m for m in messages if not isinstance(m, SystemMessage)
-            ),
+            "gen_ai.input.messages": _described(without_system(messages)),
             "gen_ai.tool.definitions": [
                 _tool(callback.definition) for callback in self.prompt.options.tool_callbacks or ()
             ],

@@ -13,6 +13,7 @@ from chatclient.messages import (
     UserMessage,
     as_messages,
     flat_messages,
+    last_user_message,
 )
 from chatclient.options import NO_OPTIONS, ChatOptions, OptionValues
 
@@ -86,7 +87,7 @@ class Prompt:
     @property
     def user_message(self) -> UserMessage | None:
         """The last user message, or None."""
-        return next((m for m in reversed(self.messages) if isinstance(m, UserMessage)), None)
+        return last_user_message(self.messages)
 
     @property
     def last_user_or_tool_response_message(self) -> UserMessage | ToolResponseMessage | None:

@@ -9,10 +9,12 @@ from typing import Any, Self
 from chatclient.chain import Advisor, is_advisor
 from chatclient.checks import check_kind
 from chatclient.errors import UsageError, WrongTypeError
-from chatclient.instructions import SystemFunction, WrittenSystem
+from chatclient.instructions import SystemFunction, SystemRequest, WrittenSystem
 from chatclient.messages import Media, Message, SystemMessage, UserMessage, flat_messages
 from chatclient.options import ChatOptions
+from chatclient.runtime import Runtime
 from chatclient.template import DEFAULT_RENDERER, PromptTemplate, TemplateRenderer
+from chatclient.tool import CONVERSATION_ID
 from chatclient.tools.sources import Resolved, ToolSource, resolve_sources
 from chatclient.values import EMPTY, merged
 
@@ -251,3 +253,25 @@ class RequestSpec:
             return self.messages
         text = user.render(self.renderer)
         return (*self.messages, UserMessage(text, user.media, user.metadata))
+
+
+async def with_system_text(spec: RequestSpec, runtime: Runtime) -> RequestSpec:
+    """Return *spec* with the system text that its function writes, if it has one.
+
+    Raises:
+        UsageError: The function returned no text.
+    """
+    written = spec.written_system
+    if written is None:
+        return spec
+    arguments: list[SystemRequest] = []
+    if written.wants_request:
+        said = spec.messages_beside_system()
+        conversation_id = spec.advisor_params.get(CONVERSATION_ID)
+        arguments = [SystemRequest(said, conversation_id, spec.tool_context, spec.advisor_params)]
+    text = await runtime.invoke(written.function, *arguments)
+    if not isinstance(text, str):
+        name = getattr(written.function, "__name__", repr(written.function))
+        msg = f"{name} has to return the system text, and returned {text!r}"
+        raise UsageError(msg)
+    return replace(spec, system=replace(spec.system, text=text), written_system=None)

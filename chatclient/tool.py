@@ -20,7 +20,7 @@ from chatclient.checks import check_word, seconds
 from chatclient.errors import MissingContextError, ToolDefinitionError, ToolUsageError
 from chatclient.events import ToolProgress
 from chatclient.json import dumps, loads
-from chatclient.messages import Media, Message, UserMessage
+from chatclient.messages import Media, Message, UserMessage, last_user_message
 from chatclient.runtime import BLOCKING, Runtime
 from chatclient.values import EMPTY, deep_frozen, own
 
@@ -395,7 +395,7 @@ class ToolRequest:
     @property
     def user_message(self) -> UserMessage | None:
         """What the user says in this request."""
-        return next((m for m in reversed(self.messages) if isinstance(m, UserMessage)), None)
+        return last_user_message(self.messages)
 
 
 @runtime_checkable

@@ -5,11 +5,11 @@ it cost is worked out when somebody asks.
 """
 
 from asyncio import CancelledError
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from chatclient.messages import Message, SystemMessage
+from chatclient.messages import Message, without_system
 from chatclient.observation import Operation, Step
 from chatclient.operations import (
     ANSWERING_MODEL,
@@ -171,8 +171,8 @@ class Trail:
         call = self._call
         if call is None:
             return ()
-        said = _without_system(call.asked or call.prompt.messages)
-        defaults = _without_system(call.context.get(DEFAULT_MESSAGES, ()))
+        said = without_system(call.asked or call.prompt.messages)
+        defaults = without_system(call.context.get(DEFAULT_MESSAGES, ()))
         return said[len(defaults) :] if said[: len(defaults)] == defaults else said
 
     @property
@@ -209,10 +209,6 @@ class Trail:
 
 def _is(step: Step, kind: type[Operation]) -> bool:
     return isinstance(step.operation, kind)
-
-
-def _without_system(messages: Iterable[Message]) -> tuple[Message, ...]:
-    return tuple(message for message in messages if not isinstance(message, SystemMessage))
 
 
 def _is_round(step: Step) -> bool:

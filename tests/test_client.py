@@ -25,8 +25,8 @@ from chatclient import (
     UserMessage,
 )
 from chatclient.aggregator import MessageAggregator
-from chatclient.assembly import draw_chain
 from chatclient.chain import AdvisorChain
+from chatclient.chain_text import draw_chain
 from chatclient.client import ChatClientRequestSpec
 from chatclient.errors import TemplateError, ToolDefinitionError, UsageError
 from chatclient.events import Done, RoundEnded, TextDelta

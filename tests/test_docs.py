@@ -67,7 +67,8 @@ def play(prompt: Prompt) -> Answer:
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_the_code_of_a_page_runs(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The blocks of a page run one after another, with a scripted model as the local one."""
-    monkeypatch.setattr("chatclient.client.chat_model", lambda name: ScriptedModel(play))
+    for module in ("client", "configuration"):
+        monkeypatch.setattr(f"chatclient.{module}.chat_model", lambda name: ScriptedModel(play))
     namespace: dict[str, Any] = {"__name__": page.stem}
     for line, code in blocks(page):
         exec(compile("\n" * line + code, str(page), "exec"), namespace)

@@ -7,11 +7,10 @@ from chatclient.checks import check_kind
 from chatclient.driving import drive
 from chatclient.errors import WrongTypeError
 from chatclient.logs import get_logger
-from chatclient.memory.conversation import without_system
 from chatclient.memory.in_memory import InMemoryChatMemoryRepository
 from chatclient.memory.repository import ChatMemoryRepository, checked_id
 from chatclient.memory.window import TokenEstimator, Window, estimated_tokens, kept_from
-from chatclient.messages import Message, SystemMessage, as_messages
+from chatclient.messages import Message, SystemMessage, as_messages, without_system
 from chatclient.runtime import BLOCKING, ON_LOOP, Runtime
 
 log = get_logger(__name__)

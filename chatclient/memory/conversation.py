@@ -1,6 +1,6 @@
 """What makes a conversation one that every provider accepts, and where its turns begin."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from chatclient.messages import (
@@ -15,11 +15,6 @@ from chatclient.messages import (
 
 Ending = Literal["answer", "question"]
 """How a conversation ends: with the model's answer, or with what the model is to answer."""
-
-
-def without_system(messages: Iterable[Message]) -> tuple[Message, ...]:
-    """Return those of *messages* that are no system messages."""
-    return tuple(m for m in messages if not isinstance(m, SystemMessage))
 
 
 def begins_turn(messages: Sequence[Message], at: int) -> bool:

@@ -6,11 +6,16 @@ from chatclient.checks import check_kind
 from chatclient.errors import UsageError
 from chatclient.logs import get_logger
 from chatclient.memory.chat_memory import ChatMemory, append_messages, checked_repository
-from chatclient.memory.conversation import without_system
 from chatclient.memory.repository import ChatMemoryRepository
 from chatclient.memory.transcript import transcript
 from chatclient.memory.window import Window
-from chatclient.messages import AssistantMessage, Message, SystemMessage, UserMessage
+from chatclient.messages import (
+    AssistantMessage,
+    Message,
+    SystemMessage,
+    UserMessage,
+    without_system,
+)
 from chatclient.model import ChatModel
 from chatclient.model_calls import ask_model
 from chatclient.options import NO_OPTIONS, ChatOptions

@@ -8,7 +8,7 @@ from chatclient.checks import check_word
 from chatclient.errors import EntityError
 from chatclient.events import Done, RoundEnded, TextDelta
 from chatclient.json import loads
-from chatclient.messages import Message, UserMessage
+from chatclient.messages import Message, UserMessage, last_user_message
 from chatclient.model import ChatModel, OutputMode
 from chatclient.options import ChatOptions
 from chatclient.response import ChatResponse
@@ -89,7 +89,7 @@ class StructuredOutput(Generic[T]):
         if mode == "schema":
             options = options.mutate(output_schema=self.converter.json_schema)
         elif mode == "instructions" and self.converter.format:
-            asked = next((m for m in reversed(messages) if isinstance(m, UserMessage)), None)
+            asked = last_user_message(messages)
             told = None if asked is None else with_format(asked, self.converter.format)
             return replace(self, mode=mode, asked=asked, told=told), options
         return replace(self, mode=mode), options

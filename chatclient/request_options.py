@@ -1,0 +1,111 @@
+"""Completes the options of a request: the model's, the client's and its own, with all tools."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from chatclient.advisors.tool_calling import REFRESH_TOOLS
+from chatclient.driving import drive
+from chatclient.engine import Engine
+from chatclient.errors import UsageError
+from chatclient.messages import Message, without_system
+from chatclient.offered_tools import Offers, is_provider, named_tool, offered_tools
+from chatclient.options import NO_OPTIONS, ChatOptions, checked
+from chatclient.runtime import BLOCKING, Runtime
+from chatclient.spec import RequestSpec
+from chatclient.tool import CONVERSATION_ID, ToolCallback, ToolRequest
+from chatclient.tools.sources import without_duplicates
+from chatclient.values import merged
+
+
+def with_options(
+    engine: Engine, spec: RequestSpec, options: ChatOptions | None, values: Mapping[str, Any]
+) -> RequestSpec:
+    """Return *spec* with more options, single ones checked against what the model knows.
+
+    Raises:
+        UsageError: The model's provider has no such option, or *options* is not a ChatOptions.
+    """
+    given: object = options
+    if not isinstance(given, ChatOptions | None):
+        msg = f"options are given by name, like options(temperature=0.2), not as {given!r}"
+        raise UsageError(msg)
+    if options is not None and options is not NO_OPTIONS:
+        spec = spec.with_options(options)
+    if values:
+        kind = type(engine.model.options)
+        if isinstance(options, kind):
+            kind = type(options)
+        spec = spec.with_options(kind(**checked(kind, values)))
+    return spec
+
+
+def static_options(engine: Engine, spec: RequestSpec) -> ChatOptions | None:
+    """Return the complete options of *spec*, or None when they differ from request to request."""
+    if any(is_provider(source) for source in spec.tool_sources):
+        return None
+    return drive(complete_options(engine, spec, (), BLOCKING))
+
+
+async def complete_request(
+    engine: Engine, spec: RequestSpec, messages: tuple[Message, ...], runtime: Runtime
+) -> tuple[ChatOptions, Mapping[str, Any]]:
+    """Return the complete options of *spec*, and the context that its advisors start with.
+
+    The context tells the tool loop how to ask dynamic providers again, if there are any.
+    """
+    offers: Offers = {}
+    options = await complete_options(engine, spec, messages, runtime, offers)
+    if not any(getattr(source, "dynamic", False) for source in spec.tool_sources):
+        return options, spec.advisor_params
+    later = [c for source in spec.tool_sources for c in getattr(source, "tools_to_come", ())]
+    if later:  # a clash is found before anything is sent
+        without_duplicates([*(options.tool_callbacks or ()), *later], engine.duplicate_tools)
+
+    # Advisors may change system texts without anything being said.
+    seen, known = without_system(messages), options.tool_callbacks or ()
+
+    async def refresh(messages: Sequence[Message], runtime: Runtime) -> Sequence[ToolCallback]:
+        nonlocal seen, known
+        if (spoken := without_system(messages)) != seen:
+            options = await complete_options(engine, spec, tuple(messages), runtime, offers)
+            seen, known = spoken, options.tool_callbacks or ()
+        return known
+
+    return options, merged(spec.advisor_params, {REFRESH_TOOLS: refresh})
+
+
+async def complete_options(
+    engine: Engine,
+    spec: RequestSpec,
+    messages: tuple[Message, ...],
+    runtime: Runtime,
+    offers: Offers | None = None,
+) -> ChatOptions:
+    """Return the model's options with those of *spec* on top, and all tools found.
+
+    Tools given to the client or request stand in for tools in the options. What providers offered
+    is kept in *offers*; those in there are not asked again unless they are dynamic.
+
+    Raises:
+        ToolDefinitionError: A name is known to no resolver.
+        DuplicateToolError: Two tools have the same name, and the policy is to refuse that.
+    """
+    options = engine.model.options.merge(spec.options)
+    changes: dict[str, Any] = {}
+    if spec.tool_context:
+        changes["tool_context"] = {**options.tool_context, **spec.tool_context}
+    request = ToolRequest(
+        messages,
+        changes.get("tool_context", options.tool_context),
+        spec.advisor_params.get(CONVERSATION_ID),
+    )
+    callbacks = list(options.tool_callbacks or ())
+    if spec.tool_sources or spec.tools is not None:
+        offers = {} if offers is None else offers
+        callbacks = await offered_tools(engine, spec.tool_sources, request, runtime, offers)
+    if options.tool_names:
+        callbacks += [await named_tool(engine, name, runtime) for name in options.tool_names]
+    unique = list(without_duplicates(callbacks, engine.duplicate_tools))
+    if unique != list(options.tool_callbacks or ()):
+        changes["tool_callbacks"] = unique
+    return options.mutate(**changes) if changes else options
