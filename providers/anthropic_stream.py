@@ -13,7 +13,6 @@ from chatclient.json import dumps, loads
 from chatclient.messages import AssistantMessage, Part, Reasoning, ToolCallChunk
 from chatclient.providers.anthropic_decoding import (
     GENERATION_KEYS,
-    beside,
     call_metadata,
     decode_block,
     decode_message,
@@ -22,7 +21,7 @@ from chatclient.providers.anthropic_decoding import (
     generation_of,
 )
 from chatclient.providers.anthropic_encoding import PROVIDER, Block, input_of
-from chatclient.providers.fields import MISSHAPEN, text_of
+from chatclient.providers.fields import MISSHAPEN, beside, text_of
 from chatclient.providers.keys import Headers
 from chatclient.providers.sse import is_end
 from chatclient.response import ChatResponse, ChatResponseMetadata, Generation
