@@ -185,14 +185,14 @@ def decode_response(body: bytes) -> ChatResponse:
         ProviderError: The answer is an error in disguise.
         InvalidResponseError: The answer is of no known form.
     """
-    data = _loaded(body)
+    data = _read(body)
     try:
         return _response(data, [*_content(data), *_calls(data)], _metadata(data))
     except MISSHAPEN as error:
         raise unreadable(PROVIDER, body) from error
 
 
-def _loaded(body: bytes) -> dict[str, Any]:
+def _read(body: bytes) -> dict[str, Any]:
     """Return an answer or a line of one, which is known to have a message."""
     try:
         data = loads(body)
@@ -275,7 +275,7 @@ class StreamDecoder:
 
     def feed(self, line: bytes) -> ChatResponse | str:
         """Return the chunk that a line spells."""
-        data = _loaded(line)
+        data = _read(line)
         try:
             return self._chunk(data)
         except MISSHAPEN as error:

@@ -163,7 +163,7 @@ class StreamDecoder:
         provider, delta = self._dialect.provider, state.without_details(delta)
         if logprobs := choice.get("logprobs"):
             state.add_logprobs(logprobs)
-        parts = state.thoughts.joined(parts_of(delta, provider, call_chunk), provider)
+        parts = state.thoughts.join(parts_of(delta, provider, call_chunk), provider)
         if "audio" in delta:
             parts = state.without_known_sound(parts)
         state.calls = state.calls or any(type(part) is ToolCallChunk for part in parts)
