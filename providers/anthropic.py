@@ -213,11 +213,11 @@ class AnthropicChatModel(OverHttp, ChatModel):
         match messages:
             case (*_, AssistantMessage() as last):  # from where the model is to go on
                 ending = [without_trailing_space(last)]
-                return self._kept(messages[:-1]).plus(ending, self._dialect)
+                return self._encode_and_keep(messages[:-1]).plus(ending, self._dialect)
             case _:
-                return self._kept(messages)
+                return self._encode_and_keep(messages)
 
-    def _kept(self, messages: tuple[Message, ...]) -> EncodedConversation:
+    def _encode_and_keep(self, messages: tuple[Message, ...]) -> EncodedConversation:
         known, conversation = self._sent
         # The next round of a conversation begins with what was sent in the last one: the very
         # same messages, which the comparison sees by their identity.

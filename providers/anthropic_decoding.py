@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -12,7 +12,7 @@ from chatclient.json import dumps
 from chatclient.messages import AssistantMessage, Part, ProviderPart, Reasoning, ToolCall
 from chatclient.providers.anthropic_encoding import CALL_KEYS, PROVIDER, Block
 from chatclient.providers.failures import error_from
-from chatclient.providers.fields import MISSHAPEN, count_of
+from chatclient.providers.fields import MISSHAPEN, beside, count_of
 from chatclient.providers.keys import Headers
 from chatclient.response import (
     ChatResponse,
@@ -89,11 +89,6 @@ def generation_of(parts: list[Part], end: Mapping[str, Any], *, calls: bool = Fa
 def _finish_reason(native: str | None, *, calls: bool) -> FinishReason | None:
     reason = None if native is None else _FINISH_REASONS.get(native, "stop")
     return "tool_call" if calls and reason == "stop" else reason
-
-
-def beside(data: Mapping[str, Any], known: Iterable[str]) -> Mapping[str, Any]:
-    """Return what *data* says beside the *known* keys."""
-    return FrozenDict({k: v for k, v in data.items() if k not in known and v is not None})
 
 
 def decode_block(block: Block) -> Part | None:

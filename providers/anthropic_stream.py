@@ -13,7 +13,6 @@ from chatclient.json import dumps, loads
 from chatclient.messages import AssistantMessage, Part, Reasoning, ToolCallChunk
 from chatclient.providers.anthropic_decoding import (
     GENERATION_KEYS,
-    beside,
     call_metadata,
     decode_block,
     decode_message,
@@ -22,7 +21,7 @@ from chatclient.providers.anthropic_decoding import (
     generation_of,
 )
 from chatclient.providers.anthropic_encoding import PROVIDER, Block, input_of
-from chatclient.providers.fields import MISSHAPEN, text_of
+from chatclient.providers.fields import MISSHAPEN, beside, text_of
 from chatclient.providers.keys import Headers
 from chatclient.providers.sse import is_end
 from chatclient.response import ChatResponse, ChatResponseMetadata, Generation
@@ -179,12 +178,12 @@ class _TextBlock:
         self._held: list[str] = []
 
     def start(self) -> Part | None:
-        return self._told(self._first)
+        return self._tell(self._first)
 
     def add(self, delta: Block) -> Part | None:
         match delta["type"]:
             case "text_delta":
-                return self._told(text_of(delta["text"]))
+                return self._tell(text_of(delta["text"]))
             case "citations_delta":
                 self._citations.append(delta["citation"])
         return None
@@ -198,7 +197,7 @@ class _TextBlock:
 
     end = stop
 
-    def _told(self, text: str) -> str | None:
+    def _tell(self, text: str) -> str | None:
         # The API sends a passage's citations ahead of its text.
         if not self._citations:
             return text
@@ -214,12 +213,12 @@ class _ThinkingBlock:
         self._signature = [content.get("signature") or ""]
 
     def start(self) -> Part | None:
-        return self._told(self._first)
+        return self._tell(self._first)
 
     def add(self, delta: Block) -> Part | None:
         match delta["type"]:
             case "thinking_delta":
-                return self._told(text_of(delta["thinking"]))
+                return self._tell(text_of(delta["thinking"]))
             case "signature_delta":
                 self._signature.append(text_of(delta["signature"]))
         return None
@@ -230,7 +229,7 @@ class _ThinkingBlock:
 
     end = stop
 
-    def _told(self, text: str) -> Reasoning | None:
+    def _tell(self, text: str) -> Reasoning | None:
         return Reasoning(text, provider=PROVIDER) if text else None
 
 

@@ -35,7 +35,7 @@ class Preset:
     url_variable: str | None = None
     url_path: str = ""
 
-    def located(self) -> str:
+    def locate(self) -> str:
         """Return where the server is.
 
         Raises:
@@ -216,7 +216,7 @@ def compatible_model(
     return OpenAIChatModel(
         model,
         api_key=found.key(api_key),
-        base_url=base_url or found.located(),
+        base_url=base_url or found.locate(),
         options=options,
         max_retries=max_retries,
         timeout=timeout,

@@ -68,10 +68,10 @@ def http_library() -> ModuleType:
     if name not in _LIBRARIES:
         msg = f"CHATCLIENT_HTTP is {name!r}; it can be {', '.join(_LIBRARIES)}"
         raise UsageError(msg)
-    return _installed(_LIBRARIES[name], name)
+    return _require(_LIBRARIES[name], name)
 
 
-def _installed(module: str, extra: str) -> ModuleType:
+def _require(module: str, extra: str) -> ModuleType:
     try:
         return _library(module)
     except ImportError as error:
@@ -211,7 +211,7 @@ class Pools:
             if shard.busy < self._per_shard:
                 return shard
         if len(shards) < _SHARDS:
-            shards.append(Shard(self._opened(blocking=False)))
+            shards.append(Shard(self._open(blocking=False)))
             return shards[-1]
         return min(shards, key=lambda shard: shard.busy)
 
@@ -233,7 +233,7 @@ class Pools:
     def _first_blocking(self) -> Any:
         with self._lock:
             if self._blocking is None:
-                self._blocking = transport = self._opened(blocking=True)
+                self._blocking = transport = self._open(blocking=True)
                 # For those who forget to close; it is called once, by whoever comes first.
                 self._hang_up = finalize(self, transport.close)
                 tell_of_forks(self)
@@ -259,7 +259,7 @@ class Pools:
         if self._settings.tls is None and library.URL(self._base_url).scheme == "https":
             _tls(library, http2=self._settings.http2)
 
-    def _opened(self, *, blocking: bool) -> Any:
+    def _open(self, *, blocking: bool) -> Any:
         """Return connections without a client on top: redirects, cookies and the like are not ours.
 
         Leaving out the client saves a tenth of what a request costs.
@@ -301,9 +301,9 @@ def _transport_kind(library: ModuleType, *, blocking: bool, http2: bool) -> Any:
         msg = "aiohttp speaks no HTTP/2; leave out http2=True, or CHATCLIENT_HTTP"
         raise UsageError(msg)
     if http2:
-        _installed("h2", "http2")
+        _require("h2", "http2")
     if aiohttp:
-        return _installed("httpx_aiohttp", "aiohttp").AiohttpTransport
+        return _require("httpx_aiohttp", "aiohttp").AiohttpTransport
     return library.HTTPTransport if blocking else library.AsyncHTTPTransport
 
 

@@ -15,6 +15,7 @@ from chatclient.errors import InvalidResponseError
 from chatclient.json import dumps, loads
 from chatclient.providers import gemini, ollama
 from chatclient.providers.failures import error_from
+from chatclient.providers.fields import MISSHAPEN
 from chatclient.providers.http import (
     HttpAnswer,
     HttpClient,
@@ -235,7 +236,7 @@ def _in_order(items: Any) -> Any:
     """Return what OpenAI gives in no promised order, in that of the texts."""
     try:
         return sorted(items, key=lambda item: item["index"])
-    except (KeyError, TypeError):
+    except MISSHAPEN:
         return items
 
 
@@ -243,7 +244,7 @@ def _vectors(provider: str, items: Any, key: str | None = None) -> list[Vector]:
     try:
         vectors = [item if key is None else item[key] for item in items]
         return [[float(number) for number in vector] for vector in vectors]
-    except (KeyError, TypeError, ValueError) as error:
+    except MISSHAPEN as error:
         raise _unreadable(provider, items) from error
 
 

@@ -132,6 +132,13 @@ def json_of(provider: str, body: bytes) -> Any:
         raise InvalidResponseError(msg, provider=provider, body=shown) from error
 
 
+def unreadable(provider: str, data: Any) -> InvalidResponseError:
+    """Return the error that an answer of no known form stands for."""
+    body = data.decode(errors="replace") if isinstance(data, bytes) else data
+    msg = f"{provider} answered with something that is not a response: {str(body)[:200]!r}"
+    return InvalidResponseError(msg, provider=provider, body=body)
+
+
 def no_answer(provider: str, data: Any) -> InvalidResponseError:
     """Return the error that *data* stands for, which is a response without any answer in it.
 

@@ -1,9 +1,10 @@
 """Fields of requests, and those of answers, looked at before anything is made of them."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 from chatclient.options import ChatOptions
+from chatclient.values import EMPTY, FrozenDict
 
 
 def fields_of(options: ChatOptions, names: Mapping[str, str]) -> dict[str, Any]:
@@ -51,6 +52,12 @@ def number_of(value: Any) -> int | None:
         return int(value) if value else None
     msg = f"{value!r:.80} is no number"
     raise TypeError(msg)
+
+
+def beside(data: Mapping[str, Any], known: Container[str]) -> Mapping[str, Any]:
+    """Return the entries of *data* that are neither *known* nor null."""
+    rest = {key: value for key, value in data.items() if value is not None and key not in known}
+    return FrozenDict(rest) if rest else EMPTY
 
 
 _DIGITS = 18

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from chatclient.errors import InvalidResponseError, StreamInterruptedError
+from chatclient.errors import StreamInterruptedError
 from chatclient.json import dumps, loads
 from chatclient.messages import (
     AssistantMessage,
@@ -17,7 +17,7 @@ from chatclient.messages import (
     ToolCall,
     ToolCallChunk,
 )
-from chatclient.providers.failures import error_from, no_answer, request_id
+from chatclient.providers.failures import error_from, no_answer, request_id, unreadable
 from chatclient.providers.fields import MISSHAPEN, number_of, text_of
 from chatclient.providers.keys import Headers
 from chatclient.response import (
@@ -79,21 +79,14 @@ def decode_response(data: Any, headers: Headers = EMPTY) -> ChatResponse:
     _refuse_errors(data, headers)
     try:
         if not data.keys() & {"candidates", "promptFeedback", "usageMetadata"}:
-            raise unreadable(data)
+            raise unreadable(PROVIDER, data)
         candidates: Sequence[Any] = data.get("candidates") or ()
         generations = [_generation(c, at) for at, c in enumerate(candidates)] or _blocked(data)
         if not generations:
             raise no_answer(PROVIDER, data)
         return ChatResponse(tuple(generations), _metadata(data, headers))
     except MISSHAPEN as error:
-        raise unreadable(data) from error
-
-
-def unreadable(data: Any) -> InvalidResponseError:
-    """Return the error that an answer of no known form stands for."""
-    body = data.decode(errors="replace") if isinstance(data, bytes) else data
-    msg = f"{PROVIDER} answered with something that is not a response: {str(body)[:200]!r}"
-    return InvalidResponseError(msg, provider=PROVIDER, body=body)
+        raise unreadable(PROVIDER, data) from error
 
 
 def _refuse_errors(data: Any, headers: Headers) -> None:
@@ -326,7 +319,7 @@ class StreamDecoder:
         try:
             return self._chunk(loads(data))
         except MISSHAPEN as error:
-            raise unreadable(data) from error
+            raise unreadable(PROVIDER, data) from error
 
     def _chunk(self, chunk: dict[str, Any]) -> ChatResponse | str:
         candidates: Sequence[Any] = chunk.get("candidates") or ()

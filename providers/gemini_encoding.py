@@ -215,7 +215,7 @@ def encode_message(message: Message, dialect: Dialect) -> list[dict[str, Any]]:
             return [part for p in message.parts if (part := _part(p)) is not None]
         case AssistantMessage():
             parts = [part for p in message.parts if (part := _part(p)) is not None]
-            return _signed(parts) if dialect.checks_signatures else parts
+            return _sign(parts) if dialect.checks_signatures else parts
         case ToolResponseMessage():
             return _results(message.responses, dialect)
         case _:
@@ -277,7 +277,7 @@ def _object(text: str, key: str) -> Any:
     return value if isinstance(value, dict) else {key: value}
 
 
-def _signed(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _sign(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
     calls = [part for part in parts if "functionCall" in part]
     if calls and not any("thoughtSignature" in part for part in calls):
         calls[0]["thoughtSignature"] = _FOREIGN_SIGNATURE

@@ -164,7 +164,7 @@ class HttpClient:
             ProviderError: There was none, or a refusal; retries have been made.
             DeadlineExceededError: The request's deadline has passed.
         """
-        runtime, outgoing = self._begun(runtime, path, body, headers)
+        runtime, outgoing = self._begin(runtime, path, body, headers)
 
         async def attempt() -> T:
             begun = await self._open(runtime, outgoing)
@@ -195,7 +195,7 @@ class HttpClient:
             ProviderError: As with `post`; once the headers are there, nothing is retried.
             StreamInterruptedError: The connection broke, or went silent, in the middle.
         """
-        runtime, outgoing = self._begun(runtime, path, body, headers)
+        runtime, outgoing = self._begin(runtime, path, body, headers)
 
         async def attempt() -> _Begun:
             return await self._open(runtime, outgoing)
@@ -220,7 +220,7 @@ class HttpClient:
 
     # --- one exchange ---
 
-    def _begun(
+    def _begin(
         self, runtime: Runtime, path: str, body: bytes, headers: Headers
     ) -> tuple[Runtime, _Outgoing]:
         if self.timeouts.total is not None:

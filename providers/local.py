@@ -127,7 +127,7 @@ class LocalChatModel(ChatModel):
 
     async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
         """Return the model's response to *prompt*."""
-        model = await self._loaded(runtime)
+        model = await self._ensure_loaded(runtime)
         prompt = _sendable(prompt)
         response = await model.generate(prompt, runtime)
         return response if _may_call_several(prompt) else _with_one_call(response)
@@ -136,7 +136,7 @@ class LocalChatModel(ChatModel):
         self, prompt: Prompt, runtime: Runtime
     ) -> AsyncGenerator[ChatResponse | str, None]:
         """Yield the model's response to *prompt* as it comes."""
-        model = await self._loaded(runtime)
+        model = await self._ensure_loaded(runtime)
         prompt = _sendable(prompt)
         several = _may_call_several(prompt)
         async with aclosing(model.generate_stream(prompt, runtime)) as chunks:
@@ -153,7 +153,7 @@ class LocalChatModel(ChatModel):
         if (model := self._let_go()) is not None:
             await model.aclose()
 
-    async def _loaded(self, runtime: Runtime) -> OpenAIChatModel:
+    async def _ensure_loaded(self, runtime: Runtime) -> OpenAIChatModel:
         ready = self._ready
         if ready is None or not ready[0].alive:
             ready = await runtime.invoke(self._load)

@@ -30,7 +30,7 @@ class _File:
     path: str
     sha256: str
 
-    def located(self) -> Path:
+    def locate(self) -> Path:
         """Return where the file is installed.
 
         Raises:
@@ -129,13 +129,13 @@ class MiniLmEmbeddingModel(EmbeddingModel):
             import tokenizers  # noqa: PLC0415
         except ImportError as error:
             raise UsageError(_MISSING) from error
-        tokenizer = tokenizers.Tokenizer.from_file(str(self._tokenizer or _TOKENIZER.located()))
+        tokenizer = tokenizers.Tokenizer.from_file(str(self._tokenizer or _TOKENIZER.locate()))
         tokenizer.enable_truncation(_MOST_TOKENS)
         tokenizer.no_padding()  # to the longest of a batch, which is done here
         options = onnxruntime.SessionOptions()
         if self._threads is not None:
             options.intra_op_num_threads = self._threads
-        path = str(self._weights or _WEIGHTS.located())
+        path = str(self._weights or _WEIGHTS.locate())
         return tokenizer, onnxruntime.InferenceSession(path, options)
 
 

@@ -8,6 +8,7 @@ from chatclient.errors import InvalidResponseError
 from chatclient.json import dumps
 from chatclient.moderation import Moderation, ModerationModel
 from chatclient.providers.failures import json_of
+from chatclient.providers.fields import MISSHAPEN
 from chatclient.providers.http import (
     HttpAnswer,
     HttpClient,
@@ -79,7 +80,7 @@ class OpenAIModerationModel(OverHttp, ModerationModel):
         data = json_of(self._http.provider, answer.body)
         try:
             return [_moderation(result) for result in data["results"]]
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
+        except MISSHAPEN as error:
             msg = f"{self._http.provider} answered with something that holds no moderation"
             raise InvalidResponseError(msg, provider=self._http.provider, body=data) from error
 

@@ -20,8 +20,8 @@ from chatclient.messages import (
     UserMessage,
 )
 from chatclient.options import ChatOptions
-from chatclient.providers.failures import error_from
-from chatclient.providers.fields import MISSHAPEN, fields_of, text_of
+from chatclient.providers.failures import error_from, unreadable
+from chatclient.providers.fields import MISSHAPEN, beside, fields_of, text_of
 from chatclient.providers.media import base64_of
 from chatclient.providers.sse import LARGEST_EVENT
 from chatclient.response import (
@@ -185,14 +185,14 @@ def decode_response(body: bytes) -> ChatResponse:
         ProviderError: The answer is an error in disguise.
         InvalidResponseError: The answer is of no known form.
     """
-    data = _loaded(body)
+    data = _read(body)
     try:
         return _response(data, [*_content(data), *_calls(data)], _metadata(data))
     except MISSHAPEN as error:
-        raise _unreadable(body) from error
+        raise unreadable(PROVIDER, body) from error
 
 
-def _loaded(body: bytes) -> dict[str, Any]:
+def _read(body: bytes) -> dict[str, Any]:
     """Return an answer or a line of one, which is known to have a message."""
     try:
         data = loads(body)
@@ -203,13 +203,7 @@ def _loaded(body: bytes) -> dict[str, Any]:
             raise error_from(PROVIDER, 0, data)
         if isinstance(data.get("message"), dict):
             return data
-    raise _unreadable(body)
-
-
-def _unreadable(body: bytes) -> InvalidResponseError:
-    shown = body.decode(errors="replace")
-    msg = f"{PROVIDER} answered with something that is not a response: {shown[:200]!r}"
-    return InvalidResponseError(msg, provider=PROVIDER, body=shown)
+    raise unreadable(PROVIDER, body)
 
 
 def _content(data: Mapping[str, Any]) -> Iterable[Part]:
@@ -257,8 +251,9 @@ def _metadata(data: Mapping[str, Any]) -> ChatResponseMetadata:
         native=FrozenDict(figures) if figures else EMPTY,
     )
     known = ("model", "message", "done", "done_reason", "logprobs", *figures)
-    values = FrozenDict({k: v for k, v in data.items() if k not in known and v is not None})
-    return ChatResponseMetadata(model=data.get("model") or "", usage=usage, values=values)
+    return ChatResponseMetadata(
+        model=data.get("model") or "", usage=usage, values=beside(data, known)
+    )
 
 
 class StreamDecoder:
@@ -280,11 +275,11 @@ class StreamDecoder:
 
     def feed(self, line: bytes) -> ChatResponse | str:
         """Return the chunk that a line spells."""
-        data = _loaded(line)
+        data = _read(line)
         try:
             return self._chunk(data)
         except MISSHAPEN as error:
-            raise _unreadable(line) from error
+            raise unreadable(PROVIDER, line) from error
 
     def _chunk(self, data: Mapping[str, Any]) -> ChatResponse | str:
         message = data["message"]

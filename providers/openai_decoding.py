@@ -17,10 +17,10 @@ from chatclient.messages import (
     ToolCallChunk,
 )
 from chatclient.providers.failures import error_from, no_answer
-from chatclient.providers.fields import MISSHAPEN, number_of, text_of
+from chatclient.providers.fields import MISSHAPEN, beside, number_of, text_of
 from chatclient.providers.keys import Headers
 from chatclient.providers.openai_dialect import REASONING_FIELD, Dialect
-from chatclient.providers.openai_metadata import beside, metadata_of
+from chatclient.providers.openai_metadata import metadata_of
 from chatclient.providers.openai_thoughts import FIELDS, of_content
 from chatclient.response import ChatResponse, FinishReason, Generation
 from chatclient.values import EMPTY, FrozenDict

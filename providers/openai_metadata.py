@@ -1,13 +1,13 @@
 """What a Chat Completions answer says beside its content: usage, limits, ids."""
 
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from chatclient.providers.failures import request_id, seconds_of
-from chatclient.providers.fields import count_of
+from chatclient.providers.fields import beside, count_of
 from chatclient.providers.keys import Headers
 from chatclient.response import NO_USAGE, ChatResponseMetadata, RateLimit, Usage
-from chatclient.values import EMPTY, FrozenDict
+from chatclient.values import FrozenDict
 
 # Padding against eavesdroppers who count bytes says nothing.
 _KNOWN = frozenset({"id", "model", "usage", "choices", "object", "obfuscation", "p"})
@@ -23,12 +23,6 @@ def metadata_of(data: Mapping[str, Any], headers: Headers) -> ChatResponseMetada
         request_id=request_id(headers, data),
         values=beside(data, _KNOWN),
     )
-
-
-def beside(data: Mapping[str, Any], known: Container[str]) -> Mapping[str, Any]:
-    """Return the entries of *data* that are not *known* and not empty."""
-    rest = {key: value for key, value in data.items() if value is not None and key not in known}
-    return FrozenDict(rest) if rest else EMPTY
 
 
 # --- usage ----------------------------------------------------------------------------------

@@ -34,10 +34,9 @@ from chatclient.messages import (
     ToolResponseMessage,
     UserMessage,
 )
-from chatclient.providers.fields import text_of
+from chatclient.providers.fields import beside, text_of
 from chatclient.providers.openai_encoding import short_id
 from chatclient.providers.openai_media import file_name
-from chatclient.providers.openai_metadata import beside
 from chatclient.values import EMPTY, FrozenDict
 
 PROVIDER = "openai"

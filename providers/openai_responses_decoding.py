@@ -8,9 +8,9 @@ from chatclient.aggregator import MessageAggregator
 from chatclient.errors import InvalidResponseError, ProviderError
 from chatclient.messages import AssistantMessage, Part
 from chatclient.providers.failures import error_from, request_id
-from chatclient.providers.fields import MISSHAPEN
+from chatclient.providers.fields import MISSHAPEN, beside
 from chatclient.providers.keys import Headers
-from chatclient.providers.openai_metadata import beside, rate_limit
+from chatclient.providers.openai_metadata import rate_limit
 from chatclient.providers.openai_responses_codec import CALLS, CONVERSATION, Item, decode_item
 from chatclient.response import (
     NO_USAGE,

@@ -206,7 +206,7 @@ class StreamDecoder:
         for item in self._open:
             item.done = True
         self._finished = True
-        parts = [*self._rest(), *self._released()]
+        parts = [*self._rest(), *self._release()]
         return ending(data, self._kinds, parts, self._headers)
 
     _readers: ClassVar[Mapping[str, Callable[..., ChatResponse | str | None]]] = {
@@ -287,7 +287,7 @@ class StreamDecoder:
         if parts and item.done:
             return None  # told already
         item.held += parts
-        released = self._released()
+        released = self._release()
         if item.free:
             released += item.held
             item.held = []
@@ -301,7 +301,7 @@ class StreamDecoder:
             item.held = []
         return parts
 
-    def _released(self) -> list[Part]:
+    def _release(self) -> list[Part]:
         """Return what need not be held back any longer."""
         parts: list[Part] = []
         while self._open:

@@ -8,7 +8,7 @@ from typing import Any
 from chatclient.errors import InvalidResponseError, StreamInterruptedError
 from chatclient.json import loads
 from chatclient.messages import AssistantMessage, ProviderPart, ToolCallChunk
-from chatclient.providers.fields import MISSHAPEN, number_of
+from chatclient.providers.fields import MISSHAPEN, beside, number_of
 from chatclient.providers.keys import Headers
 from chatclient.providers.openai_decoding import (
     CHOICE_FIELDS,
@@ -19,7 +19,7 @@ from chatclient.providers.openai_decoding import (
     refuse_errors,
 )
 from chatclient.providers.openai_dialect import Dialect
-from chatclient.providers.openai_metadata import beside, metadata_of
+from chatclient.providers.openai_metadata import metadata_of
 from chatclient.providers.openai_thoughts import FIELDS, ContentThoughts, add_piece
 from chatclient.providers.sse import is_end
 from chatclient.response import (
@@ -163,7 +163,7 @@ class StreamDecoder:
         provider, delta = self._dialect.provider, state.without_details(delta)
         if logprobs := choice.get("logprobs"):
             state.add_logprobs(logprobs)
-        parts = state.thoughts.joined(parts_of(delta, provider, call_chunk), provider)
+        parts = state.thoughts.join(parts_of(delta, provider, call_chunk), provider)
         if "audio" in delta:
             parts = state.without_known_sound(parts)
         state.calls = state.calls or any(type(part) is ToolCallChunk for part in parts)

@@ -55,7 +55,7 @@ class ContentThoughts:
     def __init__(self) -> None:
         self._open: dict[str, Any] | None = None
 
-    def joined(self, parts: list[Any], provider: str) -> list[Any]:
+    def join(self, parts: list[Any], provider: str) -> list[Any]:
         """Return *parts* of a delta with a whole in place of the pieces, as soon as it is one."""
         result: list[Any] = []
         for part in parts:

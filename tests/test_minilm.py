@@ -136,5 +136,5 @@ def test_own_files_may_be_given(model: MiniLmEmbeddingModel) -> None:
     """Paths take the place of the installed files."""
     from chatclient.providers.minilm import _TOKENIZER, _WEIGHTS
 
-    own = MiniLmEmbeddingModel(weights=_WEIGHTS.located(), tokenizer=str(_TOKENIZER.located()))
+    own = MiniLmEmbeddingModel(weights=_WEIGHTS.locate(), tokenizer=str(_TOKENIZER.locate()))
     assert own.embed(["hello"]) == model.embed(["hello"])
