@@ -48,7 +48,7 @@ from chatclient.tools import PendingTurn, ToolCallbackResolver, ToolCallingManag
 from chatclient.tools.approval import Decisions, decisions_for
 from chatclient.tools.sources import DuplicatePolicy, ToolSource
 from chatclient.values import merged
-from chatclient.watching import watched
+from chatclient.watching import run_observed
 
 if TYPE_CHECKING:  # loaded by who uses settings, and tool search
     from chatclient.settings import ChatClientSettings
@@ -292,7 +292,7 @@ class ChatClient(Closeable):
         if output is not None:
             prompt, context = prompt_for_entity(output, prompt, context, self._engine.model)
         chain = self._chain_of(spec, output)
-        return noted(await watched(chain, prompt, context, runtime, self._engine.observers))
+        return noted(await run_observed(chain, prompt, context, runtime, self._engine.observers))
 
 
 class ChatClientBuilder:

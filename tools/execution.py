@@ -23,7 +23,7 @@ from chatclient.runtime import Begun
 from chatclient.tool import CONVERSATION_ID, ToolCallback
 from chatclient.tools.outcome import ToolExecution, without_remark
 from chatclient.tools.pending import PendingTurn
-from chatclient.values import EMPTY, own
+from chatclient.values import EMPTY, freeze_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class ToolExecutionResult:
 
     def __post_init__(self) -> None:
         if self.agents is not EMPTY:
-            own(self, "agents")
+            freeze_fields(self, "agents")
 
     @property
     def responses(self) -> tuple[ToolResponse, ...]:
