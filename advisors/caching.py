@@ -71,7 +71,7 @@ class InMemoryResponseStore:
 
     Args:
         max_entries: How many responses.
-        ttl: For how long each, in seconds or as a `timedelta`, or None for ever.
+        time_to_live: For how long each, in seconds or as a `timedelta`, or None for ever.
         clock: Gives the time in seconds.
 
     Raises:
@@ -82,12 +82,13 @@ class InMemoryResponseStore:
         self,
         *,
         max_entries: int = 1000,
-        ttl: float | timedelta | None = 3600.0,
+        time_to_live: float | timedelta | None = 3600.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         check_number("max_entries", max_entries, least=1)
         self._max_entries = max_entries
-        self._ttl = float("inf") if ttl is None else seconds("ttl", ttl)
+        kept = float("inf") if time_to_live is None else seconds("time_to_live", time_to_live)
+        self._time_to_live = kept
         self._clock = clock
         self._kept: OrderedDict[str, tuple[float, ChatResponse]] = OrderedDict()
         self._lock = ForkSafeLock()
@@ -98,7 +99,7 @@ class InMemoryResponseStore:
             since, response = self._kept.get(key, (0.0, None))
             if response is None:
                 return None
-            if self._clock() - since >= self._ttl:
+            if self._clock() - since >= self._time_to_live:
                 del self._kept[key]
                 return None
             self._kept.move_to_end(key)

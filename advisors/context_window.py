@@ -33,7 +33,7 @@ class ContextWindowAdvisor:
         max_tokens: The size of the context window, prompt and answer together.
         on_exceeded: Whether to trim, and raise only when that is not enough, or to raise at once.
         reserve: Tokens to keep free for the answer where the options set no `max_tokens`.
-        estimate: Says how many tokens a message comes to; default: one for four bytes. One that
+        estimator: Says how many tokens a message comes to; default: one for four bytes. One that
             counts exactly makes the guard exact.
         order: Where the advisor stands in the chain.
 
@@ -49,7 +49,7 @@ class ContextWindowAdvisor:
         *,
         on_exceeded: Literal["trim", "raise"] = "trim",
         reserve: int = 1024,
-        estimate: Callable[[Message], int] = estimated_tokens,
+        estimator: Callable[[Message], int] = estimated_tokens,
         order: int = CONTEXT_WINDOW_ORDER,
     ) -> None:
         if max_tokens < 1:
@@ -60,7 +60,7 @@ class ContextWindowAdvisor:
         check_word("on_exceeded", on_exceeded, "trim", "raise")
         self._trim = on_exceeded == "trim"
         self._reserve = reserve
-        self._estimate = estimate
+        self._estimate = estimator
 
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         """Return the response to the prompt, or to what of it fits.

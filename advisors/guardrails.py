@@ -126,7 +126,7 @@ class InputGuardrailAdvisor:
         """
         failures = _Failures()
         for guardrail in self.guardrails:
-            result = await _asked(guardrail, request.runtime, request)
+            result = await _ask(guardrail, request.runtime, request)
             if result.outcome in ("retry", "reprompt"):
                 msg = f"input guardrail {_name(guardrail)!r} asks for another answer before any"
                 raise UsageError(msg)
@@ -187,9 +187,9 @@ class OutputGuardrailAdvisor:
             response = await call_next(sent.mutate(runtime=held.runtime) if streaming else sent)
             usage += response.chat_response.usage
             response = response.mutate(chat_response=response.chat_response.with_usage(usage))
-            verdict = await self._judged(response, sent)
+            verdict = await self._judge(response, sent)
             if isinstance(verdict, ChatResponse):
-                return await _passed(response, verdict, held, request.runtime)
+                return await _release(response, verdict, held, request.runtime)
             await held.release(words=False)
             guardrail, result = verdict
             if not left:
@@ -197,7 +197,7 @@ class OutputGuardrailAdvisor:
             sent = _again(sent, response, result.text)
         raise AssertionError  # pragma: no cover - the last attempt returns or raises
 
-    async def _judged(
+    async def _judge(
         self, response: ChatClientResponse, sent: ChatClientRequest
     ) -> ChatResponse | tuple[OutputGuardrail, GuardrailResult]:
         """Return the answer as it passed, or who wants another one."""
@@ -207,7 +207,7 @@ class OutputGuardrailAdvisor:
         failures = _Failures()
         for guardrail, wants_request in zip(self.guardrails, self._want_request, strict=True):
             more = [sent.mutate(context=response.context)] if wants_request else []
-            result = await _asked(guardrail, sent.runtime, answer, *more)
+            result = await _ask(guardrail, sent.runtime, answer, *more)
             if result.outcome in ("retry", "reprompt"):
                 return guardrail, result
             if failures.add(guardrail, result):
@@ -249,7 +249,7 @@ class _Failures:
             )
 
 
-async def _asked(guardrail: Callable[..., Any], runtime: Runtime, *about: Any) -> GuardrailResult:
+async def _ask(guardrail: Callable[..., Any], runtime: Runtime, *about: Any) -> GuardrailResult:
     result = await runtime.invoke(guardrail, *about)
     if result is None:
         return _PASSED
@@ -263,7 +263,7 @@ def _name(guardrail: Any) -> str:
     return name_of(guardrail)
 
 
-async def _passed(
+async def _release(
     response: ChatClientResponse, answer: ChatResponse, held: HeldBack, runtime: Runtime
 ) -> ChatClientResponse:
     rewritten = answer.text != response.chat_response.text

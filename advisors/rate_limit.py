@@ -41,13 +41,13 @@ class RateLimitAdvisor:
         requests: How many calls in a period, or None for any number.
         tokens: How many tokens, input and output together, or None for any number.
         period: Seconds.
-        on_limit: Whether to wait, or to raise at once.
+        on_exceeded: Whether to wait, or to raise at once.
         max_wait: Seconds to wait at most; longer ones raise.
         order: Where the advisor stands in the chain.
         clock: Gives the time in seconds.
 
     Raises:
-        UsageError: There is nothing to limit, a limit is not positive, or *on_limit* is no value
+        UsageError: There is nothing to limit, a limit is not positive, or *on_exceeded* is no value
             that is known.
     """
 
@@ -59,7 +59,7 @@ class RateLimitAdvisor:
         requests: int | None = None,
         tokens: int | None = None,
         period: float = 60.0,
-        on_limit: Literal["wait", "raise"] = "wait",
+        on_exceeded: Literal["wait", "raise"] = "wait",
         max_wait: float = float("inf"),
         order: int = RATE_LIMIT_ORDER,
         clock: Callable[[], float] = time.monotonic,
@@ -68,11 +68,11 @@ class RateLimitAdvisor:
         if not limits or min(*limits, period) <= 0:
             msg = "a rate limit needs a positive number of requests or tokens, and a period"
             raise UsageError(msg)
-        check_word("on_limit", on_limit, "wait", "raise")
+        check_word("on_exceeded", on_exceeded, "wait", "raise")
         self._requests = requests
         self._tokens = tokens
         self._period = period
-        self._max_wait = 0.0 if on_limit == "raise" else max_wait
+        self._max_wait = 0.0 if on_exceeded == "raise" else max_wait
         self._clock = clock
         # In the order of their times. The first so many will not count for the next one, for it
         # begins after the last one; the tokens of the others are known without looking at all.

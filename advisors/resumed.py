@@ -10,7 +10,7 @@ from chatclient.prompt import Prompt
 from chatclient.runtime import Runtime
 from chatclient.tools import Decision, PendingTurn, ToolCallingManager, ToolExecutionResult
 from chatclient.tools.compensation import rewritten
-from chatclient.tools.execution import ToolTurn
+from chatclient.tools.turn import ToolTurn
 
 
 class Resumed:

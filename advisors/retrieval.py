@@ -77,7 +77,7 @@ class RetrievalAugmentationAdvisor:
             the user's own question.
         augmenter: Makes what the model is asked of the user's own question and the documents.
         order: Where the advisor stands in the chain.
-        concurrency: How many retrievals run at once on an event loop.
+        max_concurrency: How many retrievals run at once on an event loop.
         blocking_concurrency: The same for blocking calls. With 1 they run one after another on
             the caller's thread, so that thread-locals work; with more, in a pool of threads.
         timeout: Seconds one retrieval may take on an event loop, or None.
@@ -97,7 +97,7 @@ class RetrievalAugmentationAdvisor:
         post_processors: Iterable[DocumentPostProcessor] = (),
         augmenter: QueryAugmenter | None = None,
         order: int = RETRIEVAL_ORDER,
-        concurrency: int = 8,
+        max_concurrency: int = 8,
         blocking_concurrency: int = 1,
         timeout: float | None = None,
     ) -> None:
@@ -111,7 +111,7 @@ class RetrievalAugmentationAdvisor:
         self._route = query_router
         self._join = joiner or ConcatenationJoiner()
         self._post_processors = _several("post_processors", post_processors)
-        self._concurrency = {False: concurrency, True: blocking_concurrency}
+        self._concurrency = {False: max_concurrency, True: blocking_concurrency}
         self._timeout = {False: timeout, True: None}
         augmenter = augmenter or ContextualQueryAugmenter()
         _check_steps(retrievers, query_expander, query_router, self._join, augmenter)
@@ -133,18 +133,18 @@ class RetrievalAugmentationAdvisor:
         """
         wanted = query
         for transform in self._transformers:
-            wanted = await _done(runtime, transform, wanted, runtime)
+            wanted = await _run_step(runtime, transform, wanted, runtime)
             check_kind("what a query transformer returns", wanted, Query)
         queries = [wanted]
         if self._expand is not None:
-            queries = await _done(runtime, self._expand, wanted, runtime)
-        found = await self._retrieved(queries, runtime)
+            queries = await _run_step(runtime, self._expand, wanted, runtime)
+        found = await self._retrieve(queries, runtime)
         documents: Sequence[Document] = await awaited(runtime, self._join(found))
         for process in self._post_processors:
-            documents = await _done(runtime, process, query, documents, runtime)
+            documents = await _run_step(runtime, process, query, documents, runtime)
         return documents
 
-    async def _retrieved(
+    async def _retrieve(
         self, queries: Sequence[Query], runtime: Runtime
     ) -> list[Sequence[Document]]:
         """Return what each retriever that works found for each query."""
@@ -152,7 +152,7 @@ class RetrievalAugmentationAdvisor:
         for query in queries:
             chosen: Sequence[DocumentRetriever] = self._retrievers
             if self._route is not None:
-                chosen = await _done(runtime, self._route, query, runtime)
+                chosen = await _run_step(runtime, self._route, query, runtime)
             jobs += [self._job(retriever, query) for retriever in chosen]
         results = await runtime.gather(jobs, limit=self._concurrency[runtime.blocking])
         errors = [result for result in results if isinstance(result, Exception)]
@@ -167,7 +167,7 @@ class RetrievalAugmentationAdvisor:
         async def retrieve(runtime: Runtime) -> Sequence[Document] | Exception:
             try:
                 timeout = self._timeout[runtime.blocking]
-                found = await _done(runtime, retriever, query, runtime, timeout=timeout)
+                found = await _run_step(runtime, retriever, query, runtime, timeout=timeout)
                 return _documents(retriever, found)
             except _MISTAKES:
                 raise
@@ -182,7 +182,7 @@ _MISTAKES = (TypeError, AttributeError, NameError, UsageError)
 """What is wrong in the program itself, and with every query."""
 
 
-async def _done(
+async def _run_step(
     runtime: Runtime,
     step: Callable[..., Any],
     *args: Any,

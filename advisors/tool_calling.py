@@ -30,8 +30,8 @@ from chatclient.tools import PendingTurn, ToolCallingManager, ToolExecutionResul
 from chatclient.tools.approval import AGENT_TURNS, DECISIONS
 from chatclient.tools.awaiting import awaited
 from chatclient.tools.compensation import rewritten
-from chatclient.tools.execution import ToolTurn
 from chatclient.tools.outcome import ToolExecution
+from chatclient.tools.turn import ToolTurn
 from chatclient.values import EMPTY, merged
 
 PENDING_TURN = "pending_turn"
@@ -325,7 +325,7 @@ class _Loop:
             )
             self.history = result.conversation_history
             self.note()
-            ended = await self._ended(response, result)
+            ended = await self._response_if_ended(response, result)
             if ended is not None:
                 return ended
             await self._go_on(sent, response, result)
@@ -388,9 +388,9 @@ class _Loop:
             msg = "the deadline passed before the model could be asked again"
             raise DeadlineExceededError(msg)
         if advisor.stream_tool_call_responses or not runtime.streaming:
-            response = await self._asked(sent)
+            response = await self._call_model(sent)
         else:
-            response = await self._held_back(sent)
+            response = await self._call_holding_back(sent)
         response = await advisor.after_call(response)
         if response.context is not self.context:  # somebody left word for the rounds to come
             self.context = merged(self.context, response.context)
@@ -401,7 +401,7 @@ class _Loop:
             self.options = self.options.mutate(tool_choice="auto")
         return sent, response
 
-    async def _asked(self, sent: ChatClientRequest) -> ChatClientResponse:
+    async def _call_model(self, sent: ChatClientRequest) -> ChatClientResponse:
         await self.turn.forget_begun()  # by the round before, and not taken
         watched = self.advisor.manager.watched(sent.prompt, sent.runtime, self.turn)
         return await self.call_next(
@@ -426,14 +426,14 @@ class _Loop:
             self.turn.context = _tool_context(self.request, options)
         self.options = options
 
-    async def _held_back(self, sent: ChatClientRequest) -> ChatClientResponse:
+    async def _call_holding_back(self, sent: ChatClientRequest) -> ChatClientResponse:
         """Call the model, streaming its words only if they are the answer."""
         held: list[Any] = []
 
         async def hold(event: Any) -> None:
             held.append(event)
 
-        response = await self._asked(sent.mutate(runtime=sent.runtime.with_emitter(hold)))
+        response = await self._call_model(sent.mutate(runtime=sent.runtime.with_emitter(hold)))
         wordless = await self._is_eligible(sent, response.chat_response)
         for event in held:
             if not (wordless and isinstance(event, TextDelta | ReasoningDelta | ReasoningSigned)):
@@ -445,14 +445,14 @@ class _Loop:
         eligible = self.advisor.is_eligible(sent.prompt.options, answer)
         return bool(await awaited(self.request.runtime, eligible))
 
-    async def _ended(
+    async def _response_if_ended(
         self, response: ChatClientResponse, result: ToolExecutionResult
     ) -> ChatClientResponse | None:
         """Return the turn's response if this round was its last, else None."""
         if result.pending_turn is not None:
             return self._suspended(response, result.pending_turn)
         if result.return_direct:
-            return await self._spoken(response, result.generations())
+            return await self._answer_with(response, result.generations())
         limits = self.advisor.manager.limits
         between = limits.breach_between_rounds(
             self.turn.rounds, time.monotonic() - self.turn.started
@@ -465,7 +465,7 @@ class _Loop:
         if limits.on_exceeded == "raise":
             raise ToolLoopError(breach, result=result)
         if limits.on_exceeded == "partial":
-            return await self._spoken(response, (result.breach_generation(),))
+            return await self._answer_with(response, (result.breach_generation(),))
         return await self._final_answer(response, result)
 
     async def _final_answer(
@@ -477,7 +477,7 @@ class _Loop:
         sent, response = await self._round()
         answer = response.chat_response
         if await self._is_eligible(sent, answer):  # it would not listen
-            return await self._spoken(response, (result.breach_generation(),))
+            return await self._answer_with(response, (result.breach_generation(),))
         flagged = tuple(
             replace(generation, finish_reason="tool_call_limit_exceeded")
             for generation in answer.generations
@@ -485,7 +485,7 @@ class _Loop:
         answer = ChatResponse(flagged, answer.metadata).with_usage(self.usage)
         return response.mutate(chat_response=answer)
 
-    async def _spoken(
+    async def _answer_with(
         self, response: ChatClientResponse, generations: tuple[Generation, ...]
     ) -> ChatClientResponse:
         """Return *generations*, which no model streamed, as the turn's response."""
@@ -513,7 +513,7 @@ class _Loop:
         self.added = self._not_ours(since)
         self.history = self.messages = (*known, *since)
         self.note()
-        return await self._ended(response, result)
+        return await self._response_if_ended(response, result)
 
     def _not_ours(self, messages: Sequence[Message]) -> tuple[Message, ...]:
         """Return those of *messages* that neither models nor tools have said on the way."""

@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import TypedDict, Unpack
 from uuid import uuid4
 
+from chatclient.advisors.request_tools import Describe, RequestToolsCache, describe
 from chatclient.advisors.tool_calling import (
     EARLIER_MESSAGES,
     REFRESH_TOOLS,
     EligibilityChecker,
     ToolCallingAdvisor,
 )
-from chatclient.advisors.tool_catalog import Describe, ToolCatalogs, describe
 from chatclient.advisors.tool_search_session import (
     FOUND_TOOLS,
     SearchMemories,
@@ -135,7 +135,7 @@ class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
         self.threshold = threshold
         self.run_undiscovered = run_undiscovered
         # Shared with the copies that chains work with; see `in_chain`.
-        self._catalogs = ToolCatalogs(describe, always_visible)
+        self._request_tools = RequestToolsCache(describe, always_visible)
         self._memories = SearchMemories()
 
     def evict_session(self, session_id: str) -> None:
@@ -181,7 +181,7 @@ class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
         if session.refresh is not None:
             said = (*request.context.get(EARLIER_MESSAGES, ()), *request.prompt.messages)
             callbacks = await session.refresh(said, request.runtime)
-            session.change(self._catalogs.of(tuple(callbacks)))
+            session.change(self._request_tools.of(tuple(callbacks)))
         options = session.offered(request.prompt.options)
         if options is request.prompt.options:
             return request
@@ -209,7 +209,7 @@ class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
             return None
         session = SearchSession(
             str(context.get(self.session_id_key_name) or ""),
-            self._catalogs.of(tuple(options.tool_callbacks)),
+            self._request_tools.of(tuple(options.tool_callbacks)),
             names(context.get(TOOL_SEARCH_ROLES) or ()),
             accumulates=self.accumulates,
             refresh=context.get(REFRESH_TOOLS),
@@ -219,7 +219,7 @@ class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
         session.search = ToolSearchTool(
             functools.partial(self._find, session),
             session.tools,
-            categories=session.catalog.categories,
+            categories=session.all_tools.categories,
             roles=session.roles,
             max_results=self.max_results,
         )
@@ -234,10 +234,10 @@ class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
     ) -> ToolSearchResponse:
         """Search a session's tools, which are indexed if they are not already.
 
-        A session without an id is searched under the name of its catalog, which all such sessions
-        with the same tools have in common.
+        A session without an id is searched under the key of its tools, which all such sessions
+        with the same ones have in common.
         """
-        index_id = session.id or session.catalog.key
+        index_id = session.id or session.all_tools.key
         if not session.id:
             await self._make_room(index_id, runtime)
         for _attempt in range(_ATTEMPTS):
@@ -245,8 +245,8 @@ class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
             if undisturbed:
                 return response
         # Nobody disturbs a name that nobody else knows; the tools are indexed already.
-        index_id = f"{session.catalog.key}-{uuid4().hex}"
-        await self.tool_index.put(index_id, session.catalog.references, runtime)
+        index_id = f"{session.all_tools.key}-{uuid4().hex}"
+        await self.tool_index.put(index_id, session.all_tools.references, runtime)
         try:
             return await self.tool_index.find(replace(request, session_id=index_id), runtime)
         finally:
@@ -260,7 +260,7 @@ class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
         Another request of the session, with other tools, may have come in between, or somebody
         who forgets the session.
         """
-        references = session.catalog.references
+        references = session.all_tools.references
         with self._memories.changing(index_id, references) as tools:
             await self.tool_index.put(index_id, references, runtime)
         await self._still_used(index_id, runtime)

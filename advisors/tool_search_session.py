@@ -5,8 +5,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from chatclient.advisors.request_tools import RequestTools
 from chatclient.advisors.tool_calling import RefreshTools
-from chatclient.advisors.tool_catalog import ToolCatalog
 from chatclient.advisors.tool_search_tool import SEARCH_TOOL, found_in, names_in
 from chatclient.errors import DuplicateToolError
 from chatclient.forks import ForkSafeLock
@@ -89,7 +89,7 @@ class SearchSession:
 
     Args:
         id: The session's id; empty for a request that is a session of its own.
-        catalog: All tools of the request.
+        all_tools: All tools of the request.
         roles: What the user is.
         accumulates: Whether tools stay visible once found.
         refresh: Gets the tools again, where there are providers that want to be asked each round.
@@ -105,7 +105,7 @@ class SearchSession:
     def __init__(
         self,
         id: str,
-        catalog: ToolCatalog,
+        all_tools: RequestTools,
         roles: Collection[str],
         *,
         accumulates: bool,
@@ -117,25 +117,25 @@ class SearchSession:
         self.names: list[str] = []
         self._changing: dict[str, ToolCallback] = {}
         self.search: ToolCallback | None = None
-        self.change(catalog)
+        self.change(all_tools)
         self._accumulates = accumulates
         self._must_use = False
         self._found = False
 
-    def change(self, catalog: ToolCatalog) -> None:
+    def change(self, all_tools: RequestTools) -> None:
         """Go on with other tools."""
-        tools = catalog.admitted(self.roles)
+        tools = all_tools.admitted(self.roles)
         if SEARCH_TOOL in tools:
             msg = f"a tool of the request is called {SEARCH_TOOL!r} like the search; rename it"
             raise DuplicateToolError(msg, tool_names=[SEARCH_TOOL])
-        self.catalog = catalog
+        self.all_tools = all_tools
         if self.refresh is None:
             self.tools = tools
         else:  # the loop and the search hold on to the mapping
             self._changing.clear()
             self._changing.update(tools)
             self.tools = self._changing
-        self._always = [name for name in catalog.always_visible if name in tools]
+        self._always = [name for name in all_tools.always_visible if name in tools]
         self._visible: tuple[ToolCallback, ...] | None = None
 
     @property

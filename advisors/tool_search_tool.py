@@ -62,7 +62,7 @@ def _signature() -> ToolSignature:
 
 @cache
 def definition_of(categories: tuple[str, ...]) -> ToolDefinition:
-    """Return what a model is told of the search in a catalog that has *categories*."""
+    """Return what a model is told of the search in tools of *categories*."""
     description = DESCRIPTION
     if 0 < len(categories) <= _LISTED_CATEGORIES:
         description += f" Categories: {', '.join(categories)}."

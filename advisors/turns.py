@@ -120,18 +120,18 @@ class Turns:
         conversation_id = conversation_id_of(request)
         key = turn_key_of(request)
         if RESUME in request.context:
-            return await self._resumed(request, conversation_id, key)
+            return await self._resume(request, conversation_id, key)
         said = spoken(request)
         own: tuple[Message, ...] | None = request.context.get(NEW_MESSAGES)
         if own is None:
             own = said[default_count(request, said) :]
-        history = await self._loaded(conversation_id, request.runtime)
+        history = await self._load(conversation_id, request.runtime)
         end = _end_of(without_system(history), said)
         if end is not None:
             own, history = own[max(0, end - len(said) + len(own)) :], ()
         return Turn(conversation_id, own, history, key)
 
-    async def _resumed(
+    async def _resume(
         self, request: ChatClientRequest, conversation_id: str, key: str | None
     ) -> Turn:
         """Return the turn that goes on after it has waited."""
@@ -145,7 +145,7 @@ class Turns:
             own = tuple(takewhile(lambda m: isinstance(m, UserMessage), said[start:]))
         # Where the memory stands outside the loop, the waiting turn holds what was before it.
         shown = start > default_count(request, said)
-        history = () if shown else await self._loaded(conversation_id, request.runtime)
+        history = () if shown else await self._load(conversation_id, request.runtime)
         tools = said[start + len(own) :]
         return Turn(conversation_id, own, history, note.get("key", key), tools)
 
@@ -185,7 +185,7 @@ class Turns:
                 observed.result = messages
         return response
 
-    async def _loaded(self, conversation_id: str, runtime: Runtime) -> tuple[Message, ...]:
+    async def _load(self, conversation_id: str, runtime: Runtime) -> tuple[Message, ...]:
         in_time(runtime)
         with runtime.observe(MemoryAccess("load", conversation_id)) as observed:
             messages = observed.result = await self.memory.load(conversation_id, runtime)

@@ -99,7 +99,7 @@ class VectorStoreChatMemoryAdvisor:
         # Inside the tool loop, what was recalled in the first round is told in all of them.
         entries: tuple[Document, ...] | None = () if note else request.context.get(self._slot)
         if entries is None:
-            entries = await self._recalled(request, asked, conversation_id)
+            entries = await self._recall(request, asked, conversation_id)
             request = request.mutate(context={self._slot: entries})
         response = await call_next(self._told(request, entries))
         said = {"asked": asked.text, "turn": turn}
@@ -128,7 +128,7 @@ class VectorStoreChatMemoryAdvisor:
         )
         return request.mutate(prompt=prompt)
 
-    async def _recalled(
+    async def _recall(
         self, request: ChatClientRequest, asked: UserMessage, conversation_id: str
     ) -> tuple[Document, ...]:
         """Return the entries that matter, the oldest first."""

@@ -12,7 +12,7 @@ from chatclient.engine import Engine
 from chatclient.errors import ToolDefinitionError
 from chatclient.runtime import Runtime
 from chatclient.tool import ToolCallback, ToolCallbackProvider, ToolRequest
-from chatclient.tools.resolution import resolved
+from chatclient.tools.resolution import resolve_tool
 from chatclient.tools.sources import Resolved, offered_by
 
 Offers = dict[int, tuple[list[ToolCallback], frozenset[str]]]
@@ -70,7 +70,7 @@ async def named_tool(engine: Engine, name: str, runtime: Runtime) -> ToolCallbac
     Raises:
         ToolDefinitionError: It knows none.
     """
-    callback = await resolved(engine.resolver, name, runtime)
+    callback = await resolve_tool(engine.resolver, name, runtime)
     if callback is None:
         resolver = engine.resolver or "there is none; set one with tool_callback_resolver()"
         msg = f"no tool {name!r} is known to the client's resolver ({resolver})"

@@ -18,12 +18,13 @@ from chatclient.providers.anthropic_encoding import (
     ANTHROPIC,
     COMPATIBLE,
     PROVIDER,
-    Conversation,
+    EncodedConversation,
     without_trailing_space,
 )
 from chatclient.providers.anthropic_schemas import enforceable, is_enforceable
 from chatclient.providers.anthropic_stream import StreamDecoder
 from chatclient.providers.failures import json_of
+from chatclient.providers.fields import fields_of
 from chatclient.providers.http import (
     HttpAnswer,
     HttpClient,
@@ -35,6 +36,7 @@ from chatclient.providers.http import (
 )
 from chatclient.providers.keys import Headers, Key, headers_with, key_source
 from chatclient.providers.sse import ServerSentEventDecoder
+from chatclient.providers.wire_cache import EncodedOptions
 from chatclient.response import ChatResponse
 from chatclient.runtime import Runtime
 from chatclient.tool import ToolDefinition
@@ -143,9 +145,8 @@ class AnthropicChatModel(OverHttp, ChatModel):
         )
         # Beta features are named in a header, which may be among those of every request.
         self._betas = tuple(filter(None, [more.get(_BETA)]))
-        # The last options and what they come to: the same ones in all rounds of all requests.
-        self._head: tuple[ChatOptions | None, bool, bytes] = (None, False, b"")
-        self._sent: tuple[tuple[Message, ...], Conversation] = ((), Conversation())
+        self._heads: EncodedOptions[bytes] = EncodedOptions()
+        self._sent: tuple[tuple[Message, ...], EncodedConversation] = ((), EncodedConversation())
 
     @property
     def options(self) -> ChatOptions:
@@ -195,19 +196,20 @@ class AnthropicChatModel(OverHttp, ChatModel):
         return {_BETA: ",".join((*self._betas, *named))}
 
     def _body(self, prompt: Prompt, *, streaming: bool) -> bytes:
-        options, was_streaming, head = self._head
-        if options is not prompt.options or was_streaming != streaming:
-            if self._dialect is ANTHROPIC:
-                _refuse_unenforceable(prompt.options.output_schema)
-            head = dumps(encode_options(_own(prompt.options), streaming=streaming))
-            self._head = (prompt.options, streaming, head)
+        head = self._heads.get(prompt.options, self._head, streaming=streaming)
         conversation = self._conversation(prompt.messages)
         system = b""
         if conversation.system:
             system = b',"system":[%b]' % _marked(conversation.system, _own(prompt.options))
         return b'%b%b,"messages":[%b]}' % (head[:-1], system, conversation.messages())
 
-    def _conversation(self, messages: tuple[Message, ...]) -> Conversation:
+    def _head(self, options: ChatOptions, *, streaming: bool) -> bytes:
+        """Return all of a request but its messages and system text."""
+        if self._dialect is ANTHROPIC:
+            _refuse_unenforceable(options.output_schema)
+        return dumps(encode_options(_own(options), streaming=streaming))
+
+    def _conversation(self, messages: tuple[Message, ...]) -> EncodedConversation:
         match messages:
             case (*_, AssistantMessage() as last):  # from where the model is to go on
                 ending = [without_trailing_space(last)]
@@ -215,13 +217,13 @@ class AnthropicChatModel(OverHttp, ChatModel):
             case _:
                 return self._kept(messages)
 
-    def _kept(self, messages: tuple[Message, ...]) -> Conversation:
+    def _kept(self, messages: tuple[Message, ...]) -> EncodedConversation:
         known, conversation = self._sent
         # The next round of a conversation begins with what was sent in the last one: the very
         # same messages, which the comparison sees by their identity.
         size = len(known)
         if size > len(messages) or messages[:size] != known:
-            size, conversation = 0, Conversation()
+            size, conversation = 0, EncodedConversation()
         conversation = conversation.plus(messages[size:], self._dialect)
         self._sent = (messages, conversation)
         return conversation
@@ -258,11 +260,7 @@ _NAME_OF = {
 def encode_options(options: AnthropicChatOptions, *, streaming: bool) -> dict[str, Any]:
     """Return all of a request but its messages and system text."""
     thinking = _thinking(options.thinking)
-    body: dict[str, Any] = {
-        name: value
-        for option, name in _NAME_OF.items()
-        if (value := getattr(options, option)) is not None and value != ()
-    }
+    body = fields_of(options, _NAME_OF)
     body["max_tokens"] = options.max_tokens or _MAX_TOKENS + thinking.get("budget_tokens", 0)
     found = {
         "thinking": thinking,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from chatclient.errors import UsageError
-from chatclient.json import dumps, loads
+from chatclient.json import loads
 from chatclient.messages import (
     AssistantMessage,
     Media,
@@ -20,6 +20,8 @@ from chatclient.messages import (
     ToolResponseMessage,
     UserMessage,
 )
+from chatclient.providers.media import base64_of
+from chatclient.providers.wire_cache import kept_wire
 
 PROVIDER = "anthropic"
 """What this API is called in errors, and in the parts of messages that only it knows."""
@@ -44,7 +46,7 @@ Block = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class EncodedConversation:
     """A conversation in the API's form, to which messages can be added without encoding it anew.
 
     Neighbours of one role become one turn. All bytes are JSON elements, joined by commas.
@@ -63,12 +65,12 @@ class Conversation:
     results: bytes = b""
     content: bytes = b""
 
-    def plus(self, messages: Iterable[Message], dialect: Dialect) -> "Conversation":
+    def plus(self, messages: Iterable[Message], dialect: Dialect) -> "EncodedConversation":
         """Return this conversation with *messages* at its end."""
         role, system, turns = self.role, [self.system], [self.turns]
         results, content = [self.results], [self.content]
         for message in messages:
-            form = wire_of(message, dialect)
+            form = kept_wire(message, dialect, encode_message)
             if not form:
                 continue
             if isinstance(message, SystemMessage):
@@ -78,7 +80,7 @@ class Conversation:
                 turns.append(_turn(role, _joined(results), _joined(content)))
                 role, results, content = its_role, [], []
             (results if isinstance(message, ToolResponseMessage) else content).append(form)
-        return Conversation(
+        return EncodedConversation(
             _joined(system), _joined(turns), role, _joined(results), _joined(content)
         )
 
@@ -110,15 +112,6 @@ def _turn(role: str, results: bytes, content: bytes) -> bytes:
     if not role or not elements:
         return elements
     return b'{"role":"%b","content":[%b]}' % (role.encode(), elements)
-
-
-def wire_of(message: Message, dialect: Dialect) -> bytes:
-    """Return the content blocks of *message*, joined by commas; encoded once, then kept."""
-    kept = message.wire(dialect)
-    if kept is not None:
-        return kept
-    blocks = encode_message(message, dialect)
-    return message.keep_wire(dialect, b",".join([dumps(block) for block in blocks]))
 
 
 def encode_message(message: Message, dialect: Dialect) -> list[Block]:
@@ -282,8 +275,7 @@ def _source(media: Media) -> Block:
     if media.id is not None:
         return {"type": "file", "file_id": media.id}
     if isinstance(media.data, str):
-        head, _, content = media.data.partition(";base64,")
-        if head.startswith("data:") and content:
+        if content := base64_of(media):
             return {"type": "base64", "media_type": media.mime_type, "data": content}
         return {"type": "url", "url": media.data}
     if media.mime_type.startswith("image/") or media.mime_type == "application/pdf":

@@ -1,6 +1,24 @@
-"""Fields of answers, looked at before anything is made of them."""
+"""Fields of requests, and those of answers, looked at before anything is made of them."""
 
+from collections.abc import Mapping
 from typing import Any
+
+from chatclient.options import ChatOptions
+
+
+def fields_of(options: ChatOptions, names: Mapping[str, str]) -> dict[str, Any]:
+    """Return those of *options* that are set, by what the API calls them.
+
+    Args:
+        options: Those of a request, perhaps another provider's, which lack some.
+        names: What the API calls each option.
+    """
+    return {
+        wire: value
+        for name, wire in names.items()
+        if (value := getattr(options, name, None)) is not None and value != ()
+    }
+
 
 MISSHAPEN = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 """What a codec meets where an answer is not of the form it has to be."""

@@ -13,7 +13,7 @@ from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
 from chatclient.providers.failures import json_of
 from chatclient.providers.gemini_decoding import PROVIDER, StreamDecoder, decode_response
-from chatclient.providers.gemini_encoding import Conversation, dialect_of, encode_options
+from chatclient.providers.gemini_encoding import EncodedConversation, dialect_of, encode_options
 from chatclient.providers.gemini_stream import StreamReader
 from chatclient.providers.http import (
     HttpAnswer,
@@ -25,6 +25,7 @@ from chatclient.providers.http import (
     as_timeouts,
 )
 from chatclient.providers.keys import Headers, HeaderSource, Key, headers_with, key_source
+from chatclient.providers.wire_cache import EncodedOptions
 from chatclient.response import ChatResponse
 from chatclient.runtime import Runtime
 from chatclient.values import EMPTY
@@ -122,9 +123,8 @@ class GeminiChatModel(OverHttp, ChatModel):
             as_retry_policy(max_retries),
             http_client,
         )
-        # The last options and messages and what they come to; see `OpenAIChatModel`.
-        self._head: tuple[ChatOptions | None, bytes] = (None, b"")
-        self._sent = Conversation()
+        self._heads: EncodedOptions[bytes] = EncodedOptions()
+        self._sent = EncodedConversation()
 
     @property
     def options(self) -> ChatOptions:
@@ -161,10 +161,7 @@ class GeminiChatModel(OverHttp, ChatModel):
                 yield last
 
     def _body(self, prompt: Prompt) -> bytes:
-        options, head = self._head
-        if options is not prompt.options:
-            head = dumps(encode_options(prompt.options))[1:-1]
-            self._head = (prompt.options, head)
+        head = self._heads.get(prompt.options, _head)
         dialect = dialect_of(prompt.options.model or self.name)
         self._sent = sent = self._sent.continued(prompt.messages, dialect)
         fields = [head] if head else []
@@ -175,6 +172,11 @@ class GeminiChatModel(OverHttp, ChatModel):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, base_url={self._http.base_url!r})"
+
+
+def _head(options: ChatOptions, **_: bool) -> bytes:
+    """Return the fields of a request but its messages; it is the path that says "stream"."""
+    return dumps(encode_options(options))[1:-1]
 
 
 def _decoded(answer: HttpAnswer) -> ChatResponse:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from chatclient.errors import UsageError
-from chatclient.json import dumps, loads
+from chatclient.json import loads
 from chatclient.messages import (
     AssistantMessage,
     Media,
@@ -21,7 +21,10 @@ from chatclient.messages import (
     UserMessage,
 )
 from chatclient.options import ChatOptions
+from chatclient.providers.fields import fields_of
 from chatclient.providers.gemini_decoding import INVENTED_ID, beside_content
+from chatclient.providers.media import base64_of
+from chatclient.providers.wire_cache import kept_wire
 from chatclient.tool import ToolDefinition
 
 # The value that Google documents for calls that another model made: without any, they are refused.
@@ -84,13 +87,13 @@ _MODES = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
 
 def encode_options(options: ChatOptions) -> dict[str, Any]:
     """Return all of a request but its messages."""
-    generation = _named(options, _GENERATION)
-    if thinking := _named(options, _THINKING):
+    generation = fields_of(options, _GENERATION)
+    if thinking := fields_of(options, _THINKING):
         generation["thinkingConfig"] = thinking
     if options.output_schema is not None:
         generation["responseMimeType"] = "application/json"
         generation["responseJsonSchema"] = options.output_schema
-    body = _named(options, {"cached_content": "cachedContent", "labels": "labels"})
+    body = fields_of(options, {"cached_content": "cachedContent", "labels": "labels"})
     if generation:
         body["generationConfig"] = generation
     if thresholds := getattr(options, "safety_settings", None):
@@ -108,14 +111,6 @@ def _overlaid(below: Any, above: Any) -> Any:
     if isinstance(below, Mapping) and isinstance(above, Mapping):
         return {**below, **above}
     return above
-
-
-def _named(options: ChatOptions, names: Mapping[str, str]) -> dict[str, Any]:
-    return {
-        wire: value
-        for name, wire in names.items()
-        if (value := getattr(options, name, None)) is not None and value != ()
-    }
 
 
 def _tools(options: ChatOptions) -> dict[str, Any]:
@@ -150,7 +145,7 @@ def _calling_config(choice: str | None, definitions: Iterable[ToolDefinition]) -
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class EncodedConversation:
     """Messages as they are sent, kept because the next request begins with the same ones.
 
     Attributes:
@@ -165,7 +160,7 @@ class Conversation:
     system: bytes = b""
     contents: bytes = b""
 
-    def continued(self, messages: tuple[Message, ...], dialect: Dialect) -> "Conversation":
+    def continued(self, messages: tuple[Message, ...], dialect: Dialect) -> "EncodedConversation":
         """Return *messages* as they are sent, of which these may be the beginning."""
         size = len(self.messages)
         new = messages[size:]
@@ -176,12 +171,16 @@ class Conversation:
             or (new and _answers_tools(self.messages[-1]) and _answers_tools(new[0]))
         ):
             size, new = 0, messages
-        system = [wire_of(message, dialect) for message in new if message.role == "system"]
+        system = [
+            kept_wire(message, dialect, encode_message)
+            for message in new
+            if message.role == "system"
+        ]
         contents = _contents([m for m in new if m.role != "system"], dialect)
         if size:
             system.insert(0, self.system)
             contents.insert(0, self.contents)
-        return Conversation(
+        return EncodedConversation(
             messages, dialect, b",".join(filter(None, system)), b",".join(filter(None, contents))
         )
 
@@ -194,7 +193,7 @@ def _contents(messages: Iterable[Message], dialect: Dialect) -> list[bytes]:
     contents: list[bytes] = []
     before: Message | None = None
     for message in messages:
-        parts = wire_of(message, dialect)
+        parts = kept_wire(message, dialect, encode_message)
         if not parts:  # a content without parts would be refused
             continue
         if before is not None and _answers_tools(before) and _answers_tools(message):
@@ -205,15 +204,6 @@ def _contents(messages: Iterable[Message], dialect: Dialect) -> list[bytes]:
             contents.append(b'{"role":"%b","parts":[%b]}' % (role, parts))
         before = message
     return contents
-
-
-def wire_of(message: Message, dialect: Dialect) -> bytes:
-    """Return *message* as the elements of a `parts` array; encoded once, then kept."""
-    kept = message.wire(dialect)
-    if kept is not None:
-        return kept
-    parts = encode_message(message, dialect)
-    return message.keep_wire(dialect, b",".join(dumps(part) for part in parts))
 
 
 def encode_message(message: Message, dialect: Dialect) -> list[dict[str, Any]]:
@@ -253,10 +243,8 @@ def _part(part: Part) -> dict[str, Any] | None:
 
 def _media(media: Media) -> dict[str, Any]:
     beside = beside_content(media.metadata)
-    if not isinstance(media.data, str):
-        return {"inlineData": {"mimeType": media.mime_type, "data": media.base64()}, **beside}
-    head, encoded, content = media.data.partition(";base64,")
-    if encoded and head.startswith("data:"):
+    content = base64_of(media)
+    if content is not None:
         return {"inlineData": {"mimeType": media.mime_type, "data": content}, **beside}
     if not media.data:
         msg = f"Gemini finds files by their URI, not by an id such as {media.id!r}"

@@ -24,10 +24,10 @@ from chatclient.providers.ollama_codec import (
     Lines,
     StreamDecoder,
     decode_response,
+    encode_message,
     encode_options,
-    wire_of,
 )
-from chatclient.providers.transcript import Transcript
+from chatclient.providers.wire_cache import EncodedOptions, WireCache
 from chatclient.response import ChatResponse
 from chatclient.runtime import Runtime
 from chatclient.values import EMPTY
@@ -105,9 +105,8 @@ class OllamaChatModel(OverHttp, ChatModel):
             as_retry_policy(max_retries),
             http_client,
         )
-        # The last options and what they come to: the same ones in all rounds of all requests.
-        self._head: tuple[ChatOptions | None, bool, bytes] = (None, False, b"")
-        self._sent = Transcript()
+        self._heads: EncodedOptions[bytes] = EncodedOptions()
+        self._sent = WireCache()
 
     @property
     def options(self) -> ChatOptions:
@@ -139,15 +138,17 @@ class OllamaChatModel(OverHttp, ChatModel):
                 yield last
 
     def _body(self, prompt: Prompt, *, streaming: bool) -> bytes:
-        options, was_streaming, head = self._head
-        if options is not prompt.options or was_streaming != streaming:
-            head = dumps(encode_options(prompt.options, streaming=streaming))
-            self._head = (prompt.options, streaming, head)
-        messages = self._sent.joined(prompt.messages, PROVIDER, wire_of)
+        head = self._heads.get(prompt.options, _head, streaming=streaming)
+        messages = self._sent.join(prompt.messages, PROVIDER, encode_message)
         return b'%b,"messages":[%b]}' % (head[:-1], messages)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, base_url={self._http.base_url!r})"
+
+
+def _head(options: ChatOptions, *, streaming: bool) -> bytes:
+    """Return all of a request but its messages."""
+    return dumps(encode_options(options, streaming=streaming))
 
 
 def _decoded(answer: HttpAnswer) -> ChatResponse:

@@ -21,7 +21,8 @@ from chatclient.messages import (
 )
 from chatclient.options import ChatOptions
 from chatclient.providers.failures import error_from
-from chatclient.providers.fields import MISSHAPEN, text_of
+from chatclient.providers.fields import MISSHAPEN, fields_of, text_of
+from chatclient.providers.media import base64_of
 from chatclient.providers.sse import LARGEST_EVENT
 from chatclient.response import (
     NO_METADATA,
@@ -56,9 +57,9 @@ _MODEL_OPTIONS = {
 
 def encode_options(options: ChatOptions, *, streaming: bool) -> dict[str, Any]:
     """Return all of a request but its messages."""
-    body = _named(options, {name: name for name in _SAME_NAME})
+    body = fields_of(options, {name: name for name in _SAME_NAME})
     body["stream"] = streaming  # its default is true
-    parameters = _named(options, _MODEL_OPTIONS)
+    parameters = fields_of(options, _MODEL_OPTIONS)
     parameters.update(getattr(options, "model_options", None) or {})
     if parameters:
         body["options"] = parameters
@@ -71,14 +72,6 @@ def encode_options(options: ChatOptions, *, streaming: bool) -> dict[str, Any]:
     return body
 
 
-def _named(options: ChatOptions, names: Mapping[str, str]) -> dict[str, Any]:
-    return {
-        wire: value
-        for name, wire in names.items()
-        if (value := getattr(options, name, None)) is not None and value != ()
-    }
-
-
 def _tool(definition: ToolDefinition) -> dict[str, Any]:
     function = {
         "name": definition.name,
@@ -88,17 +81,8 @@ def _tool(definition: ToolDefinition) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def wire_of(message: Message, form: str = PROVIDER) -> bytes:
-    """Return *message* as the elements of a `messages` array; encoded once, then kept."""
-    kept = message.wire(form)
-    if kept is not None:
-        return kept
-    elements = encode_message(message)
-    return message.keep_wire(form, b",".join(dumps(element) for element in elements))
-
-
-def encode_message(message: Message) -> list[dict[str, Any]]:
-    """Return *message* as the API wants it; tool responses become a message each."""
+def encode_message(message: Message, _form: str = PROVIDER) -> list[dict[str, Any]]:
+    """Return *message* in the only form there is; tool responses become a message each."""
     match message:
         case SystemMessage():
             return [{"role": "system", "content": message.text}]
@@ -152,9 +136,8 @@ def _image(media: Media) -> str:
     if not media.mime_type.startswith("image/"):
         msg = f"Ollama takes images only, not {media.mime_type}"
         raise UsageError(msg)
-    if isinstance(media.data, str) and media.data.startswith("data:"):
-        return media.data.partition(",")[2]
-    return media.base64()
+    content = base64_of(media)
+    return media.base64() if content is None else content
 
 
 # --- decoding -------------------------------------------------------------------------------

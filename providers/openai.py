@@ -33,12 +33,11 @@ from chatclient.providers.openai_encoding import (
     encode_message,
     encode_options,
     sendable,
-    wire_of,
 )
 from chatclient.providers.openai_metadata import rate_limit
 from chatclient.providers.openai_stream import StreamDecoder
 from chatclient.providers.sse import ServerSentEventDecoder
-from chatclient.providers.transcript import Transcript
+from chatclient.providers.wire_cache import EncodedOptions, WireCache
 from chatclient.response import ChatResponse
 from chatclient.runtime import Runtime
 from chatclient.values import EMPTY
@@ -57,7 +56,6 @@ __all__ = [
     "is_openai",
     "openai_key",
     "rate_limit",
-    "wire_of",
 ]
 
 BASE_URL = "https://api.openai.com/v1"
@@ -166,10 +164,8 @@ class OpenAIChatModel(OverHttp, ChatModel):
             http_client,
             idempotent=True,
         )
-        # The last options and what they come to: the same ones in all rounds of all requests.
-        self._head: tuple[ChatOptions | None, bool, bytes, Dialect]
-        self._head = (None, False, b"", self._dialect)
-        self._sent = Transcript()
+        self._heads: EncodedOptions[tuple[bytes, Dialect]] = EncodedOptions()
+        self._sent = WireCache()
 
     @property
     def provider(self) -> str:
@@ -215,14 +211,15 @@ class OpenAIChatModel(OverHttp, ChatModel):
         return decode_response(data, self._dialect, answer.headers)
 
     def _body(self, prompt: Prompt, *, streaming: bool) -> bytes:
-        options, was_streaming, head, dialect = self._head
-        if options is not prompt.options or was_streaming != streaming:
-            role: SystemRole | None = getattr(prompt.options, "system_role", None)
-            dialect = self._dialect if role is None else with_system_role(self._dialect, role)
-            head = dumps(encode_options(prompt.options, dialect, streaming=streaming))
-            self._head = (prompt.options, streaming, head, dialect)
-        messages = self._sent.joined(sendable(prompt.messages, dialect), dialect, wire_of)
+        head, dialect = self._heads.get(prompt.options, self._head, streaming=streaming)
+        messages = self._sent.join(sendable(prompt.messages, dialect), dialect, encode_message)
         return b'%b,"messages":[%b]}' % (head[:-1], messages)
+
+    def _head(self, options: ChatOptions, *, streaming: bool) -> tuple[bytes, Dialect]:
+        """Return all of a request but its messages, and the dialect in which they are sent."""
+        role: SystemRole | None = getattr(options, "system_role", None)
+        dialect = self._dialect if role is None else with_system_role(self._dialect, role)
+        return dumps(encode_options(options, dialect, streaming=streaming)), dialect
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, base_url={self._http.base_url!r})"

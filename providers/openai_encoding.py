@@ -149,15 +149,6 @@ def sendable(messages: tuple[Message, ...], dialect: Dialect) -> tuple[Message, 
     return tuple(result)
 
 
-def wire_of(message: Message, dialect: Dialect) -> bytes:
-    """Return *message* as the elements of a `messages` array; encoded once, then kept."""
-    kept = message.wire(dialect)
-    if kept is not None:
-        return kept
-    elements = encode_message(message, dialect)
-    return message.keep_wire(dialect, b",".join(dumps(element) for element in elements))
-
-
 def encode_message(message: Message, dialect: Dialect) -> list[dict[str, Any]]:
     """Return *message* as the API wants it; tool responses become a message each.
 

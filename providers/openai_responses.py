@@ -29,14 +29,14 @@ from chatclient.providers.openai_responses_codec import (
     CONVERSATION,
     Form,
     SystemRole,
+    encode_message,
     form_of,
-    wire_of,
 )
 from chatclient.providers.openai_responses_decoding import decode_response
 from chatclient.providers.openai_responses_stream import StreamDecoder
 from chatclient.providers.openai_schemas import enforceable, json_schema_format
 from chatclient.providers.sse import ServerSentEventDecoder
-from chatclient.providers.transcript import Transcript
+from chatclient.providers.wire_cache import EncodedOptions, WireCache
 from chatclient.response import ChatResponse
 from chatclient.runtime import Runtime
 from chatclient.tool import ToolDefinition
@@ -75,7 +75,7 @@ class OpenAIResponsesChatOptions(ChatOptions):
         strict_tools: Whether the provider enforces the schemas of tools that do not say so
             themselves, as far as these have the form it needs; by default it does not.
         system_role: Who speaks system messages: `system` or `developer`.
-        builtin_tools: Tools on the provider's side, such as `{"type": "web_search"}`, and tools of
+        server_tools: Tools on the provider's side, such as `{"type": "web_search"}`, and tools of
             `{"type": "custom", "name": ...}`: the model calls these with free text, which goes to
             the tool callback of that name.
     """
@@ -101,7 +101,7 @@ class OpenAIResponsesChatOptions(ChatOptions):
     response_format: Mapping[str, Any] | None = None
     strict_tools: bool | None = None
     system_role: SystemRole | None = None
-    builtin_tools: Sequence[Mapping[str, Any]] | None = None
+    server_tools: Sequence[Mapping[str, Any]] | None = None
 
 
 class OpenAIResponsesChatModel(OverHttp, ChatModel):
@@ -153,12 +153,8 @@ class OpenAIResponsesChatModel(OverHttp, ChatModel):
             http_client,
             idempotent=True,
         )
-        # The last options and what they come to: the same ones in all rounds of all requests.
-        self._head: tuple[ChatOptions | None, bool, bytes, Form] = (
-            *(None, False, b""),
-            Form(),
-        )
-        self._sent = Transcript()
+        self._heads: EncodedOptions[tuple[bytes, Form]] = EncodedOptions()
+        self._sent = WireCache()
 
     @property
     def options(self) -> ChatOptions:
@@ -198,16 +194,17 @@ class OpenAIResponsesChatModel(OverHttp, ChatModel):
         return decode_response(json_of(provider, answer.body), provider, answer.headers)
 
     def _body(self, prompt: Prompt, *, streaming: bool) -> bytes:
-        options, was_streaming, head, form = self._head
-        if options is not prompt.options or was_streaming != streaming:
-            form = form_for(prompt.options)
-            head = dumps(encode_options(prompt.options, streaming=streaming))
-            self._head = (prompt.options, streaming, head, form)
-        items = self._sent.joined(_to_send(prompt), form, wire_of)
+        head, form = self._heads.get(prompt.options, _head, streaming=streaming)
+        items = self._sent.join(_to_send(prompt), form, encode_message)
         return b'%b,"input":[%b]}' % (head[:-1], items)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, base_url={self._http.base_url!r})"
+
+
+def _head(options: ChatOptions, *, streaming: bool) -> tuple[bytes, Form]:
+    """Return all of a request but its input, and the form in which that is sent."""
+    return dumps(encode_options(options, streaming=streaming)), form_for(options)
 
 
 def _to_send(prompt: Prompt) -> tuple[Message, ...]:
@@ -238,7 +235,7 @@ _REASONING_MODEL = re.compile(r"(^|[/:.])(o\d|gpt-[5-9](?!.*-chat)|codex|grok)")
 def form_for(options: ChatOptions) -> Form:
     """Return the form in which messages go out beside *options*."""
     given = options.set_values()
-    custom = [tool for tool in given.get("builtin_tools", ()) if tool.get("type") == "custom"]
+    custom = [tool for tool in given.get("server_tools", ()) if tool.get("type") == "custom"]
     names = frozenset(tool["name"] for tool in custom)
     return form_of(given.get("system_role", "system"), _is_stored(given), names)
 
@@ -293,7 +290,7 @@ def _text(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tools(given: Mapping[str, Any], form: Form) -> dict[str, Any]:
-    builtin: Iterable[Mapping[str, Any]] = given.get("builtin_tools", ())
+    builtin: Iterable[Mapping[str, Any]] = given.get("server_tools", ())
     definitions = [callback.definition for callback in given.get("tool_callbacks", ())]
     strict: bool = given.get("strict_tools", False)
     functions = [_function(d, strict) for d in definitions if d.name not in form.custom_tools]

@@ -75,15 +75,6 @@ def form_of(role: SystemRole, stored: bool, custom_tools: frozenset[str]) -> For
     return Form(role, stored, custom_tools)
 
 
-def wire_of(message: Message, form: Form) -> bytes:
-    """Return *message* as elements of an `input` array, perhaps none; encoded once, then kept."""
-    kept = message.wire(form)
-    if kept is not None:
-        return kept
-    items = encode_message(message, form)
-    return message.keep_wire(form, b",".join(dumps(item) for item in items))
-
-
 def encode_message(message: Message, form: Form) -> list[dict[str, Any]]:
     """Return *message* as input items."""
     match message:

@@ -197,7 +197,7 @@ def test_any_store_will_do(ask: Ask) -> None:
 def test_the_store_forgets_what_is_old_and_what_is_unused() -> None:
     """By time, and by number."""
     now = [0.0]
-    store = InMemoryResponseStore(max_entries=2, ttl=10, clock=lambda: now[0])
+    store = InMemoryResponseStore(max_entries=2, time_to_live=10, clock=lambda: now[0])
     answers = {key: ChatResponse.of(key) for key in "abc"}
     store.put("a", answers["a"])
     store.put("b", answers["b"])
@@ -210,7 +210,7 @@ def test_the_store_forgets_what_is_old_and_what_is_unused() -> None:
     assert len(store) == 1
 
 
-@pytest.mark.parametrize("wrong", [{"max_entries": 0}, {"ttl": 0}])
+@pytest.mark.parametrize("wrong", [{"max_entries": 0}, {"time_to_live": 0}])
 def test_a_store_has_to_keep_something(wrong: Any) -> None:
     """Nothing to keep is a mistake."""
     with pytest.raises(UsageError):
@@ -219,7 +219,7 @@ def test_a_store_has_to_keep_something(wrong: Any) -> None:
 
 def test_a_store_may_keep_for_ever() -> None:
     """Without a time limit nothing grows old."""
-    store = InMemoryResponseStore(ttl=None, clock=lambda: 1e12)
+    store = InMemoryResponseStore(time_to_live=None, clock=lambda: 1e12)
     store.put("a", ChatResponse.of("a"))
 
     assert store.get("a") == ChatResponse.of("a")

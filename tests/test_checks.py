@@ -110,7 +110,7 @@ SLIPS: dict[str, tuple[Callable[[Any], object], object, str]] = {
         "a decision's arguments are JSON as text",
     ),
     "context window": (lambda it: ContextWindowAdvisor(9, on_exceeded=it), "cut", "'trim' or"),
-    "rate limit": (lambda it: RateLimitAdvisor(requests=1, on_limit=it), "fail", "'wait' or"),
+    "rate limit": (lambda it: RateLimitAdvisor(requests=1, on_exceeded=it), "fail", "'wait' or"),
     "level": (lambda it: SimpleLoggerAdvisor(level=it), "INFO", "'debug' or 'info', not 'INFO'"),
     "native": (
         lambda it: StructuredOutput(TypeOutputConverter(int), native=it),
@@ -405,7 +405,7 @@ def test_times_are_seconds_or_timedeltas() -> None:
 
     assert sessions.sessions.time_to_live == hour
     assert session.expires_at == session.created_at + timedelta(minutes=1)
-    assert InMemoryResponseStore(ttl=hour).get("x") is None
+    assert InMemoryResponseStore(time_to_live=hour).get("x") is None
 
 
 def test_observers_may_come_in_a_list(ask: Ask) -> None:

@@ -28,7 +28,7 @@ def ten_each(message: Message) -> int:
 
 
 def client_of(model: ScriptedModel, room: int, **how: Any) -> ChatClient:
-    advisor = ContextWindowAdvisor(room + 100, reserve=100, estimate=ten_each, **how)
+    advisor = ContextWindowAdvisor(room + 100, reserve=100, estimator=ten_each, **how)
     return ChatClient.builder(model).default_advisors(advisor).build()
 
 

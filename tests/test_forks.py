@@ -161,7 +161,7 @@ def test_only_what_knows_of_forks_has_a_lock_of_its_own() -> None:
 
     assert owners == {
         "forks.py",
-        *("connections.py", "sqlite.py", "sql_database.py", "threads.py"),  # have an `after_fork`
+        *("connections.py", "sqlite.py", "sql_schema.py", "threads.py"),  # have an `after_fork`
         *("answers.py", "recording.py"),  # one request's, or a test's
         "llama_server.py",  # looks at the process id
     }

@@ -46,7 +46,7 @@ from chatclient.providers.gemini_decoding import StreamDecoder, decode_part, dec
 from chatclient.providers.gemini_encoding import (
     FROM_3,
     UP_TO_2,
-    Conversation,
+    EncodedConversation,
     dialect_of,
     encode_message,
     encode_options,
@@ -693,7 +693,8 @@ def test_our_server_is_honest() -> None:
 
 
 def contents(*messages: Message, dialect: Any = UP_TO_2) -> list[Json]:
-    encoded: list[Json] = json.loads(b"[%b]" % Conversation().continued(messages, dialect).contents)
+    conversation = EncodedConversation().continued(messages, dialect)
+    encoded: list[Json] = json.loads(b"[%b]" % conversation.contents)
     return encoded
 
 
@@ -701,7 +702,7 @@ def test_system_messages_are_the_instruction() -> None:
     """Wherever they stand, system messages are parts of the one instruction."""
     messages = (SystemMessage("A"), UserMessage("Hi"), SystemMessage("B"))
 
-    conversation = Conversation().continued(messages, UP_TO_2)
+    conversation = EncodedConversation().continued(messages, UP_TO_2)
 
     assert conversation.system == b'{"text":"A"},{"text":"B"}'
     assert conversation.contents == b'{"role":"user","parts":[{"text":"Hi"}]}'
@@ -797,7 +798,7 @@ def test_the_answers_to_one_round_are_one_content() -> None:
     first, second = (
         ToolResponseMessage([ToolResponse(id, name, "{}")]) for id, name in (("1", "f"), ("2", "g"))
     )
-    begun = Conversation().continued((UserMessage("Hi"), calls, first), UP_TO_2)
+    begun = EncodedConversation().continued((UserMessage("Hi"), calls, first), UP_TO_2)
 
     whole = contents(UserMessage("Hi"), calls, first, second)
     later = begun.continued((UserMessage("Hi"), calls, first, second), UP_TO_2)
@@ -808,7 +809,7 @@ def test_the_answers_to_one_round_are_one_content() -> None:
 
 def test_other_messages_start_anew() -> None:
     """A conversation that is not the continuation of the last one is encoded from its start."""
-    begun = Conversation().continued((UserMessage("A"),), UP_TO_2)
+    begun = EncodedConversation().continued((UserMessage("A"),), UP_TO_2)
 
     other = begun.continued((UserMessage("B"), AssistantMessage("C"), UserMessage("D")), UP_TO_2)
     renewed = begun.continued((UserMessage("A"),), FROM_3)

@@ -556,6 +556,7 @@ def test_images_are_sent_as_base_64() -> None:
     [
         (Media("application/pdf", b"%PDF"), "takes images only, not application/pdf"),
         (Media("image/png", "https://example.com/i.png"), "wants the bytes"),
+        (Media("image/svg+xml", "data:image/svg+xml,%3Csvg/%3E"), "wants the bytes"),
     ],
 )
 def test_other_media_are_refused(media: Media, problem: str) -> None:

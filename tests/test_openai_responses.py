@@ -64,6 +64,7 @@ from chatclient.providers.openai_responses import (
     OpenAIResponsesChatModel,
     OpenAIResponsesChatOptions,
     encode_options,
+    form_for,
 )
 from chatclient.providers.openai_responses_decoding import decode_response
 from chatclient.providers.openai_responses_stream import StreamDecoder
@@ -386,7 +387,7 @@ def test_a_custom_tool_is_called_with_free_text(ask: Ask, serve: Serve) -> None:
     item = {"id": "ctc_1", "type": "custom_tool_call", "call_id": "call_1", "name": "shell"}
     server = serve(response({**item, "input": "ls -l"}), "ok")
     custom = {"type": "custom", "name": "shell"}
-    options = OpenAIResponsesChatOptions(builtin_tools=(custom,))
+    options = OpenAIResponsesChatOptions(server_tools=(custom,))
     result = ask(ChatClient.create(server.model(options=options)).prompt("?").tools(Shell()))
 
     assert [e.response.data for e in result.executions] == ["ran ls -l"]
@@ -1052,7 +1053,7 @@ def test_a_message_is_encoded_once() -> None:
     prompt = Prompt([said], model.options)
     first = model._body(prompt, streaming=False)
 
-    assert said.wire(model._head[3]) == b'{"role":"user","content":"Hi"}'
+    assert said.wire(form_for(model.options)) == b'{"role":"user","content":"Hi"}'
     assert model._body(prompt, streaming=False) == first
     stored = prompt.with_options(model.options.mutate(store=True))
     assert b'"store":true' in model._body(stored, streaming=False)
@@ -1179,7 +1180,7 @@ def test_tools_of_both_sides_are_offered() -> None:
     """The application's first; without any, nothing is said about choosing."""
     search: Json = {"type": "web_search"}
     options: Json = {"tool_choice": "auto", "parallel_tool_calls": False}
-    body = options_of(tool_callbacks=(tool_of(),), builtin_tools=(search,), **options)
+    body = options_of(tool_callbacks=(tool_of(),), server_tools=(search,), **options)
 
     assert [t["type"] for t in body["tools"]] == ["function", "web_search"]
     assert (body["tool_choice"], body["parallel_tool_calls"]) == ("auto", False)
@@ -1204,7 +1205,7 @@ def test_a_tool_can_be_chosen_by_its_name(choice: str, sent: Any) -> None:
         {"type": "web_search"},
     )
 
-    assert options_of(builtin_tools=builtin, tool_choice=choice)["tool_choice"] == sent
+    assert options_of(server_tools=builtin, tool_choice=choice)["tool_choice"] == sent
 
 
 def test_options_of_the_other_api_are_understood_where_they_are_the_same() -> None:

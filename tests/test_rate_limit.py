@@ -52,7 +52,7 @@ def test_calls_beyond_the_limit_wait(ask: Ask) -> None:
 def test_or_they_are_refused(ask: Ask) -> None:
     """The error says when there is room; then there is."""
     clock = Clock()
-    client = client_of(RateLimitAdvisor(requests=1, period=60, on_limit="raise", clock=clock))
+    client = client_of(RateLimitAdvisor(requests=1, period=60, on_exceeded="raise", clock=clock))
     ask(client.prompt("?"))
     clock.now += 15
     error = refusal(ask, client)
@@ -66,7 +66,7 @@ def test_or_they_are_refused(ask: Ask) -> None:
 def test_a_window_slides(ask: Ask) -> None:
     """Room comes back call by call, not all at once."""
     clock = Clock()
-    client = client_of(RateLimitAdvisor(requests=2, period=60, on_limit="raise", clock=clock))
+    client = client_of(RateLimitAdvisor(requests=2, period=60, on_exceeded="raise", clock=clock))
     ask(client.prompt("?"))
     clock.now += 30
     ask(client.prompt("?"))
@@ -80,7 +80,7 @@ def test_tokens_are_counted_as_they_were_spent(ask: Ask) -> None:
     """The estimate before a call gives way to what it cost."""
     clock = Clock()
     model = ScriptedModel(lambda prompt: "ok", usage=Usage(60, 30))
-    advisor = RateLimitAdvisor(tokens=100, period=60, on_limit="raise", clock=clock)
+    advisor = RateLimitAdvisor(tokens=100, period=60, on_exceeded="raise", clock=clock)
     client = client_of(advisor, model)
     ask(client.prompt("?"))
 
@@ -91,7 +91,7 @@ def test_tokens_are_counted_as_they_were_spent(ask: Ask) -> None:
 def test_what_costs_nothing_keeps_its_estimate(ask: Ask) -> None:
     """A response that tells no usage was not free."""
     model = ScriptedModel(ChatResponse.of("ok"), ChatResponse.of("ok"))
-    advisor = RateLimitAdvisor(tokens=100, period=60, on_limit="raise", clock=Clock())
+    advisor = RateLimitAdvisor(tokens=100, period=60, on_exceeded="raise", clock=Clock())
     client = client_of(advisor, model)
     ask(client.prompt("?").options(max_tokens=60))
 
@@ -100,7 +100,7 @@ def test_what_costs_nothing_keeps_its_estimate(ask: Ask) -> None:
 
 def test_a_call_bigger_than_the_limit_runs_alone(ask: Ask) -> None:
     """Otherwise it never could."""
-    advisor = RateLimitAdvisor(tokens=10, requests=5, period=60, on_limit="raise", clock=Clock())
+    advisor = RateLimitAdvisor(tokens=10, requests=5, period=60, on_exceeded="raise", clock=Clock())
 
     assert ask(client_of(advisor).prompt("long " * 50)).text == "ok"
 
@@ -126,7 +126,7 @@ def look_up() -> str:
 def test_every_round_counts(ask: Ask) -> None:
     """It is the model's calls that are limited, not the turns."""
     model = ScriptedModel(call("look_up"), "done")
-    client = client_of(RateLimitAdvisor(requests=1, on_limit="raise"), model)
+    client = client_of(RateLimitAdvisor(requests=1, on_exceeded="raise"), model)
     with pytest.raises(RateLimitExceededError):
         ask(client.mutate().default_tools(look_up).build().prompt("?"))
 
@@ -134,7 +134,7 @@ def test_every_round_counts(ask: Ask) -> None:
 def test_a_failed_call_counts(ask: Ask) -> None:
     """The provider counted it as well."""
     model = ScriptedModel(ConnectionFailedError("no"), "ok")
-    client = client_of(RateLimitAdvisor(requests=1, on_limit="raise"), model)
+    client = client_of(RateLimitAdvisor(requests=1, on_exceeded="raise"), model)
     with pytest.raises(ConnectionFailedError):
         ask(client.prompt("?"))
 

@@ -128,7 +128,7 @@ def test_sessions_have_names(id: str, user_id: str) -> None:
         ({"page_size": 0}, "page_size is at least 1"),
         ({"last": 3, "page": 0}, "either the last events"),
         ({"last": 3, "page_size": 5}, "either the last events"),
-        ({"pattern": "("}, "no regular expression"),
+        ({"pattern": "("}, "not a regular expression"),
         ({"keywords": "cats"}, "put a single one into keyword="),
         ({"branch": "a..b"}, "path of agents' names"),
         ({"roles": "User"}, "a role is 'system', 'user', 'assistant' or 'tool', not 'User'"),

@@ -37,9 +37,9 @@ from chatclient.runtime import BLOCKING, ON_LOOP
 from chatclient.settings import ChatClientSettings, MemorySettings, SqlSettings
 from chatclient.testing import Answer, ScriptedModel, call
 from chatclient.tools import StaticToolCallbackResolver, tool
-from chatclient.tools.execution import ToolTurn
 from chatclient.tools.search import KeywordToolIndex
 from chatclient.tools.search.eviction import CompositeEvictionStrategy, LruEvictionStrategy
+from chatclient.tools.turn import ToolTurn
 
 
 @pytest.fixture(autouse=True)

@@ -35,7 +35,7 @@ from chatclient.tools import (
     tool,
     tool_callbacks,
 )
-from chatclient.tools.execution import ToolTurn
+from chatclient.tools.turn import ToolTurn
 
 UNBOUND = ToolLimits(
     max_rounds=None, max_calls_per_tool=None, max_total_calls=None, max_repeats=None
@@ -684,5 +684,5 @@ def test_an_error_in_time_is_told_although_there_is_a_deadline(ask: Ask) -> None
 @pytest.mark.parametrize("seconds", [0, -1.5])
 def test_a_deadline_lies_ahead(seconds: float) -> None:
     """A deadline that has passed already is refused where it is set."""
-    with pytest.raises(UsageError, match="ahead"):
+    with pytest.raises(UsageError, match="a deadline is a positive number of seconds"):
         ChatClient.create(ScriptedModel("never")).prompt("x").deadline(seconds)

@@ -247,7 +247,7 @@ def test_resolvers_are_asked_in_turn(ask: Ask) -> None:
             asked.append(name)
             return StaticToolCallbackResolver(other_add, greet).resolve(name)
 
-    resolver = DelegatingToolCallbackResolver([StaticToolCallbackResolver(add), Lazy()])
+    resolver = DelegatingToolCallbackResolver(StaticToolCallbackResolver(add), Lazy())
     model = ScriptedModel([ADD, call("greet", '{"name": "Ann"}')], "done")
     ask(known_to(model, resolver).prompt("x").tools("add", "greet"))
 
@@ -271,7 +271,7 @@ class Remote:
 def test_a_resolver_may_be_asynchronous(ask: Ask, first: ToolCallbackResolver) -> None:
     """It is awaited wherever names are resolved: by the client, and while a turn runs."""
     (greeting,) = tool_callbacks(greet)
-    resolver = DelegatingToolCallbackResolver([first, Remote(greeting), Remote(None)])
+    resolver = DelegatingToolCallbackResolver(first, Remote(greeting), Remote(None))
     model = ScriptedModel(call("greet", '{"name": "Ada"}'), "hello")
     ask(known_to(model, resolver).prompt("x").tools("greet"))
     lone = ScriptedModel([call("greet", '{"name": "Bo"}'), call("nobody")], "hello")

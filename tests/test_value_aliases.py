@@ -132,8 +132,8 @@ def test_options_of_providers_keep_no_hold_of_anything(kind: Any) -> None:
 def test_one_value_stands_for_several() -> None:
     """A text is not taken for its letters, and a mapping not for its keys."""
     search = {"type": "web_search"}
-    one: Any = {"include": "x", "builtin_tools": search, "stop": "end"}
-    several = OpenAIResponsesChatOptions(include=["x"], builtin_tools=[search], stop=["end"])
+    one: Any = {"include": "x", "server_tools": search, "stop": "end"}
+    several = OpenAIResponsesChatOptions(include=["x"], server_tools=[search], stop=["end"])
 
     assert OpenAIResponsesChatOptions(**one) == several
     assert AnthropicChatOptions(thinking="adaptive").thinking == "adaptive"

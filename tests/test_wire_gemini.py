@@ -53,8 +53,8 @@ from chatclient.providers.gemini_decoding import StreamDecoder, decode_part, dec
 from chatclient.providers.gemini_encoding import (
     FROM_3,
     UP_TO_2,
-    Conversation,
     Dialect,
+    EncodedConversation,
     encode_message,
 )
 from chatclient.providers.gemini_stream import StreamReader
@@ -321,7 +321,7 @@ def plain(part: Json) -> Json | None:
 
 def built(request: Json, dialect: Dialect) -> Json:
     """Return the request that we make of the conversation of a recorded one."""
-    conversation = Conversation().continued(tuple(messages_of(request)), dialect)
+    conversation = EncodedConversation().continued(tuple(messages_of(request)), dialect)
     contents: list[Json] = json.loads(b"[%b]" % conversation.contents)
     system: list[Json] = json.loads(b"[%b]" % conversation.system)
     return {"contents": contents, "systemInstruction": {"parts": system}}
@@ -366,11 +366,11 @@ def test_a_conversation_goes_on_where_it_was() -> None:
     """Encoding round by round gives what encoding it all at once gives."""
     for exchange in conversations():
         messages = tuple(messages_of(exchange.request))
-        conversation = Conversation()
+        conversation = EncodedConversation()
         for size in range(1, len(messages) + 1):
             conversation = conversation.continued(messages[:size], UP_TO_2)
 
-        assert conversation == Conversation().continued(messages, UP_TO_2)
+        assert conversation == EncodedConversation().continued(messages, UP_TO_2)
 
 
 @pytest.mark.parametrize("dialect", [UP_TO_2, FROM_3])

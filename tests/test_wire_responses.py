@@ -459,7 +459,7 @@ def options_from(body: Json) -> OpenAIResponsesChatOptions:
         **{"store": True, **options},
         include=tuple(body.get("include") or ()),
         tool_callbacks=tuple(tools_in(body)),
-        builtin_tools=tuple(tool for tool in body.get("tools") or () if not is_plain(tool)),
+        server_tools=tuple(tool for tool in body.get("tools") or () if not is_plain(tool)),
         extra=extra,
     )
 

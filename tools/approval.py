@@ -243,7 +243,7 @@ def decisions_for(turn: PendingTurn, decisions: Decisions) -> dict[str, Decision
     return {id: decision_of(decision) for id, decision in decisions.items()}
 
 
-def decided(turn: PendingTurn, decisions: Mapping[str, Decision]) -> dict[str, Any]:
+def decision_context(turn: PendingTurn, decisions: Mapping[str, Decision]) -> dict[str, Any]:
     """Return what the tools of *turn* have to know of *decisions*, for their context.
 
     An agent that waits has been let run before; what is decided is about its own calls.

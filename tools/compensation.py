@@ -23,10 +23,10 @@ from chatclient.messages import (
 )
 from chatclient.runtime import Runtime
 from chatclient.tool import FAILURE, RAN_WITH, ToolContext, ToolMetadata
-from chatclient.tools.execution import ToolTurn, last_turn
 from chatclient.tools.outcome import ToolExecution, without_remark
 from chatclient.tools.repair import repair_json
 from chatclient.tools.schema import signature_of
+from chatclient.tools.turn import ToolTurn, last_turn
 
 log = get_logger(__name__)
 

@@ -3,19 +3,15 @@
 from collections import Counter
 from contextvars import copy_context
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from chatclient.events import ToolCallDelta, ToolCallStarted
 from chatclient.json import loads
 from chatclient.messages import ToolCall
-from chatclient.prompt import Prompt
 from chatclient.runtime import Runtime
-from chatclient.tools.execution import ToolTurn, key_of
 from chatclient.tools.outcome import ToolExecution
 from chatclient.tools.single import SingleCalls
-
-if TYPE_CHECKING:  # which makes these
-    from chatclient.tools.manager import ToolCallingManager
+from chatclient.tools.turn import key_of
 
 
 @dataclass(slots=True)
@@ -41,16 +37,14 @@ class EagerReads:
     alone.
     """
 
-    def __init__(
-        self, manager: "ToolCallingManager", prompt: Prompt, runtime: Runtime, turn: ToolTurn
-    ) -> None:
-        self._limits = manager.limits
+    def __init__(self, single: SingleCalls, runtime: Runtime) -> None:
+        self._limits = single.runner.limits
         self._runtime = runtime
-        self._turn = turn
-        self._single = SingleCalls(manager, turn, manager.runnable(prompt, turn), prompt.messages)
+        self._turn = single.turn
+        self._single = single
         self._asked: dict[object, _Asked] = {}  # in the order of the calls
         self._earlier: list[ToolCall] = []  # those of them that the model has gone on from
-        self._room = manager.concurrency(runtime)
+        self._room = single.runner.concurrency(runtime)
         # That of the round, for what is begun is no part of the model's own step.
         self._context = copy_context()
 
@@ -79,7 +73,7 @@ class EagerReads:
         self._earlier.append(call)
 
     def _may_begin(self, call: ToolCall) -> bool:
-        callback = self._single.callbacks.get(call.name)
+        callback = self._single.tools.get(call.name)
         if callback is None:
             return False
         metadata, limits = callback.metadata, self._limits

@@ -1,26 +1,11 @@
 """What running a model's tool calls comes to."""
 
-import hashlib
 import itertools
-import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
-from chatclient.messages import (
-    AssistantMessage,
-    Message,
-    Part,
-    ToolCall,
-    ToolResponse,
-    ToolResponseMessage,
-    UserMessage,
-)
-from chatclient.prompt import Prompt
+from chatclient.messages import AssistantMessage, Message, Part, ToolCall, ToolResponse
 from chatclient.response import Generation
-from chatclient.runtime import Begun
-from chatclient.tool import CONVERSATION_ID, ToolCallback
 from chatclient.tools.outcome import ToolExecution, without_remark
 from chatclient.tools.pending import PendingTurn
 from chatclient.values import EMPTY, freeze_fields
@@ -83,22 +68,6 @@ class ToolExecutionResult:
         )
 
 
-def _told(response: ToolResponse) -> str:
-    """Return what tells whether two answers are the same: the text, and a digest of the media."""
-    if not response.media:
-        return response.data
-    digest = hashlib.sha256()
-    for media in response.media:
-        data = media.data if isinstance(media.data, bytes) else media.data.encode()
-        digest.update(f"{media.mime_type}\x1f{len(data)}\x1f".encode() + data)
-    return f"{response.data}\x1f{digest.hexdigest()}"
-
-
-def key_of(call: ToolCall) -> tuple[str, str, str]:
-    """Return what tells whether a call is the one that was streamed."""
-    return call.id, call.name, call.arguments or "{}"
-
-
 def with_distinct_ids(message: AssistantMessage) -> AssistantMessage:
     """Return *message* with an id of its own for each of its tool calls.
 
@@ -122,168 +91,3 @@ def with_distinct_ids(message: AssistantMessage) -> AssistantMessage:
         return replace(part, id=id)
 
     return type(message)([distinct(part) for part in message.parts], metadata=message.metadata)
-
-
-def last_turn(messages: Sequence[Message]) -> Sequence[Message]:
-    """Return what follows on the words of the user that began the last turn of *messages*.
-
-    What the user says behind the answers of tools is said to a turn that still runs.
-    """
-    for at in range(len(messages) - 1, -1, -1):
-        if isinstance(messages[at], UserMessage) and not (
-            at and isinstance(messages[at - 1], UserMessage | ToolResponseMessage)
-        ):
-            return messages[at + 1 :]
-    return messages
-
-
-@dataclass(slots=True)
-class ToolTurn:
-    """What the tool loop remembers from the user's message to the final answer.
-
-    Attributes:
-        context: What tools are told behind the model's back.
-        calls: How often each tool was called.
-        failures: How often each tool failed in each way.
-        executions: Every call so far.
-        rounds: How often the model was called.
-        started: When the turn began, on the clock of `time.monotonic`.
-        unoffered: More tools, by name, that are run if the model names them all the same.
-        compensations: How calls that were run are undone, by the identity of the call: their tools
-            may be offered no longer when it comes to that.
-        undone: Calls that were undone, by the identity of the call, with what is told of them.
-        begun: Calls that were begun while the model was still speaking, see `key_of`.
-        abandoned: Whether the turn has failed, and what it has done is undone.
-    """
-
-    context: Mapping[str, Any] = EMPTY
-    calls: Counter[str] = field(default_factory=Counter)
-    failures: Counter[tuple[str, str]] = field(default_factory=Counter)
-    executions: list[ToolExecution] = field(default_factory=list)
-    rounds: int = 0
-    started: float = field(default_factory=time.monotonic)
-    unoffered: Mapping[str, ToolCallback] = EMPTY
-    compensations: dict[int, Callable[..., Any] | str] = field(default_factory=dict)
-    undone: dict[int, ToolExecution] = field(default_factory=dict)
-    begun: dict[tuple[str, str, str], Begun[ToolExecution]] = field(default_factory=dict)
-    abandoned: bool = False
-    _repeats: dict[tuple[str, str], tuple[str, int]] = field(default_factory=dict)
-    _made: Counter[tuple[str, str]] = field(default_factory=Counter)
-    _seed: tuple[str, ...] | None = None
-    _messages: Sequence[Message] = ()
-
-    @classmethod
-    def of(cls, prompt: Prompt) -> "ToolTurn":
-        """Return the turn that *prompt* is in the middle of, for loops of an application's own."""
-        turn = cls(prompt.options.tool_context)
-        for message in reversed(prompt.messages):
-            if isinstance(message, UserMessage):
-                break
-            if isinstance(message, ToolResponseMessage):
-                turn.rounds += 1
-                turn.calls.update(response.name for response in message.responses)
-        turn.recall(prompt.messages)
-        return turn
-
-    def pending(
-        self,
-        messages: Sequence[Message],
-        message: AssistantMessage,
-        result: ToolExecutionResult,
-    ) -> PendingTurn:
-        """Return this turn as it waits for approvals.
-
-        Args:
-            messages: The conversation up to the model's message with the tool calls.
-            message: That message.
-            result: What came of those calls that do not wait.
-        """
-        return PendingTurn(
-            tuple(messages),
-            message,
-            result.responses,
-            result.pending,
-            self.calls,
-            self.rounds,
-            self.context.get(CONVERSATION_ID),
-            result.agents,
-            tuple((*key, count) for key, count in self.failures.items()),
-            tuple((*key, *seen) for key, seen in self._repeats.items()),
-            time.monotonic() - self.started,
-            breach=result.breach,
-            # What has no JSON form would be there or not, as the turn is stored or not.
-            executions=tuple(replace(each, error=None, value=None) for each in self.executions),
-        )
-
-    def resume(self, pending: PendingTurn) -> None:
-        """Go on from where *pending* came to wait."""
-        self.calls.update(pending.calls)
-        # The waiting calls were counted when they were made, and are counted when they are run.
-        self.calls.subtract(call.name for call in pending.pending)
-        self.rounds = pending.rounds
-        self.executions.extend(pending.executions)
-        self.started -= pending.seconds
-        for name, kind, count in pending.failures:
-            self.failures[name, kind] = count
-        for name, arguments, result, count in pending.repeats:
-            self._repeats[name, arguments] = result, count
-        waiting = {call.id for call in pending.pending}
-        calls = [call for call in pending.message.tool_calls if call.id not in waiting]
-        self.recall((*pending.messages, AssistantMessage(tool_calls=calls)))
-
-    def recall(self, messages: Sequence[Message]) -> None:
-        """Take note of the calls that the last turn of *messages* has made already."""
-        for message in last_turn(messages):
-            if isinstance(message, AssistantMessage):
-                self._made.update((call.name, call.arguments) for call in message.tool_calls)
-
-    def repeats(self, call: ToolCall) -> int:
-        """Return how often in a row *call* has been made with one and the same result."""
-        return self._repeats.get((call.name, call.arguments), ("", 0))[1]
-
-    def remember(self, execution: ToolExecution) -> None:
-        """Take note of a call that was run, and of its result."""
-        key = (execution.tool_call.name, execution.tool_call.arguments)
-        before, count = self._repeats.get(key, ("", 0))
-        result = _told(execution.response)
-        same = count == 0 or result == before
-        self._repeats[key] = (result, count + 1 if same else 1)
-
-    def nudged(self, call: ToolCall) -> None:
-        """Take note of a call that was answered with a reminder instead of being run."""
-        key = (call.name, call.arguments)
-        result, count = self._repeats[key]
-        self._repeats[key] = (result, count + 1)
-
-    def begin(self, messages: Sequence[Message]) -> None:
-        """Take note of the conversation that the turn belongs to, once."""
-        self._messages = self._messages or messages
-
-    def made(self, call: ToolCall) -> int:
-        """Return how many times the turn has made this very call."""
-        return self._made[call.name, call.arguments]
-
-    def ordinal(self, call: ToolCall) -> int:
-        """Return how many times the turn has made this very call, this time included."""
-        self._made[call.name, call.arguments] += 1
-        return self.made(call)
-
-    async def forget_begun(self) -> None:
-        """End what was begun early and is not wanted, as it turns out."""
-        while self.begun:
-            _, begun = self.begun.popitem()
-            await begun.end()
-
-    def idempotency_key(self, call: ToolCall, ordinal: int) -> str:
-        """Return a key that is the same whenever this turn makes this call with these arguments.
-
-        It depends on the conversation, on which turn of it this is, on the tool, its arguments,
-        and on how many times the turn has made the very same call before; not on the call's id,
-        which a model makes up anew when a turn is repeated.
-        """
-        if self._seed is None:
-            users = [message for message in self._messages if isinstance(message, UserMessage)]
-            conversation = str(self.context.get(CONVERSATION_ID, ""))
-            self._seed = (conversation, str(len(users)), users[-1].text if users else "")
-        parts = (*self._seed, call.name, call.arguments, str(ordinal))
-        return hashlib.sha256("\x1f".join(parts).encode(errors="replace")).hexdigest()[:32]

@@ -1,14 +1,11 @@
 """Runs the tools that models ask for: the one place where that happens."""
 
-import difflib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from chatclient.checks import check_callable, check_kind, check_method, check_number
 from chatclient.driving import drive
 from chatclient.errors import (
-    ToolResultError,
     ToolUsageError,
     UnknownToolError,
     UsageError,
@@ -18,47 +15,31 @@ from chatclient.operation_log import log_observers
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
 from chatclient.response import ChatResponse
-from chatclient.runtime import BLOCKING, ON_LOOP, Runtime, caller_deadline
-from chatclient.tool import (
-    CONVERSATION_ID,
-    ToolCallback,
-    ToolContext,
-    ToolDefinition,
-    ToolResult,
-)
+from chatclient.runtime import BLOCKING, ON_LOOP, Runtime
+from chatclient.tool import CONVERSATION_ID, ToolContext, ToolDefinition
 from chatclient.tools.approval import (
     DECISIONS,
     Decision,
     Decisions,
     check_edit,
-    decided,
+    decision_context,
     decisions_for,
 )
-from chatclient.tools.awaiting import awaited
-from chatclient.tools.compensation import (
-    executed_in,
-    rewritten,
-    undo,
-)
+from chatclient.tools.compensation import executed_in, rewritten
 from chatclient.tools.data import ExternalTool
 from chatclient.tools.eager import EagerReads
-from chatclient.tools.execution import (
-    ToolExecutionResult,
-    ToolTurn,
-    with_distinct_ids,
-)
-from chatclient.tools.failure import (
-    ToolExecutionExceptionProcessor,
-    ToolFailure,
-    ToolFailurePolicy,
-)
-from chatclient.tools.invocation import ToolInterceptor, ToolInvocation, chain_of, time_for
+from chatclient.tools.execution import ToolExecutionResult, with_distinct_ids
+from chatclient.tools.failure import ToolExecutionExceptionProcessor, ToolFailurePolicy
+from chatclient.tools.invocation import ToolInterceptor, ToolInvocation, chain_of
 from chatclient.tools.limits import ToolLimits
 from chatclient.tools.outcome import ToolExecution
 from chatclient.tools.pending import PendingTurn
-from chatclient.tools.resolution import ToolCallbackResolver, resolved
-from chatclient.tools.round import Round
-from chatclient.tools.single import Callbacks, MetadataOf, metadata_of
+from chatclient.tools.resolution import ToolCallbackResolver
+from chatclient.tools.round import RoundRunner
+from chatclient.tools.runnable import Callbacks, RunnableTools
+from chatclient.tools.runner import ToolRunner
+from chatclient.tools.single import SingleCalls
+from chatclient.tools.turn import ToolTurn
 from chatclient.values import merged
 
 
@@ -104,10 +85,13 @@ class ToolCallingManager:
         check_number("blocking_concurrency", blocking_concurrency, least=1)
         self.limits = limits or ToolLimits()
         self._resolver = resolver
-        self._concurrency = {False: max_concurrency, True: blocking_concurrency}
+        self._runner = ToolRunner(
+            self.limits,
+            {False: max_concurrency, True: blocking_concurrency},
+            chain_of(_checked(interceptors)),
+            exception_processor or ToolFailurePolicy(),
+        )
         self._eager_reads = eager_reads
-        self._process = exception_processor or ToolFailurePolicy()
-        self._call = chain_of(_checked(interceptors))
         # The last list of tools by name: it is the same one in all rounds of all requests.
         self._known: tuple[object, Callbacks] = (None, {})
 
@@ -149,15 +133,15 @@ class ToolCallingManager:
             UsageError: A call is left undecided, or its tool is not among those offered.
             ToolExecutionError: A call failed and the policy in force says to raise.
         """
-        return drive(self._resumed(turn, decisions, options, BLOCKING))
+        return drive(self._resume_round(turn, decisions, options, BLOCKING))
 
     async def aresume_tool_calls(
         self, turn: PendingTurn, decisions: Decisions, options: ChatOptions
     ) -> ToolExecutionResult:
         """Go on with a round that waited for approvals; see `resume_tool_calls`."""
-        return await self._resumed(turn, decisions, options, ON_LOOP)
+        return await self._resume_round(turn, decisions, options, ON_LOOP)
 
-    async def _resumed(
+    async def _resume_round(
         self, pending: PendingTurn, decisions: Decisions, options: ChatOptions, runtime: Runtime
     ) -> ToolExecutionResult:
         each = decisions_for(pending, decisions)
@@ -174,17 +158,17 @@ class ToolCallingManager:
     ) -> ToolExecutionResult:
         """Run what had to wait, as one round of *turn*; see `resume_tool_calls`."""
         prompt = Prompt.of(pending.messages, options)
-        callbacks = self.runnable(prompt, turn)
-        decided_context = decided(pending, decisions)
+        tools = self._runnable(prompt, turn)
+        decided = decision_context(pending, decisions)
         try:
             for call in pending.pending:
-                decision = decided_context[DECISIONS][call.id]
-                await self._check_resumed(call, decision, callbacks, runtime)
+                decision = decided[DECISIONS][call.id]
+                await _check_resumed(call, decision, tools, runtime)
         except UsageError:
             turn.abandoned = True  # it still waits, and nothing that it has done is undone
             raise
         context = turn.context
-        turn.context = merged(context, decided_context)
+        turn.context = merged(context, decided)
         turn.resume(pending)
         result = await self.execute_message(
             prompt, pending.message, pending.responses, runtime, turn
@@ -193,32 +177,6 @@ class ToolCallingManager:
         turn.context = context
         # A limit that was reached before the round came to wait still ends the turn.
         return replace(result, breach=result.breach or pending.breach)
-
-    async def _check_resumed(
-        self, call: ToolCall, decision: Decision, callbacks: Callbacks, runtime: Runtime
-    ) -> None:
-        """Make sure that *decision* can be carried out, before anything is run.
-
-        Raises:
-            ToolUsageError: It cannot. When the turn is an agent's, no model is told either.
-        """
-        if not decision.approved:
-            return
-        try:
-            callback = await self.find(call.name, callbacks, runtime)
-        except UnknownToolError as error:
-            msg = (
-                f"the turn waits to run the tool {call.name!r}, which is not offered; give the"
-                " resumed request the tools that the first one had"
-            )
-            raise ToolUsageError(msg) from error
-        if isinstance(callback, ExternalTool) and decision.result is None:
-            msg = f"{call.name!r} is not run here: decide with Decision.answered(...), or deny it"
-            raise ToolUsageError(msg)
-        if decision.arguments is not None and decision.result is None:
-            context = ToolContext(runtime=runtime, tool_call_id=call.id, tool_name=call.name)
-            invocation = ToolInvocation(call, callback, context)
-            check_edit(invocation.with_arguments(decision.arguments))
 
     async def execute(
         self, prompt: Prompt, response: ChatResponse, runtime: Runtime, turn: ToolTurn
@@ -250,7 +208,10 @@ class ToolCallingManager:
         """
         message = with_distinct_ids(message)
         done = {response.id: response for response in answered}
-        round_ = Round(self, prompt, message, runtime, turn, cut_off=cut_off)
+        single = self._single_calls(prompt, turn)
+        if cut_off:
+            single = replace(single, cut_off=message.tool_calls[-1].id)
+        round_ = RoundRunner(single, message, runtime)
         try:
             executions = await round_.run(done)
         except BaseException:  # however the turn is cut short
@@ -272,14 +233,14 @@ class ToolCallingManager:
             )
             return replace(result, pending_turn=turn.pending(prompt.messages, message, result))
         messages = prompt.messages
-        if await round_.undone(executions):
+        if await round_.undo_if_failed(executions):
             messages = rewritten(messages, turn.undone)
             executions = [turn.undone.get(id(each.tool_call), each) for each in executions]
             turn.executions[:] = [
                 turn.undone.get(id(each.tool_call), each) for each in turn.executions
             ]
         answers = ToolResponseMessage(execution.response for execution in executions)
-        direct = _direct(executions, round_.metadata_of)
+        direct = _direct(executions, round_.tools)
         return ToolExecutionResult(
             (*messages, message, answers),
             bool(direct),
@@ -306,35 +267,19 @@ class ToolCallingManager:
         if turn.abandoned:
             return
         turn.abandoned = True
-        callbacks = self.runnable(prompt, turn)
-        await self.undo(
-            (*executed_in(prompt.messages), *executed), "the turn failed", callbacks, turn, runtime
-        )
+        single = self._single_calls(prompt, turn)
+        earlier = executed_in(prompt.messages)
+        await single.undo((*earlier, *executed), "the turn failed", runtime)
 
-    async def undo(
-        self,
-        executions: Iterable[ToolExecution],
-        cause: str,
-        callbacks: Callbacks,
-        turn: ToolTurn,
-        runtime: Runtime,
-    ) -> None:
-        """Undo what can be undone of *executions*, the last one first, because of *cause*."""
+    def _single_calls(self, prompt: Prompt, turn: ToolTurn) -> SingleCalls:
+        """Return what runs tool calls of *turn* that go on from *prompt*."""
+        return SingleCalls(self._runner, turn, self._runnable(prompt, turn), prompt.messages)
 
-        async def compensation_of(call: ToolCall) -> Any:
-            if id(call) in turn.compensations:
-                return turn.compensations[id(call)]
-            known = await self.with_resolved(callbacks, [call.name], runtime)
-            return metadata_of(call.name, known).compensation
+    def _runnable(self, prompt: Prompt, turn: ToolTurn) -> RunnableTools:
+        """Return the tools that may be run in *turn*."""
+        return RunnableTools(self._offered(prompt.options), turn.unoffered, self._resolver)
 
-        await undo(executions, cause, compensation_of, turn, runtime)
-
-    def runnable(self, prompt: Prompt, turn: ToolTurn) -> Callbacks:
-        """Return the tools that may be run in *turn*, by name."""
-        offered = self.callbacks_of(prompt.options)
-        return _Runnable(offered, turn.unoffered) if turn.unoffered else offered
-
-    def callbacks_of(self, options: ChatOptions) -> Callbacks:
+    def _offered(self, options: ChatOptions) -> Callbacks:
         """Return the tools in *options* by name."""
         callbacks = options.tool_callbacks or ()
         known_list, by_name = self._known
@@ -343,44 +288,6 @@ class ToolCallingManager:
             self._known = (callbacks, by_name)
         return by_name
 
-    async def find(self, name: str, callbacks: Callbacks, runtime: Runtime) -> ToolCallback:
-        """Return the tool called *name*.
-
-        Raises:
-            UnknownToolError: There is none; the message tells the nearest names.
-        """
-        callback = callbacks.get(name)
-        if callback is None:
-            callback = await resolved(self._resolver, name, runtime)
-        if callback is None:
-            raise UnknownToolError(_unknown(name, list(callbacks)), tool_name=name)
-        return callback
-
-    async def with_resolved(
-        self, callbacks: Callbacks, names: Iterable[str], runtime: Runtime
-    ) -> Callbacks:
-        """Return *callbacks*, and those of *names* that only the resolver knows."""
-        found: dict[str, ToolCallback] = {}
-        for name in () if self._resolver is None else names:
-            if name in callbacks or name in found:
-                continue
-            try:
-                callback = await resolved(self._resolver, name, runtime)
-            except Exception:  # noqa: BLE001, S112 - running the tool fails as well, and is told
-                continue
-            if callback is not None:
-                found[name] = callback
-        return _Runnable(callbacks, found) if found else callbacks
-
-    async def run(self, call: ToolCall, callback: ToolCallback, context: ToolContext) -> ToolResult:
-        """Run one tool, with all interceptors around it."""
-        context.timeout = time_for(callback.metadata.timeout, context.runtime)
-        invocation = ToolInvocation(call, callback, context)
-        if context.runtime.deadline is None:
-            return await self._call(invocation)
-        with caller_deadline(context.runtime.deadline):
-            return await self._call(invocation)
-
     def watched(self, prompt: Prompt, runtime: Runtime, turn: ToolTurn) -> Runtime:
         """Return *runtime* for the model that *prompt* is sent to, with reading tools begun early.
 
@@ -388,44 +295,11 @@ class ToolCallingManager:
         """
         if not self._eager_reads or not runtime.streaming or self.concurrency(runtime) == 1:
             return runtime
-        return runtime.with_emitter(EagerReads(self, prompt, runtime, turn).watch)
+        return runtime.with_emitter(EagerReads(self._single_calls(prompt, turn), runtime).watch)
 
     def concurrency(self, runtime: Runtime) -> int:
         """Return how many tools of one response run at once."""
-        return self._concurrency[runtime.blocking]
-
-    async def processed(self, failure: ToolFailure) -> ToolResult:
-        """Return what the model is told about *failure*, or raise.
-
-        Raises:
-            ToolResultError: The exception processor returned neither a text nor a `ToolResult`.
-        """
-        told = await awaited(failure.context.runtime, self._process(failure))
-        if isinstance(told, ToolResult):
-            return told
-        if isinstance(told, str):
-            return ToolResult(told, is_error=True)
-        name = getattr(self._process, "__qualname__", type(self._process).__qualname__)
-        msg = f"exception processor {name} returned {told!r}, not a text or a ToolResult"
-        raise ToolResultError(msg) from failure.error
-
-
-class _Runnable(Mapping[str, ToolCallback]):
-    """The tools that were offered; those that are run all the same are found by name only."""
-
-    def __init__(self, offered: Callbacks, unoffered: Callbacks) -> None:
-        self._offered = offered
-        self._unoffered = unoffered
-
-    def __getitem__(self, name: str) -> ToolCallback:
-        callback = self._offered.get(name)
-        return self._unoffered[name] if callback is None else callback
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._offered)
-
-    def __len__(self) -> int:
-        return len(self._offered)
+        return self._runner.concurrency(runtime)
 
 
 def _alone(prompt: Prompt, runtime: Runtime) -> tuple[Runtime, ToolTurn]:
@@ -434,9 +308,7 @@ def _alone(prompt: Prompt, runtime: Runtime) -> tuple[Runtime, ToolTurn]:
     return runtime.watched_by(None, log_observers(turn.context.get(CONVERSATION_ID))), turn
 
 
-def _direct(
-    executions: Sequence[ToolExecution], metadata_of: MetadataOf
-) -> tuple[ToolResponse, ...]:
+def _direct(executions: Sequence[ToolExecution], tools: RunnableTools) -> tuple[ToolResponse, ...]:
     """Return those of a round's results that are the answer, if it ends the turn.
 
     It does when every tool returns directly, or when the last one does that only then; and never
@@ -444,7 +316,7 @@ def _direct(
     """
     if any(execution.is_error for execution in executions):
         return ()
-    ways = [metadata_of(execution.tool_call.name).return_direct for execution in executions]
+    ways = [tools.metadata_of(execution.tool_call.name).return_direct for execution in executions]
     if all(ways):
         return tuple(execution.response for execution in executions)
     if ways[-1] != "if_last":
@@ -453,15 +325,31 @@ def _direct(
     return (last, *others)
 
 
-def _unknown(name: str, offered: list[str]) -> str:
-    nearest = difflib.get_close_matches(name, offered, n=3)
-    if nearest:
-        hint = f"did you mean {' or '.join(map(repr, nearest))}?"
-    elif offered:
-        hint = f"available: {', '.join(sorted(offered)[:20])}"
-    else:
-        hint = "no tools are available"
-    return f"There is no tool {name!r}; {hint}"
+async def _check_resumed(
+    call: ToolCall, decision: Decision, tools: RunnableTools, runtime: Runtime
+) -> None:
+    """Make sure that *decision* can be carried out, before anything is run.
+
+    Raises:
+        ToolUsageError: It cannot. When the turn is an agent's, no model is told either.
+    """
+    if not decision.approved:
+        return
+    try:
+        callback = await tools.find(call.name, runtime)
+    except UnknownToolError as error:
+        msg = (
+            f"the turn waits to run the tool {call.name!r}, which is not offered; give the"
+            " resumed request the tools that the first one had"
+        )
+        raise ToolUsageError(msg) from error
+    if isinstance(callback, ExternalTool) and decision.result is None:
+        msg = f"{call.name!r} is not run here: decide with Decision.answered(...), or deny it"
+        raise ToolUsageError(msg)
+    if decision.arguments is not None and decision.result is None:
+        context = ToolContext(runtime=runtime, tool_call_id=call.id, tool_name=call.name)
+        invocation = ToolInvocation(call, callback, context)
+        check_edit(invocation.with_arguments(decision.arguments))
 
 
 def _checked(interceptors: Iterable[ToolInterceptor]) -> tuple[ToolInterceptor, ...]:

@@ -135,21 +135,21 @@ def _from_dict(data: Mapping[str, Any]) -> PendingTurn:
     message: Any = message_from_dict(data["message"])
     answered: Any = message_from_dict({"role": "tool", "responses": data["responses"]})
     return PendingTurn(
-        messages,
-        message,
-        answered.responses,
-        tuple(call for call in message.tool_calls if call.id in data["pending"]),
-        data["calls"],
-        data["rounds"],
-        data["conversation_id"],
-        {id: _from_dict(each) for id, each in data["agents"].items()},
-        tuple((name, kind, count) for name, kind, count in data["failures"]),
-        tuple((name, given, result, n) for name, given, result, n in data["repeats"]),
-        data["seconds"],
-        frozen(data["notes"]),
-        data.get("breach"),
-        usage_from_dict(data.get("usage", {})),
-        tuple(_executions_from(data, (*messages, message, answered))),
+        messages=messages,
+        message=message,
+        responses=answered.responses,
+        pending=tuple(call for call in message.tool_calls if call.id in data["pending"]),
+        calls=data["calls"],
+        rounds=data["rounds"],
+        conversation_id=data["conversation_id"],
+        agents={id: _from_dict(each) for id, each in data["agents"].items()},
+        failures=tuple((name, kind, count) for name, kind, count in data["failures"]),
+        repeats=tuple((name, given, result, n) for name, given, result, n in data["repeats"]),
+        seconds=data["seconds"],
+        notes=frozen(data["notes"]),
+        breach=data.get("breach"),
+        usage=usage_from_dict(data.get("usage", {})),
+        executions=tuple(_executions_from(data, (*messages, message, answered))),
     )
 
 

@@ -1,7 +1,7 @@
 """Finds tools by name."""
 
 import inspect
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable
 from importlib import import_module
 from itertools import chain
 from pkgutil import walk_packages
@@ -27,7 +27,7 @@ class ToolCallbackResolver(Protocol):
         ...
 
 
-async def resolved(
+async def resolve_tool(
     resolver: ToolCallbackResolver | None, name: str, runtime: Runtime
 ) -> ToolCallback | None:
     """Return the tool that *resolver* knows as *name*, or None.
@@ -63,8 +63,8 @@ class StaticToolCallbackResolver:
 class DelegatingToolCallbackResolver:
     """Asks one resolver after another; the first that knows the name answers."""
 
-    def __init__(self, resolvers: Iterable[ToolCallbackResolver]) -> None:
-        self._resolvers = tuple(resolvers)
+    def __init__(self, *resolvers: ToolCallbackResolver) -> None:
+        self._resolvers = resolvers
 
     def resolve(self, name: str, /) -> Answer:
         """Return the tool called *name*, or None; awaited if one of the resolvers has to be."""
@@ -79,7 +79,7 @@ class DelegatingToolCallbackResolver:
     async def _resolve_from(
         self, at: int, name: str, answer: Awaitable[ToolCallback | None]
     ) -> ToolCallback | None:
-        rest = DelegatingToolCallbackResolver(self._resolvers[at:])
+        rest = DelegatingToolCallbackResolver(*self._resolvers[at:])
         found = await answer
         later = rest.resolve(name) if found is None else found
         return await later if inspect.isawaitable(later) else later

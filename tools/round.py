@@ -2,54 +2,36 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from chatclient.messages import AssistantMessage, ToolCall, ToolResponse
-from chatclient.prompt import Prompt
 from chatclient.runtime import Runtime
-from chatclient.tool import ToolMetadata, ToolResult
+from chatclient.tool import ToolResult
 from chatclient.tools.approval import ApprovalRequired
 from chatclient.tools.compensation import executed_in, is_failure
-from chatclient.tools.execution import ToolTurn, key_of
 from chatclient.tools.outcome import ToolExecution
 from chatclient.tools.pending import PendingTurn
-from chatclient.tools.single import MetadataOf, SingleCalls, metadata_of
+from chatclient.tools.runnable import RunnableTools
+from chatclient.tools.single import SingleCalls
+from chatclient.tools.turn import key_of
 
-if TYPE_CHECKING:  # which makes rounds
-    from chatclient.tools.manager import ToolCallingManager
 
+class RoundRunner:
+    """Runs the tool calls of one message, those that may be, in their order or side by side.
 
-class Round:
-    """The tool calls of one message: which are run, in which order, and what came of them.
-
-    When the message was *cut_off*, its last call may be one half: what is no complete JSON is then
-    never mended.
+    Args:
+        single: Runs each of the calls.
+        message: What the model said.
+        runtime: How the request runs.
     """
 
-    def __init__(
-        self,
-        manager: "ToolCallingManager",
-        prompt: Prompt,
-        message: AssistantMessage,
-        runtime: Runtime,
-        turn: ToolTurn,
-        *,
-        cut_off: bool = False,
-    ) -> None:
-        self.manager = manager
+    def __init__(self, single: SingleCalls, message: AssistantMessage, runtime: Runtime) -> None:
         self.calls = message.tool_calls
         self.runtime = runtime
-        self.turn = turn
+        self.turn = single.turn
         self.breach: str | None = None
         self.pending: dict[str, PendingTurn | None] = {}
-        self._messages = prompt.messages
-        self._single = SingleCalls(
-            manager,
-            turn,
-            manager.runnable(prompt, turn),
-            prompt.messages,
-            self.calls[-1].id if cut_off else None,
-        )
+        self._single = single
         self._attempts = [0] * len(self.calls)
         self._executions: dict[int, ToolExecution] = {}
 
@@ -57,8 +39,8 @@ class Round:
         """Return an execution for every call but those that wait for approval."""
         executions = self._executions
         names = [call.name for call in self.calls]
-        callbacks = await self.manager.with_resolved(self._single.callbacks, names, self.runtime)
-        self._single = replace(self._single, callbacks=callbacks)
+        tools = await self.tools.with_resolved(names, self.runtime)
+        self._single = replace(self._single, tools=tools)
         admitted: list[int] = []
         for at, call in enumerate(self.calls):
             if call.id in done:
@@ -70,7 +52,7 @@ class Round:
                 admitted.append(at)
             else:
                 refused = ToolResult(refusal, is_error=True)
-                executions[at] = await self._single.answered(
+                executions[at] = await self._single.answer(
                     call, refused, self.runtime, attempt=attempt
                 )
         if len(admitted) == 1:
@@ -86,35 +68,34 @@ class Round:
         return self.executed
 
     @property
+    def tools(self) -> RunnableTools:
+        """What may be run, with those that only a resolver knows once the calls were run."""
+        return self._single.tools
+
+    @property
     def executed(self) -> list[ToolExecution]:
         """What has been run so far, in the order of the calls."""
         return [self._executions[at] for at in sorted(self._executions)]
 
-    async def undone(self, executions: Sequence[ToolExecution]) -> bool:
+    async def undo_if_failed(self, executions: Sequence[ToolExecution]) -> bool:
         """Undo what the turn has done if one of *executions*, this round's, has failed."""
         errors = (e for e in executions if e.is_error)
-        failed = (e for e in errors if is_failure(e, self.metadata_of(e.tool_call.name)))
+        failed = (e for e in errors if is_failure(e, self.tools.metadata_of(e.tool_call.name)))
         failure = next(failed, None)
         if failure is None:
             return False
-        earlier = executed_in(self._messages)
+        earlier = executed_in(self._single.messages)
         cause = f"'{failure.tool_call.name}' failed"
-        await self.manager.undo(
-            (*earlier, *executions), cause, self._single.callbacks, self.turn, self.runtime
-        )
+        await self._single.undo((*earlier, *executions), cause, self.runtime)
         return bool(self.turn.undone)
 
     async def _run_stages(self, admitted: Sequence[int]) -> None:
         def job(lane: list[int]) -> Any:
             return lambda runtime: self._run_lane(lane, runtime)
 
-        limit = self.manager.concurrency(self.runtime)
-        for stage in _stages([(at, self.calls[at]) for at in admitted], self.metadata_of):
+        limit = self._single.runner.concurrency(self.runtime)
+        for stage in _stages([(at, self.calls[at]) for at in admitted], self.tools):
             await self.runtime.gather([job(lane) for lane in stage], limit=limit)
-
-    def metadata_of(self, name: str) -> ToolMetadata:
-        """Return how the tool called *name* is to be run."""
-        return metadata_of(name, self._single.callbacks)
 
     async def _run_lane(self, lane: Sequence[int], runtime: Runtime) -> None:
         for at in lane:
@@ -137,7 +118,7 @@ class Round:
 
     def _refusal(self, call: ToolCall) -> str | None:
         """Return why *call* is not run, or None when it is."""
-        limits, turn = self.manager.limits, self.turn
+        limits, turn = self._single.runner.limits, self.turn
         if self.breach is not None and limits.on_exceeded != "tell_model":
             return f"Not run. {self.breach}"
         if limits.max_repeats is not None and call.name not in limits.excluded:
@@ -157,13 +138,11 @@ class Round:
         return breach
 
 
-def _stages(
-    calls: Sequence[tuple[int, ToolCall]], metadata_of: MetadataOf
-) -> list[list[list[int]]]:
+def _stages(calls: Sequence[tuple[int, ToolCall]], tools: RunnableTools) -> list[list[list[int]]]:
     """Return stages that follow each other, of lanes that run side by side, of calls in a row."""
     stages: list[dict[object, list[int]]] = [{}]
     for at, call in calls:
-        metadata = metadata_of(call.name)
+        metadata = tools.metadata_of(call.name)
         if metadata.exclusive:
             stages.extend(({at: [at]}, {}))
             continue

@@ -2,9 +2,9 @@
 
 import functools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import Any
 
 from chatclient.errors import DeadlineExceededError, ToolArgumentError, ToolUsageError
 from chatclient.events import ToolCallFinished
@@ -17,35 +17,20 @@ from chatclient.tool import (
     FAILURE,
     RAN_WITH,
     REMARK,
-    ToolCallback,
     ToolContext,
-    ToolMetadata,
     ToolResult,
 )
 from chatclient.tools.approval import ApprovalRequired
-from chatclient.tools.decorator import PLAIN
-from chatclient.tools.execution import ToolTurn
+from chatclient.tools.compensation import undo
 from chatclient.tools.failure import ToolFailure, kind_of
 from chatclient.tools.outcome import ToolExecution
+from chatclient.tools.runnable import RunnableTools
+from chatclient.tools.runner import ToolRunner
+from chatclient.tools.turn import ToolTurn
 from chatclient.values import merged
-
-if TYPE_CHECKING:  # which makes these
-    from chatclient.tools.manager import ToolCallingManager
-
-Callbacks = Mapping[str, ToolCallback]
-"""Tools by name."""
 
 Keep = Callable[[ToolExecution], None]
 """Takes a call that was run, before anybody is told of it."""
-
-MetadataOf = Callable[[str], ToolMetadata]
-"""Knows how tools are to be run, by name."""
-
-
-def metadata_of(name: str, callbacks: Callbacks) -> ToolMetadata:
-    """Return how the tool called *name* is to be run; in no special way, if there is none."""
-    callback = callbacks.get(name)
-    return PLAIN if callback is None else callback.metadata
 
 
 def _forget(_execution: ToolExecution) -> None:
@@ -57,16 +42,16 @@ class SingleCalls:
     """Runs tool calls of one turn, each by itself.
 
     Attributes:
-        manager: Knows the interceptors, and what comes of failures.
+        runner: Knows the interceptors, and what comes of failures.
         turn: What the calls belong to.
-        callbacks: The tools that may be run, by name.
+        tools: Those that may be run.
         messages: The conversation up to the model's message with the calls.
         cut_off: The id of the call in which the model's message may have been cut off, if any.
     """
 
-    manager: "ToolCallingManager"
+    runner: ToolRunner
     turn: ToolTurn
-    callbacks: Callbacks
+    tools: RunnableTools
     messages: Sequence[Message]
     cut_off: str | None = None
 
@@ -98,7 +83,7 @@ class SingleCalls:
         turn.begin(self.messages)
         with runtime.observe(self._operation(call)) as observed:
             try:
-                execution = observed.result = await self._executed(call, context, keep)
+                execution = observed.result = await self._execute(call, context, keep)
             except ApprovalRequired:
                 raise
             except BaseException:
@@ -108,7 +93,7 @@ class SingleCalls:
                 raise
         return execution
 
-    async def answered(
+    async def answer(
         self,
         call: ToolCall,
         result: ToolResult,
@@ -137,12 +122,23 @@ class SingleCalls:
         await runtime.emit(ToolCallFinished(call, response, seconds))
         return execution
 
+    async def undo(self, executions: Iterable[ToolExecution], cause: str, runtime: Runtime) -> None:
+        """Undo what can be undone of *executions*, the last one first, because of *cause*."""
+
+        async def compensation_of(call: ToolCall) -> Callable[..., Any] | str | None:
+            if id(call) in self.turn.compensations:
+                return self.turn.compensations[id(call)]
+            known = await self.tools.with_resolved([call.name], runtime)
+            return known.metadata_of(call.name).compensation
+
+        await undo(executions, cause, compensation_of, self.turn, runtime)
+
     def _operation(self, call: ToolCall) -> ToolRun:
-        callback = self.callbacks.get(call.name)
+        callback = self.tools.get(call.name)
         description = "" if callback is None else callback.definition.description
         return ToolRun(call, description, self.turn.context.get(CONVERSATION_ID))
 
-    async def _executed(self, call: ToolCall, context: ToolContext, keep: Keep) -> ToolExecution:
+    async def _execute(self, call: ToolCall, context: ToolContext, keep: Keep) -> ToolExecution:
         started_at, started = time.time(), time.perf_counter()
         error: Exception | None = None
         try:
@@ -152,32 +148,34 @@ class SingleCalls:
         except (ApprovalRequired, ToolUsageError, MemoryError):
             raise  # nothing that a model could mend
         except Exception as problem:  # noqa: BLE001 - a tool is the application's code
-            error, result = problem, await self._failed(call, problem, context)
+            error, result = problem, await self._handle_failure(call, problem, context)
         ran = started_at, time.perf_counter() - started
         if context.arguments != call.arguments:
             result = _noted(result, context.arguments)
         if context.remark is not None:
             result = _remarked(result, context.remark)
-        return await self.answered(
+        return await self.answer(
             call, result, context.runtime, attempt=context.attempt, ran=ran, error=error, keep=keep
         )
 
     async def _run_tool(self, call: ToolCall, context: ToolContext) -> ToolResult:
-        callback = await self.manager.find(call.name, self.callbacks, context.runtime)
+        callback = await self.tools.find(call.name, context.runtime)
         try:
-            return await self.manager.run(call, callback, context)
+            return await self.runner.run(call, callback, context)
         finally:
             if context.arguments is not None and callback.metadata.compensation is not None:
                 self.turn.compensations[id(call)] = callback.metadata.compensation
 
-    async def _failed(self, call: ToolCall, error: Exception, context: ToolContext) -> ToolResult:
+    async def _handle_failure(
+        self, call: ToolCall, error: Exception, context: ToolContext
+    ) -> ToolResult:
         if not context.runtime.remaining():
             msg = f"the deadline passed while the tool {call.name!r} ran"
             raise DeadlineExceededError(msg) from error
         kind = kind_of(error)
         self.turn.failures[call.name, kind] += 1
         count = self.turn.failures[call.name, kind]
-        told = await self.manager.processed(ToolFailure(kind, call, error, count, context))
+        told = await self.runner.process_failure(ToolFailure(kind, call, error, count, context))
         return replace(told, metadata=merged(told.metadata, {FAILURE: kind}))
 
 

@@ -22,9 +22,9 @@ from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
 from chatclient.runtime import Runtime
 from chatclient.tool import ToolCallback, ToolResult
-from chatclient.tools.execution import ToolTurn
 from chatclient.tools.mcp.content import answer_of
 from chatclient.tools.mcp.server import McpProgress
+from chatclient.tools.turn import ToolTurn
 
 if TYPE_CHECKING:
     from chatclient.tools.mcp.serving import McpToolServer

@@ -9,7 +9,7 @@ from chatclient.checks import names
 from chatclient.tool import ToolCallback
 from chatclient.tools.search import ToolReference
 
-_KEPT = 4  # catalogs that are remembered; an application has one or a few, used in turn
+_KEPT = 4  # how many are remembered; an application has one or a few, used in turn
 
 Describe = Callable[[ToolCallback], ToolReference]
 """Says what an index is told about a tool."""
@@ -20,7 +20,7 @@ def describe(callback: ToolCallback) -> ToolReference:
     return ToolReference.of(callback.definition)
 
 
-class ToolCatalog:
+class RequestTools:
     """The tools of a request, by name and as an index knows them; never changed.
 
     Attributes:
@@ -57,7 +57,7 @@ class ToolCatalog:
 
     @cached_property
     def key(self) -> str:
-        """What equal catalogs have in common and different ones have not."""
+        """What equal tools have in common and different ones have not."""
         content = b"".join(reference.fingerprint for reference in self.references)
         return f"catalog-{blake2b(content, digest_size=16).hexdigest()}"
 
@@ -69,8 +69,8 @@ class ToolCatalog:
         return {name: tool for name, tool in self.by_name.items() if name not in refused}
 
 
-class ToolCatalogs:
-    """Makes catalogs, and knows those that it made last.
+class RequestToolsCache:
+    """Makes `RequestTools`, and knows those that it made last.
 
     A request over the very tools of an earlier one costs no more than finding that out. Of tools
     that are made anew for each request, the references stay the same where their content does.
@@ -80,24 +80,24 @@ class ToolCatalogs:
         self._describe = describe
         self._always_visible = names(always_visible)
         # Replaced as a whole, so that threads need no lock.
-        self._recent: tuple[ToolCatalog, ...] = ()
+        self._recent: tuple[RequestTools, ...] = ()
 
-    def of(self, callbacks: tuple[ToolCallback, ...]) -> ToolCatalog:
-        """Return the catalog of *callbacks*."""
-        for catalog in self._recent:
-            if _same(catalog.callbacks, callbacks):
-                return catalog
+    def of(self, callbacks: tuple[ToolCallback, ...]) -> RequestTools:
+        """Return what is known of *callbacks*."""
+        for known in self._recent:
+            if _same(known.callbacks, callbacks):
+                return known
         references = self._unchanged([self._describe(callback) for callback in callbacks])
-        catalog = ToolCatalog(callbacks, references, self._always_visible)
-        self._recent = (catalog, *self._recent[: _KEPT - 1])
-        return catalog
+        tools = RequestTools(callbacks, references, self._always_visible)
+        self._recent = (tools, *self._recent[: _KEPT - 1])
+        return tools
 
     def _unchanged(self, references: Sequence[ToolReference]) -> tuple[ToolReference, ...]:
-        """Return *references*, with the very objects of an earlier catalog where they are equal."""
-        for catalog in self._recent:
-            if tuple(references) == catalog.references:
-                return catalog.references
-        known = {r.tool_name: r for catalog in self._recent for r in catalog.references}
+        """Return *references*, with the very objects of an earlier request where they are equal."""
+        for tools in self._recent:
+            if tuple(references) == tools.references:
+                return tools.references
+        known = {r.tool_name: r for tools in self._recent for r in tools.references}
         return tuple(
             r if (k := known.get(r.tool_name)) != r or k is None else k for r in references
         )
