@@ -24,7 +24,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from stub_server import running
 
 import chatclient.client
-import chatclient.watching
+import chatclient.observers
 from chatclient import ChatClient
 from chatclient.chain import AdvisorChain, ChatClientRequest, ChatClientResponse
 from chatclient.providers.openai import OpenAIChatModel
@@ -66,7 +66,7 @@ async def _passed(
 def no_trail() -> Generator[None, None, None]:
     """Take everything that watches out of the library."""
     with (
-        mock.patch.object(chatclient.client, "watched", _passed),
+        mock.patch.object(chatclient.client, "run_observed", _passed),
         mock.patch.object(Runtime, "observe", _unobserved),
     ):
         yield
@@ -75,7 +75,7 @@ def no_trail() -> Generator[None, None, None]:
 @contextmanager
 def no_tracing() -> Generator[None, None, None]:
     """Take tracing out of the library."""
-    with mock.patch.object(chatclient.watching, "_telemetry", _no_observers):
+    with mock.patch.object(chatclient.observers, "_telemetry_observers", _no_observers):
         yield
 
 

@@ -16,7 +16,7 @@ from chatclient.response import ChatResponse
 from chatclient.runtime import BLOCKING, Runtime
 from chatclient.tool import CONVERSATION_ID
 from chatclient.trail import Trail
-from chatclient.values import EMPTY, merged, own
+from chatclient.values import EMPTY, freeze_fields, merged
 
 HIGHEST_PRECEDENCE = -(2**31)
 """The order of an advisor that stands outside of all others."""
@@ -50,7 +50,7 @@ class ChatClientRequest:
 
     def __post_init__(self) -> None:
         if self.context is not EMPTY:
-            own(self, "context")
+            freeze_fields(self, "context")
 
     def mutate(
         self,
@@ -95,7 +95,7 @@ class ChatClientResponse:
 
     def __post_init__(self) -> None:
         if self.context is not EMPTY:
-            own(self, "context")
+            freeze_fields(self, "context")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.chat_response, self.context)

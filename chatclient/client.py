@@ -48,7 +48,7 @@ from chatclient.tools import PendingTurn, ToolCallbackResolver, ToolCallingManag
 from chatclient.tools.approval import Decisions, decisions_for
 from chatclient.tools.sources import DuplicatePolicy, ToolSource
 from chatclient.values import merged
-from chatclient.watching import watched
+from chatclient.watching import run_observed
 
 if TYPE_CHECKING:  # loaded by who uses settings, and tool search
     from chatclient.settings import ChatClientSettings
@@ -88,10 +88,7 @@ class ChatClient(Closeable):
         Raises:
             UsageError: The name names no provider, or it is not a model.
         """
-        model = chat_model(model) if isinstance(model, str) else model
-        hint = "it may also be named: ChatClient.create('openai:gpt-5-mini')"
-        check_kind("what a client asks", model, ChatModel, hint)
-        return ChatClientBuilder(Engine(model, ToolCallingManager()), RequestSpec())
+        return ChatClientBuilder(Engine(_model(model), ToolCallingManager()), RequestSpec())
 
     @classmethod
     def from_settings(
@@ -295,7 +292,7 @@ class ChatClient(Closeable):
         if output is not None:
             prompt, context = prompt_for_entity(output, prompt, context, self._engine.model)
         chain = self._chain_of(spec, output)
-        return noted(await watched(chain, prompt, context, runtime, self._engine.observers))
+        return noted(await run_observed(chain, prompt, context, runtime, self._engine.observers))
 
 
 class ChatClientBuilder:
@@ -376,10 +373,10 @@ class ChatClientBuilder:
             model: A chat model, or its name; see `ChatClient.builder`.
 
         Raises:
-            UsageError: The name names no provider.
+            UsageError: The name names no provider, or it is not a model.
         """
-        model = chat_model(model) if isinstance(model, str) else model
-        return type(self)(replace(self._engine, model=model), self._spec.without_model_name())
+        engine = replace(self._engine, model=_model(model))
+        return type(self)(engine, self._spec.without_model_name())
 
     def tool_calling(self, enabled: bool) -> Self:  # noqa: FBT001 - reads as a fact
         """Say whether requests run tools; without, tool calls come back unexecuted."""
@@ -633,3 +630,15 @@ class ChatClientRequestSpec:
 
     def __repr__(self) -> str:
         return f"ChatClientRequestSpec({self._client.model.name})"
+
+
+def _model(given: ChatModel | str) -> ChatModel:
+    """Return the model that is given, or named.
+
+    Raises:
+        UsageError: The name names no provider, or it is not a model.
+    """
+    model = chat_model(given) if isinstance(given, str) else given
+    hint = "it may also be named, such as ChatClient.create('openai:gpt-5-mini')"
+    check_kind("what a client asks", model, ChatModel, hint)
+    return model

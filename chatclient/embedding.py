@@ -9,7 +9,7 @@ from chatclient.closing import Closeable
 from chatclient.driving import drive
 from chatclient.errors import InvalidResponseError, WrongTypeError
 from chatclient.runtime import BLOCKING, ON_LOOP, Runtime
-from chatclient.values import EMPTY, own
+from chatclient.values import EMPTY, freeze_fields
 
 Vector = list[float]
 """Where a text lies among all texts."""
@@ -35,7 +35,7 @@ class EmbeddingOptions:
     extra: Mapping[str, Any] = EMPTY
 
     def __post_init__(self) -> None:
-        own(self, "extra")
+        freeze_fields(self, "extra")
 
 
 NO_EMBEDDING_OPTIONS = EmbeddingOptions()

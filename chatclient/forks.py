@@ -9,32 +9,32 @@ from weakref import WeakSet
 _PATIENCE = 5.0  # seconds that a fork waits for what must not be copied half done
 
 
-class Forked(Protocol):
+class AfterFork(Protocol):
     """Something that a child cannot use as it is."""
 
     def after_fork(self) -> None:
-        """Begin anew, in the child."""
+        """Begin again, in the child."""
         ...
 
 
-class Forking(Protocol):
+class BeforeFork(Protocol):
     """Something that a parent must not have in hand while it forks."""
 
     def before_fork(self) -> None:
-        """Let go of it, in the parent; nothing that is `undisturbed` is under way, as a rule."""
+        """Let go of it, in the parent; as a rule nothing is inside the `fork_barrier` then."""
         ...
 
 
-class Undisturbed:
-    """What is done inside, and a fork of the process, wait for each other.
+class ForkBarrier:
+    """Makes what is done inside, and a fork of the process, wait for each other.
 
     A fork waits for five seconds at most: then it copies what is under way.
     """
 
     def __init__(self) -> None:
-        self.begin_anew()
+        self.reset()
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         """Forget who is inside: a child has none of the parent's other threads."""
         self._changed = threading.Condition()
         self._inside = 0
@@ -65,11 +65,11 @@ class Undisturbed:
             self._changed.notify_all()
 
 
-undisturbed = Undisturbed()
-"""What is done inside of it is not under way when the process forks."""
+fork_barrier = ForkBarrier()
+"""The barrier of this process: what is done inside is not under way when it forks."""
 
-_forked: "WeakSet[Forked]" = WeakSet()
-_forking: "WeakSet[Forking]" = WeakSet()
+_after_fork: "WeakSet[AfterFork]" = WeakSet()
+_before_fork: "WeakSet[BeforeFork]" = WeakSet()
 _kept: list[Any] = []
 
 
@@ -79,14 +79,14 @@ def in_forked_children(function: Callable[[], None]) -> None:
         os.register_at_fork(after_in_child=function)
 
 
-def tell_of_forks(thing: Forked) -> None:
-    """Have *thing* told in every child, as long as it lives."""
-    _forked.add(thing)
+def register_after_fork(thing: AfterFork) -> None:
+    """Have `after_fork` of *thing* called in every child, as long as it lives."""
+    _after_fork.add(thing)
 
 
-def tell_before_forks(thing: Forking) -> None:
-    """Have *thing* told in the parent before each fork, as long as it lives."""
-    _forking.add(thing)
+def register_before_fork(thing: BeforeFork) -> None:
+    """Have `before_fork` of *thing* called in the parent before each fork, as long as it lives."""
+    _before_fork.add(thing)
 
 
 class ForkSafeLock:
@@ -97,7 +97,7 @@ class ForkSafeLock:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        tell_of_forks(self)
+        register_after_fork(self)
 
     def after_fork(self) -> None:
         """Take a lock of one's own: no thread of the parent's goes on to release the other."""
@@ -115,18 +115,18 @@ def keep(inherited: object) -> None:
     _kept.append(inherited)
 
 
-def _prepare() -> None:
-    undisturbed.begin_fork()
-    for thing in list(_forking):
+def _run_before_fork() -> None:
+    fork_barrier.begin_fork()
+    for thing in list(_before_fork):
         thing.before_fork()
 
 
-def _tell() -> None:
-    undisturbed.begin_anew()
-    for thing in list(_forked):
+def _run_after_fork() -> None:
+    fork_barrier.reset()
+    for thing in list(_after_fork):
         thing.after_fork()
 
 
 if hasattr(os, "register_at_fork"):  # pragma: no branch - Windows forks none
-    os.register_at_fork(before=_prepare, after_in_parent=undisturbed.end_fork)
-in_forked_children(_tell)
+    os.register_at_fork(before=_run_before_fork, after_in_parent=fork_barrier.end_fork)
+in_forked_children(_run_after_fork)

@@ -21,7 +21,7 @@ from chatclient.parts import (
     text_of,
     with_text,
 )
-from chatclient.values import EMPTY, frozen, own
+from chatclient.values import EMPTY, freeze_fields, frozen
 
 __all__ = [
     "AssistantMessage",
@@ -253,7 +253,7 @@ class ToolResponse:
 
     def __post_init__(self) -> None:
         if self.metadata is not EMPTY:
-            own(self, "metadata")
+            freeze_fields(self, "metadata")
 
 
 @dataclass(frozen=True, slots=True, init=False)

@@ -8,7 +8,7 @@ from chatclient.closing import Closeable
 from chatclient.driving import drive
 from chatclient.errors import InvalidResponseError
 from chatclient.runtime import BLOCKING, ON_LOOP, Runtime
-from chatclient.values import EMPTY, own
+from chatclient.values import EMPTY, freeze_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Moderation:
     scores: Mapping[str, float] = EMPTY
 
     def __post_init__(self) -> None:
-        own(self, "scores")
+        freeze_fields(self, "scores")
 
 
 class ModerationModel(Closeable, ABC):

@@ -6,31 +6,31 @@ from collections.abc import Callable
 from functools import cache
 
 from chatclient.observation import Observer
-from chatclient.operation_log import logged
+from chatclient.operation_log import log_observers
 
 
 def all_observers(
     own: tuple[Observer, ...] = (), conversation_id: str | None = None
 ) -> tuple[Observer, ...]:
     """Return *own* observers, and those that the application has by its setup."""
-    return (*own, *_telemetry(own), *logged(conversation_id))
+    return (*own, *_telemetry_observers(own), *log_observers(conversation_id))
 
 
-def _telemetry(observers: tuple[Observer, ...]) -> tuple[Observer, ...]:
+def _telemetry_observers(observers: tuple[Observer, ...]) -> tuple[Observer, ...]:
     """Return what makes spans and metrics, if the application has set up OpenTelemetry.
 
     An application that has not does not pay for its import.
     """
     if "opentelemetry.trace" not in sys.modules and not _set_up_by_environment():
         return ()
-    return _active()(observers)
+    return _load_default_observers()(observers)
 
 
 @cache
-def _active() -> Callable[[tuple[Observer, ...]], tuple[Observer, ...]]:
-    from chatclient.telemetry import active  # noqa: PLC0415 - loads OpenTelemetry
+def _load_default_observers() -> Callable[[tuple[Observer, ...]], tuple[Observer, ...]]:
+    from chatclient.telemetry import default_observers  # noqa: PLC0415 - loads OpenTelemetry
 
-    return active
+    return default_observers
 
 
 @cache

@@ -60,6 +60,6 @@ class _Line:
         )
 
 
-def logged(conversation_id: str | None) -> tuple[Observer, ...]:
+def log_observers(conversation_id: str | None) -> tuple[Observer, ...]:
     """Return what writes a turn's operations to the log, if anybody reads it at debug."""
     return (OperationLog(conversation_id),) if log.is_enabled_for_debug() else ()

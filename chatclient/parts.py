@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, get_args
 
 from chatclient.errors import UsageError, WrongTypeError
-from chatclient.values import EMPTY, own
+from chatclient.values import EMPTY, freeze_fields
 
 _P = TypeVar("_P")
 
@@ -41,7 +41,7 @@ class Media:
 
     def __post_init__(self) -> None:
         if self.metadata is not EMPTY:
-            own(self, "metadata")
+            freeze_fields(self, "metadata")
         if isinstance(self.data, str) and self.id is None and not _URL_OR_ID.match(self.data):
             shown = self.data if len(self.data) <= _MOST_SHOWN else f"{self.data[:_MOST_SHOWN]}…"
             msg = (
@@ -106,7 +106,7 @@ class Reasoning:
     data: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        own(self, "data")
+        freeze_fields(self, "data")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class ToolCall:
 
     def __post_init__(self) -> None:
         if self.metadata is not EMPTY:
-            own(self, "metadata")
+            freeze_fields(self, "metadata")
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ class ProviderPart:
     text: str = ""
 
     def __post_init__(self) -> None:
-        own(self, "data")
+        freeze_fields(self, "data")
 
 
 Part: TypeAlias = str | Media | Reasoning | ToolCall | ToolCallChunk | ProviderPart

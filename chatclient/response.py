@@ -7,7 +7,7 @@ from typing import Any, Literal
 from chatclient.checks import names
 from chatclient.errors import InvalidResponseError
 from chatclient.messages import AssistantMessage
-from chatclient.values import EMPTY, own
+from chatclient.values import EMPTY, freeze_fields
 
 FinishReason = Literal[
     "stop",
@@ -44,7 +44,7 @@ class Usage:
 
     def __post_init__(self) -> None:
         if self.native is not EMPTY:
-            own(self, "native")
+            freeze_fields(self, "native")
 
     @property
     def total_tokens(self) -> int:
@@ -110,7 +110,7 @@ class ChatResponseMetadata:
 
     def __post_init__(self) -> None:
         if self.values is not EMPTY:
-            own(self, "values")
+            freeze_fields(self, "values")
 
 
 NO_METADATA = ChatResponseMetadata()
@@ -136,7 +136,7 @@ class Generation:
 
     def __post_init__(self) -> None:
         if self.metadata is not EMPTY:
-            own(self, "metadata")
+            freeze_fields(self, "metadata")
 
 
 @dataclass(frozen=True, slots=True)

@@ -192,7 +192,7 @@ class _Spanned:
         self._span.set_status(Status(StatusCode.ERROR, said))
 
 
-def active(observers: tuple[Observer, ...]) -> tuple[Observer, ...]:
+def default_observers(observers: tuple[Observer, ...]) -> tuple[Observer, ...]:
     """Return the observer for the application's providers.
 
     There is none when the application has set up no provider, or has a `Telemetry` of its own.

@@ -22,7 +22,7 @@ from chatclient.events import ToolProgress
 from chatclient.json import dumps, loads
 from chatclient.messages import Media, Message, UserMessage, last_user_message
 from chatclient.runtime import BLOCKING, Runtime
-from chatclient.values import EMPTY, deep_frozen, own
+from chatclient.values import EMPTY, deep_frozen, freeze_fields
 
 if TYPE_CHECKING:
     # `type[T]` takes no class that cannot be instantiated, which is what interfaces are.
@@ -207,7 +207,7 @@ class ToolResult:
 
     def __post_init__(self) -> None:
         if self.metadata is not EMPTY:
-            own(self, "metadata")
+            freeze_fields(self, "metadata")
 
 
 class ToolContext(Mapping[str, Any]):
@@ -390,7 +390,7 @@ class ToolRequest:
 
     def __post_init__(self) -> None:
         if self.context is not EMPTY:
-            own(self, "context")
+            freeze_fields(self, "context")
 
     @property
     def user_message(self) -> UserMessage | None:

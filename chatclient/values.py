@@ -56,8 +56,8 @@ def frozen(mapping: Mapping[str, Any] | None) -> FrozenDict[str, Any]:
     return FrozenDict(mapping)
 
 
-def own(value: object, *names: str) -> None:
-    """Make the mappings that a frozen dataclass was given its own, in its `__post_init__`.
+def freeze_fields(value: object, *names: str) -> None:
+    """Freeze the mappings that a frozen dataclass was given, in its `__post_init__`.
 
     Otherwise whoever made the value could change it through the mapping it was made of.
     """

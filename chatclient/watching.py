@@ -1,4 +1,4 @@
-"""Lets a client's requests be watched: by their trail, by observers, by OpenTelemetry."""
+"""Runs the chain of a request, watched by its trail, by observers and by OpenTelemetry."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +14,7 @@ from chatclient.tool import CONVERSATION_ID
 from chatclient.trail import Trail
 
 
-async def watched(
+async def run_observed(
     chain: AdvisorChain,
     prompt: Prompt,
     context: Mapping[str, Any],

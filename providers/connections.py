@@ -19,7 +19,7 @@ from weakref import finalize
 import anyio.to_thread
 
 from chatclient.errors import UsageError
-from chatclient.forks import keep, tell_of_forks
+from chatclient.forks import keep, register_after_fork
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +236,7 @@ class Pools:
                 self._blocking = transport = self._open(blocking=True)
                 # For those who forget to close; it is called once, by whoever comes first.
                 self._hang_up = finalize(self, transport.close)
-                tell_of_forks(self)
+                register_after_fork(self)
             return self._blocking
 
     def after_fork(self) -> None:

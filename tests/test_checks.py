@@ -304,6 +304,10 @@ MISUSES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: ChatClient.create(ChatClient.create(MODEL)),  # type: ignore[arg-type]
         "ChatClient.create('openai:gpt-5-mini')",
     ),
+    "a model's class in place of another model": (
+        lambda: ChatClient.builder(MODEL).model(ScriptedModel),  # type: ignore[arg-type]
+        "what a client asks is a ChatModel, not the class ScriptedModel; make one",
+    ),
     "no model": (lambda: ChatClient.create(None), "a ChatModel, not None"),  # type: ignore[arg-type]
     "a manager's class": (
         lambda: ChatClient.builder(MODEL).tool_calling_manager(ToolCallingManager),  # type: ignore[arg-type]

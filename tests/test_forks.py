@@ -14,7 +14,7 @@ from bag_of_words import BagOfWords
 from chatclient import ChatClient, forks
 from chatclient.advisors.caching import InMemoryResponseStore, ResponseCacheAdvisor
 from chatclient.advisors.rate_limit import RateLimitAdvisor
-from chatclient.forks import Undisturbed
+from chatclient.forks import ForkBarrier
 from chatclient.memory import InMemoryChatMemoryRepository, SqlChatMemoryRepository
 from chatclient.memory.sessions import InMemorySessionRepository, SessionService
 from chatclient.messages import UserMessage
@@ -169,11 +169,11 @@ def test_only_what_knows_of_forks_has_a_lock_of_its_own() -> None:
 
 def test_a_fork_and_what_must_not_be_disturbed_wait_for_each_other() -> None:
     """Nothing is under way in a fork, and nothing begins."""
-    undisturbed, order = Undisturbed(), []
+    barrier, order = ForkBarrier(), []
     inside, leave = threading.Event(), threading.Event()
 
     def work(name: str) -> None:
-        with undisturbed:
+        with barrier:
             inside.set()
             leave.wait()
             order.append(name)
@@ -182,11 +182,11 @@ def test_a_fork_and_what_must_not_be_disturbed_wait_for_each_other() -> None:
     first.start()
     inside.wait()
     threading.Timer(0.01, leave.set).start()
-    undisturbed.begin_fork()
+    barrier.begin_fork()
     order.append("fork")
     second = threading.Thread(target=work, args=("second",))
     second.start()
-    undisturbed.end_fork()
+    barrier.end_fork()
     first.join()
     second.join()
 

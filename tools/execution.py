@@ -8,7 +8,7 @@ from chatclient.messages import AssistantMessage, Message, Part, ToolCall, ToolR
 from chatclient.response import Generation
 from chatclient.tools.outcome import ToolExecution, without_remark
 from chatclient.tools.pending import PendingTurn
-from chatclient.values import EMPTY, own
+from chatclient.values import EMPTY, freeze_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class ToolExecutionResult:
 
     def __post_init__(self) -> None:
         if self.agents is not EMPTY:
-            own(self, "agents")
+            freeze_fields(self, "agents")
 
     @property
     def responses(self) -> tuple[ToolResponse, ...]:

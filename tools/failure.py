@@ -15,7 +15,7 @@ from chatclient.errors import (
 )
 from chatclient.messages import ToolCall
 from chatclient.tool import ToolContext, ToolResult
-from chatclient.values import EMPTY, own
+from chatclient.values import EMPTY, freeze_fields
 
 FailureKind = Literal[
     "unknown_tool", "malformed_arguments", "invalid_arguments", "exception", "timeout", "denied"
@@ -91,7 +91,7 @@ class ToolFailurePolicy:
     max_failures: int | None = None
 
     def __post_init__(self) -> None:
-        own(self, "reactions", "tools")
+        freeze_fields(self, "reactions", "tools")
         object.__setattr__(self, "raise_on", error_kinds("raise_on", self.raise_on))
         for kind, reaction in self.reactions.items():
             check_word("a kind of failure", kind, FailureKind)

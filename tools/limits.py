@@ -7,7 +7,7 @@ from typing import Literal
 
 from chatclient.checks import check_word, names
 from chatclient.errors import UsageError
-from chatclient.values import EMPTY, own
+from chatclient.values import EMPTY, freeze_fields
 
 OnLimit = Literal["partial", "raise", "tell_model", "final_answer"]
 """End the turn with what there is; raise; refuse the call and go on; or ask the model once more,
@@ -43,7 +43,7 @@ class ToolLimits:
     on_exceeded: OnLimit = "partial"
 
     def __post_init__(self) -> None:
-        own(self, "per_tool")
+        freeze_fields(self, "per_tool")
         object.__setattr__(self, "excluded", names(self.excluded))
         check_word("on_exceeded", self.on_exceeded, OnLimit)
         bounds = {

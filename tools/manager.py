@@ -11,7 +11,7 @@ from chatclient.errors import (
     UsageError,
 )
 from chatclient.messages import AssistantMessage, ToolCall, ToolResponse, ToolResponseMessage
-from chatclient.operation_log import logged
+from chatclient.operation_log import log_observers
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
 from chatclient.response import ChatResponse
@@ -305,7 +305,7 @@ class ToolCallingManager:
 def _alone(prompt: Prompt, runtime: Runtime) -> tuple[Runtime, ToolTurn]:
     """Return how a loop of the application's own runs a round, and the turn that it belongs to."""
     turn = ToolTurn.of(prompt)
-    return runtime.watched_by(None, logged(turn.context.get(CONVERSATION_ID))), turn
+    return runtime.watched_by(None, log_observers(turn.context.get(CONVERSATION_ID))), turn
 
 
 def _direct(executions: Sequence[ToolExecution], tools: RunnableTools) -> tuple[ToolResponse, ...]:

@@ -22,7 +22,7 @@ from chatclient.serialization import (
     usage_to_dict,
 )
 from chatclient.tools.outcome import ToolExecution
-from chatclient.values import EMPTY, frozen, own
+from chatclient.values import EMPTY, freeze_fields, frozen
 
 _VERSION = 1
 
@@ -68,7 +68,7 @@ class PendingTurn:
     executions: tuple[ToolExecution, ...] = ()
 
     def __post_init__(self) -> None:
-        own(self, "calls", "agents", "notes")
+        freeze_fields(self, "calls", "agents", "notes")
 
     def to_decide(self) -> dict[str, ToolCall]:
         """Return the calls that somebody has to decide about, by the ids to decide by.

@@ -20,7 +20,7 @@ from chatclient.tools.binding import read_arguments
 from chatclient.tools.callback import FunctionToolCallback
 from chatclient.tools.parameters import ToolParam
 from chatclient.tools.sources import ToolSource, tool_callbacks, without_duplicates
-from chatclient.values import EMPTY, own
+from chatclient.values import EMPTY, freeze_fields
 
 ACTIVATED_SKILL = "activated_skill"
 """The key in a tool response's metadata of the skill whose instructions it holds."""
@@ -65,7 +65,7 @@ class Skill:
                 msg = f"a skill needs a text for its {field}; that of {self.name!r} is empty"
                 raise UsageError(msg)
         if self.resources is not EMPTY:
-            own(self, "resources")
+            freeze_fields(self, "resources")
 
     @classmethod
     def from_folder(cls, folder: str | Path, *, tools: Iterable[ToolSource] = ()) -> Self:

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from chatclient.errors import ChatMemoryUnavailableError
-from chatclient.forks import keep, tell_before_forks, tell_of_forks, undisturbed
+from chatclient.forks import fork_barrier, keep, register_after_fork, register_before_fork
 from chatclient.memory.sql_engine import check_shared, in_memory, name_of, open_engine
 from chatclient.memory.sql_failures import LostRaceError, check_size, failure_of, passes
 from chatclient.memory.sql_schema import Schema
@@ -51,9 +51,9 @@ class Database:
             self._reading = self.engine.execution_options(isolation_level="AUTOCOMMIT")
         self._schema = schema
         sqlite = self.engine.dialect.name == "sqlite"
-        self._undisturbed = undisturbed if sqlite else nullcontext()
-        tell_before_forks(self)
-        tell_of_forks(self)
+        self._fork_barrier = fork_barrier if sqlite else nullcontext()
+        register_before_fork(self)
+        register_after_fork(self)
 
     def read(self, statement: sa.Executable, values: dict[str, Any]) -> Sequence[sa.Row[Any]]:
         """Return the rows of one statement, which sees one state of the database."""
@@ -80,7 +80,7 @@ class Database:
         left, ends = _ATTEMPTS, time.monotonic() + _PATIENCE
         while True:
             try:
-                with self._undisturbed:
+                with self._fork_barrier:
                     self._prepare()
                     return attempt()
             except (LostRaceError, SQLAlchemyError) as error:

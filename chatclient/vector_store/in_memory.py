@@ -6,7 +6,7 @@ from copy import deepcopy
 from typing import TYPE_CHECKING
 
 from chatclient.embedding import EmbeddingModel, Vector
-from chatclient.forks import ForkSafeLock, undisturbed
+from chatclient.forks import ForkSafeLock, fork_barrier
 from chatclient.runtime import Runtime
 from chatclient.vector_store.arrays import GrowingRows, best, numpy, unit_rows
 from chatclient.vector_store.filters import Filter, key_of, predicate
@@ -52,7 +52,7 @@ class InMemoryVectorStore(VectorStore):
         runtime: Runtime,  # noqa: ARG002 - there is nothing to wait for
     ) -> None:
         """Keep *documents* with their vectors."""
-        with undisturbed, self._lock:
+        with fork_barrier, self._lock:
             rows = unit_rows(vectors, self._grown.rows.shape[1] or None)
             fresh = [at for at, each in enumerate(documents) if each.id not in self._places]
             if len(fresh) < len(documents):
@@ -83,7 +83,7 @@ class InMemoryVectorStore(VectorStore):
     ) -> int:
         """Forget documents."""
         fits = predicate(where)
-        with undisturbed, self._lock:
+        with fork_barrier, self._lock:
             before = self._documents
             kept = [
                 place
@@ -105,7 +105,7 @@ class InMemoryVectorStore(VectorStore):
         return self._nearest(vector, search)
 
     def _nearest(self, vector: Vector, search: SimilaritySearch) -> list[Document]:
-        with undisturbed, self._lock:
+        with fork_barrier, self._lock:
             documents, rows = self._documents, self._grown.rows
             places = self._fitting_places(search.where) if search.where else None
             if places is not None and len(places) == len(documents):

@@ -11,7 +11,7 @@ from typing import Any
 from chatclient import json
 from chatclient.embedding import EmbeddingModel, Vector
 from chatclient.errors import UsageError
-from chatclient.forks import keep, tell_before_forks, tell_of_forks, undisturbed
+from chatclient.forks import fork_barrier, keep, register_after_fork, register_before_fork
 from chatclient.runtime import Runtime
 from chatclient.sqlite_files import BUSY_SECONDS, write_ahead
 from chatclient.vector_store.arrays import GrowingRows, best, numpy, unit_rows
@@ -75,8 +75,8 @@ class SqliteVectorStore(VectorStore):
         self._closed = False
         self._open: sqlite3.Connection | None = None
         self._begin()
-        tell_before_forks(self)
-        tell_of_forks(self)
+        register_before_fork(self)
+        register_after_fork(self)
 
     async def store(
         self, documents: Sequence[Document], vectors: Sequence[Vector], runtime: Runtime
@@ -98,7 +98,7 @@ class SqliteVectorStore(VectorStore):
 
     def close(self) -> None:
         """Close the file."""
-        with undisturbed, self._lock:
+        with fork_barrier, self._lock:
             self._closed = True
             self._connection.close()
 
@@ -138,7 +138,7 @@ class SqliteVectorStore(VectorStore):
         return connection
 
     def _store(self, documents: Sequence[Document], vectors: Sequence[Vector]) -> None:
-        with undisturbed, self._lock, self._connection:
+        with fork_barrier, self._lock, self._connection:
             rows = unit_rows(vectors, self._length())
             present = "SELECT 1 FROM documents WHERE id = ?"
             if any(self._one(present, _sqlite_text(each.id)) for each in documents):
@@ -156,7 +156,7 @@ class SqliteVectorStore(VectorStore):
     def _erase(self, ids: Collection[str] | None, where: Filter | None) -> int:
         condition, parameters = sql(where, "metadata")
         statement = f"DELETE FROM documents WHERE ({condition})"  # noqa: S608 - see `sql`
-        with undisturbed, self._lock, self._connection:
+        with fork_barrier, self._lock, self._connection:
             self._read = _Read()
             if ids is None:
                 return self._connection.execute(statement, parameters).rowcount
@@ -164,7 +164,7 @@ class SqliteVectorStore(VectorStore):
             return self._connection.executemany(f"{statement} AND id = ?", each).rowcount
 
     def _nearest(self, vector: Vector, search: SimilaritySearch) -> list[Document]:
-        with undisturbed, self._lock, self._snapshot():
+        with fork_barrier, self._lock, self._snapshot():
             read = self._up_to_date()
             if not read.numbers:
                 return []
