@@ -233,9 +233,17 @@ def test_models_that_share_a_store_do_not_share_answers(ask: Ask) -> None:
             super().__init__(f"{provider}:{name} at {address}")
             self._place = (address, name, provider)
 
-        address = property(lambda self: self._place[0])
-        name = property(lambda self: self._place[1])
-        provider = property(lambda self: self._place[2])
+        @property
+        def address(self) -> str:
+            return self._place[0]
+
+        @property
+        def name(self) -> str:
+            return self._place[1]
+
+        @property
+        def provider(self) -> str:
+            return self._place[2]
 
     store = InMemoryResponseStore()
     places = [("a", "m", "p"), ("b", "m", "p"), ("a", "n", "p"), ("a", "m", "q")]

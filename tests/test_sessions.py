@@ -145,7 +145,7 @@ def test_one_role_and_sets_of_them_will_do() -> None:
     """A text is one role, and not its letters."""
     several = EventFilter(roles={"user", "tool"}, keywords={"cats"})
 
-    assert several == EventFilter(roles=frozenset({"user", "tool"}), keywords=("cats",))
+    assert several == EventFilter(roles={"user", "tool"}, keywords=("cats",))
     assert EventFilter(roles="user") == EventFilter(roles={"user"})
 
 
@@ -165,12 +165,12 @@ def test_pages_have_a_size_and_a_number() -> None:
 def test_merging_lays_one_filter_over_another() -> None:
     """What is set wins, what is excluded stays excluded."""
     base = EventFilter(since=START, keyword="a", exclude_synthetic=True)
-    over = EventFilter(keyword="b", roles=frozenset({"user"}), exclude_archived=True)
+    over = EventFilter(keyword="b", roles={"user"}, exclude_archived=True)
 
     assert base.merge(over) == EventFilter(
         since=START,
         keyword="b",
-        roles=frozenset({"user"}),
+        roles={"user"},
         exclude_synthetic=True,
         exclude_archived=True,
     )
@@ -579,7 +579,7 @@ def test_a_filter_leaves_no_half_turns(service: SessionService) -> None:
         memory.add("s", turn(number, 2))
 
     assert memory.get("s") == list(turn(2, 2))
-    answers = memory.narrowed(None, EventFilter(roles=frozenset({"user"})))
+    answers = memory.narrowed(None, EventFilter(roles={"user"}))
     assert answers.get("s") == []
 
 

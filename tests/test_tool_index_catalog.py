@@ -228,7 +228,7 @@ def test_filters_are_remembered_per_catalog(monkeypatch: pytest.MonkeyPatch) -> 
         found = catalog.admitted(ToolSearchRequest("s", "", roles={role}))
         assert found is catalog.admitted(ToolSearchRequest("s", "", roles=[role]))
         assert found is not None
-        assert {catalog.reference(n).roles for n in found} == {frozenset({role})}
+        assert {frozenset(catalog.reference(n).roles) for n in found} == {frozenset({role})}
     assert catalogs.assign("t", tools(3)).catalog is not None
     with pytest.raises(IndexError):
         catalog.reference(40)

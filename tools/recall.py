@@ -15,7 +15,7 @@ from chatclient.tools.parameters import ToolParam
 
 _MOST_TERMS = 20
 _MOST_PAGES = 1_000_000  # beyond, there is nothing in any log, and databases count no further
-_SAID = EventFilter(roles=("user", "assistant"), exclude_synthetic=True)
+_SAID = EventFilter(roles={"user", "assistant"}, exclude_synthetic=True)
 
 
 class RecallTools:
