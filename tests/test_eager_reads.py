@@ -382,6 +382,20 @@ def test_calls_without_ids_wait_for_the_end(ask: Ask) -> None:
     assert results(model.prompts[1]) == ["tea is in stock", "jam is in stock"]
 
 
+def test_calls_of_one_id_are_run_once_each(ask: Ask) -> None:
+    """Some servers give the same id to every call."""
+    shop = Shop()
+    calls = [look("tea", id="x"), look("tea", id="x"), look("jam", id="x"), look("tea", id="x")]
+    model = Watched(calls, "done", until=lambda: "jam" in shop.done)
+    ask(eager(model, shop).prompt("x"))
+
+    assert sorted(shop.done) == ["jam", "tea", "tea", "tea"]
+    assert results(model.prompts[1]) == [
+        f"{item} is in stock" for item in ("tea", "tea", "jam", "tea")
+    ]
+    assert_paired(model.prompts[1].messages)
+
+
 def test_the_trail_tells_them_in_their_round(ask: Ask) -> None:
     """Beginning early changes nothing about where a call belongs."""
     shop = Shop()

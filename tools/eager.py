@@ -42,7 +42,8 @@ class EagerReads:
         self._runtime = runtime
         self._turn = single.turn
         self._single = single
-        self._asked: dict[object, _Asked] = {}  # in the order of the calls
+        self._asked: dict[object, _Asked] = {}  # by what fragments name them with
+        self._last: _Asked | None = None
         self._earlier: list[ToolCall] = []  # those of them that the model has gone on from
         self._room = single.runner.concurrency(runtime)
         # That of the round, for what is begun is no part of the model's own step.
@@ -53,7 +54,8 @@ class EagerReads:
         match event:
             case ToolCallStarted(id=id, name=name, index=index):
                 self._go_on()
-                self._asked[id if index is None else index] = _Asked(id, name)
+                self._last = _Asked(id, name)
+                self._asked[id if index is None else index] = self._last
             case ToolCallDelta(id=id, arguments=arguments, index=index):
                 asked = self._asked.get(id if index is None else index)
                 if asked is not None:
@@ -64,9 +66,9 @@ class EagerReads:
 
     def _go_on(self) -> None:
         """Begin the last call so far, if it may."""
-        if not self._asked:
+        if self._last is None:
             return
-        call = list(self._asked.values())[-1].call()
+        call = self._last.call()
         if self._may_begin(call):
             self._room -= 1
             self._begin(call)
@@ -85,11 +87,15 @@ class EagerReads:
             self._room > 0
             and metadata.effect == "read"
             and beside
-            and bool(call.id)
+            and self._has_own_id(call)
             and _is_complete(call)
             and limits.breach(call.name, calls) is None
             and (limits.max_repeats is None or self._turn.repeats(call) < limits.max_repeats)
         )
+
+    def _has_own_id(self, call: ToolCall) -> bool:
+        """Return whether the call keeps its id: some servers give all calls the same one."""
+        return bool(call.id) and all(call.id != earlier.id for earlier in self._earlier)
 
     def _begin(self, call: ToolCall) -> None:
         attempt = self._turn.calls[call.name] + 1
