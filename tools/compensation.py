@@ -125,7 +125,7 @@ def _as_run(execution: ToolExecution) -> ToolExecution:
 
 def rewritten(messages: Sequence[Message], undone: Undone) -> tuple[Message, ...]:
     """Return *messages* with what is to be told about calls that were undone."""
-    return tuple(_rewritten(messages, undone))
+    return tuple(_rewritten(messages, undone) if undone else messages)
 
 
 def _rewritten(messages: Sequence[Message], undone: Undone) -> Iterator[Message]:
