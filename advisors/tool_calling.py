@@ -388,7 +388,7 @@ class _Loop:
             msg = "the deadline passed before the model could be asked again"
             raise DeadlineExceededError(msg)
         if advisor.stream_tool_call_responses or not runtime.streaming:
-            response = await self._call_model(sent)
+            response = await self.call_next(await self._watched(sent))
         else:
             response = await self._call_holding_back(sent)
         response = await advisor.after_call(response)
@@ -401,12 +401,14 @@ class _Loop:
             self.options = self.options.mutate(tool_choice="auto")
         return sent, response
 
-    async def _call_model(self, sent: ChatClientRequest) -> ChatClientResponse:
+    async def _watched(self, sent: ChatClientRequest) -> ChatClientRequest:
+        """Return what is sent so that tools may begin while the model speaks.
+
+        It does not call the model itself: each event of a stream passes every coroutine around it.
+        """
         await self.turn.forget_begun()  # by the round before, and not taken
         watched = self.advisor.manager.watched(sent.prompt, sent.runtime, self.turn)
-        return await self.call_next(
-            sent if watched is sent.runtime else sent.mutate(runtime=watched)
-        )
+        return sent if watched is sent.runtime else sent.mutate(runtime=watched)
 
     async def _refresh_tools(self, refresh: RefreshTools) -> None:
         """Offer what providers add, no longer what they take back; what hooks did stays."""
@@ -433,7 +435,9 @@ class _Loop:
         async def hold(event: Any) -> None:
             held.append(event)
 
-        response = await self._call_model(sent.mutate(runtime=sent.runtime.with_emitter(hold)))
+        response = await self.call_next(
+            await self._watched(sent.mutate(runtime=sent.runtime.with_emitter(hold)))
+        )
         wordless = await self._is_eligible(sent, response.chat_response)
         for event in held:
             if not (wordless and isinstance(event, TextDelta | ReasoningDelta | ReasoningSigned)):

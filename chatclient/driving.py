@@ -20,25 +20,23 @@ def drive(coroutine: Coroutine[Any, Any, T]) -> T:
         BlockingCallError: It awaited something that only an event loop can provide.
     """
     try:
-        advance(coroutine)
+        coroutine.send(None)
     except StopIteration as stop:
         return cast("T", stop.value)
+    except RuntimeError as error:
+        check_for_loop(error)
+        raise
     return refuse_to_wait(coroutine)
 
 
-def advance(coroutine: Coroutine[Any, Any, Any]) -> object:
-    """Run *coroutine* up to where it waits, and return what it yields there.
+def check_for_loop(error: RuntimeError) -> None:
+    """See whether *error* comes of code that asked for the event loop that runs here.
 
     Raises:
-        StopIteration: It has come to its end, and this is its value.
-        BlockingCallError: It asked for the event loop that runs here, and there is none.
+        BlockingCallError: It does; there is none.
     """
-    try:
-        return coroutine.send(None)
-    except RuntimeError as error:
-        if _wants_a_loop(error):
-            raise BlockingCallError(_NEEDS_A_LOOP) from error
-        raise
+    if _wants_a_loop(error):
+        raise BlockingCallError(_NEEDS_A_LOOP) from error
 
 
 def _wants_a_loop(error: RuntimeError) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Generator
 from contextvars import copy_context
 from typing import Any, Generic, TypeVar, cast
 
-from chatclient.driving import advance, refuse_to_wait
+from chatclient.driving import check_for_loop, refuse_to_wait
 from chatclient.errors import UsageError
 from chatclient.inbox import INBOX
 from chatclient.runtime import Runtime
@@ -61,9 +61,12 @@ def drive_stream(
     try:
         while True:
             try:
-                token = context.run(advance, coroutine)
+                token = context.run(coroutine.send, None)
             except StopIteration as stop:
                 return cast("T", stop.value)
+            except RuntimeError as error:
+                check_for_loop(error)
+                raise
             if token is not _EVENT:
                 return context.run(refuse_to_wait, coroutine)
             yield channel.event

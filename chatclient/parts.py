@@ -182,6 +182,8 @@ def join_parts(content: Any, more: Any) -> tuple[Any, ...]:
 
 def as_tuple(given: Any) -> tuple[Any, ...]:
     """Return what there is one or more of, as a tuple; whether it is right is seen later."""
+    if isinstance(given, tuple | list):  # by far the most common, and an abstract class is slow
+        return tuple(given)
     one = isinstance(given, str | Mapping) or not isinstance(given, Iterable)
     return (given,) if one else tuple(given)
 
