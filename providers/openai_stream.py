@@ -104,9 +104,6 @@ class StreamDecoder:
         """
         if self._done or not data:
             return None
-        if is_end(data):
-            self._done = True
-            return None
         try:
             chunk = loads(data)
             choices: Any = chunk.get("choices") or ()
@@ -116,6 +113,9 @@ class StreamDecoder:
             generations = tuple(g for choice in choices if (g := self._delta(choice)) is not None)
             metadata = self._metadata(chunk)
         except MISSHAPEN as error:
+            if is_end(data):  # which is no JSON object, and asked here once instead of each time
+                self._done = True
+                return None
             shown = data[:200].decode(errors="replace")
             msg = f"{self._dialect.provider} streamed something that is not a chunk: {shown!r}"
             raise InvalidResponseError(msg, provider=self._dialect.provider) from error
