@@ -302,6 +302,21 @@ def test_parameters_fill_the_clients_own_template() -> None:
     assert said(model) == [("system", "For Acme, in Latin."), ("user", "Hi")]
 
 
+def test_texts_are_templates_without_variables_too() -> None:
+    """What the client knows fills them, and a brace with a backslash is only a brace."""
+
+    class Poet(Protocol):
+        @system_message("Be {mood}.")
+        @user_message(r"Write \{name}.")
+        def write(self) -> str: ...
+
+    model = ScriptedModel("x")
+    builder = ChatClient.builder(model).default_system("Stay {mood}.", params={"mood": "kind"})
+    ai_service(Poet, builder.build()).write()
+
+    assert said(model) == [("system", "Be kind."), ("user", "Write {name}.")]
+
+
 def test_texts_from_files(tmp_path: Path) -> None:
     """A text may live in a file; it is read once, when the service is made."""
     file = tmp_path / "system.txt"

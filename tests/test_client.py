@@ -36,6 +36,7 @@ from chatclient.response import Generation
 from chatclient.testing import ScriptedModel, call
 from chatclient.tool import CONVERSATION_ID
 from chatclient.tools import (
+    FunctionToolCallback,
     StaticToolCallbackResolver,
     ToolApproval,
     ToolCallback,
@@ -340,6 +341,26 @@ def test_a_text_without_params_is_sent_as_it_is(ask: Ask) -> None:
     assert asked(model).contents == 'Explain {"json": {}} and {name}'
 
 
+def test_params_that_came_out_empty_make_a_template_too(ask: Ask) -> None:
+    """What it lacks shows, and no placeholder is sent in silence."""
+    model = ScriptedModel("ok")
+    client = ChatClient.create(model)
+
+    with pytest.raises(TemplateError, match="city"):
+        ask(client.prompt().user("How is {city}?", params={}))
+    ask(client.prompt().user(r"Write \{city}.", params={}))
+    assert asked(model).contents == "Write {city}."
+
+
+def test_what_a_function_writes_is_no_template_of_the_text_before(ask: Ask) -> None:
+    """The params of a text that it stands in for do not make it one."""
+    model = ScriptedModel("ok")
+    client = ChatClient.builder(model).default_system("For {who}.", params={"who": "you"}).build()
+    ask(client.prompt("Hi").system(lambda: "Use {json}."))
+
+    assert asked(model).system_message == SystemMessage("Use {json}.")
+
+
 def test_a_text_in_place_of_a_template_is_none(ask: Ask) -> None:
     """What users type has braces of its own, whatever the default text has params for."""
     model = ScriptedModel("a", "b")
@@ -505,6 +526,18 @@ def test_tools_of_the_request_replace_the_defaults() -> None:
     assert [tool_names(prompt) for prompt in model.prompts] == [["echo"], ["ping", "echo"], []]
 
 
+def test_defaults_can_be_kept_whenever_tools_are_given() -> None:
+    """Also where the request had tools of its own already; they are offered once."""
+    model = ScriptedModel("ok", "ok")
+    client = ChatClient.builder(model).default_tools(ping).build()
+    other = FunctionToolCallback(lambda: "x", name="other")
+    client.prompt("Hi").tools(echo).tools(other, keep_defaults=True).call().content()
+    request = client.prompt("Hi").tools(echo, keep_defaults=True)
+    request.tools(other, keep_defaults=True).call().content()
+
+    assert [tool_names(prompt) for prompt in model.prompts] == [["ping", "echo", "other"]] * 2
+
+
 def test_tools_come_in_every_form() -> None:
     """Functions, objects, callbacks, providers, names and collections of them are all tools."""
 
@@ -515,8 +548,6 @@ def test_tools_come_in_every_form() -> None:
 
     class Provider:
         def tool_callbacks(self) -> list[ToolCallback]:
-            from chatclient.tools import FunctionToolCallback
-
             return [FunctionToolCallback(lambda: "x", name="provided")]
 
     def plain() -> str:
@@ -668,6 +699,27 @@ def test_a_client_closes_its_model() -> None:
 
     asyncio.run(main())
     assert closed == ["close", "close"]
+
+
+def test_requests_share_the_chain_of_their_client(ask: Ask) -> None:
+    """It is built with the client, and once more for entities, but not for a conversation's id."""
+    built: list[object] = []
+
+    class Placed:
+        def before_model(self, model: object) -> "Placed":
+            built.append(model)
+            return self
+
+        async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+            return await call_next(request)
+
+    client = ChatClient.builder(ScriptedModel(lambda _: "1")).default_advisors(Placed()).build()
+    for number in range(3):
+        request = client.prompt("Hi").conversation(str(number)).advisor_params(key=number)
+        ask(request)
+        request.call().entity(int)
+
+    assert len(built) == 2
 
 
 def test_print_shows_the_chain_in_order() -> None:
