@@ -281,11 +281,12 @@ class ChatClient(Closeable):
         if spec.deadline is not None:
             runtime = runtime.with_deadline(spec.deadline)
         if spec.written_system is not None:
-            spec = await with_system_text(spec, runtime)
+            spec = await runtime.until_deadline(with_system_text(spec, runtime))
         messages = spec.build_messages()
         options, context = self._options, spec.advisor_params
         if options is None or not spec.has_same_options(self._defaults):
-            options, context = await complete_request(self._engine, spec, messages, runtime)
+            completed = complete_request(self._engine, spec, messages, runtime)
+            options, context = await runtime.until_deadline(completed)
         if self._defaults.messages:
             context = merged(context, {DEFAULT_MESSAGES: self._defaults.messages})
         prompt = Prompt.of(messages, options)
@@ -463,7 +464,7 @@ class ChatClientRequestSpec:
 
         Args:
             text: Goes first in the conversation, in place of the default text. A template when
-                there are params, otherwise sent as it is. Or a function, plain or asynchronous,
+                params are given, otherwise sent as it is. Or a function, plain or asynchronous,
                 that returns it anew whenever the request is sent; it may take a `SystemRequest`.
             params: Values for the template's placeholders, added to those already set.
             metadata: For the application, not sent.
@@ -485,7 +486,7 @@ class ChatClientRequestSpec:
 
         Args:
             text: Goes last in the conversation, in place of the text set before. A template when
-                there are params, otherwise sent as it is.
+                params are given, otherwise sent as it is.
             params: Values for the template's placeholders, added to those already set.
             media: Images and other content, added to those already set.
             metadata: For the application, not sent.
