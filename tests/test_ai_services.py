@@ -21,8 +21,10 @@ from chatclient import (
     Next,
     UserMessage,
 )
+from chatclient.advisors.memory import MessageChatMemoryAdvisor
 from chatclient.errors import EntityError, UsageError
 from chatclient.events import ApprovalNeeded, Done, StreamEvent, TextDelta
+from chatclient.memory import ChatMemory, MessageWindowChatMemory, TokenWindowChatMemory
 from chatclient.services import (
     SOURCES,
     MemoryId,
@@ -485,6 +487,65 @@ def test_an_abstract_class_does_as_well() -> None:
     assert (assistant.greeting, assistant.helper()) == ("Hi", 1)
 
 
+async def test_a_service_gives_the_memory_of_its_client() -> None:
+    """An attribute or a property says so; conversations are read and cleared through it."""
+
+    class Talker(Protocol):
+        memory: ChatMemory
+
+        def chat(self, conversation: Annotated[str, MemoryId], text: str) -> str: ...
+
+    class Remembering(ABC):
+        name: str
+
+        @property
+        @abstractmethod
+        def past(self) -> MessageWindowChatMemory: ...
+
+        @abstractmethod
+        def chat(self, conversation: Annotated[str, MemoryId], text: str) -> str: ...
+
+    memory = MessageWindowChatMemory()
+    builder = ChatClient.builder(ScriptedModel("Hello.", "Bye."))
+    client = builder.default_advisors(MessageChatMemoryAdvisor(memory)).build()
+    talker, remembering = ai_service(Talker, client), ai_service(Remembering, client)
+    talker.chat("ada", "Hi")
+    remembering.chat("bob", "Ciao")
+
+    assert assert_type(talker.memory, ChatMemory) is remembering.past is memory
+    assert [message.text for message in talker.memory.get("ada")] == ["Hi", "Hello."]
+    talker.memory.clear("ada")
+    await remembering.past.aclear("bob")
+    assert talker.memory.get("ada") == talker.memory.get("bob") == []
+
+
+def test_a_service_gives_the_memory_of_the_class_it_declares() -> None:
+    """Where a client has several; one that cannot be told from another is refused, and so is none.
+
+    The message says what to do.
+    """
+
+    class Loose(Protocol):
+        memory: ChatMemory
+
+        def chat(self, text: str) -> str: ...
+
+    class Tokens(Protocol):
+        memory: "TokenWindowChatMemory"
+
+        def chat(self, text: str) -> str: ...
+
+    long, short = TokenWindowChatMemory(max_tokens=10), MessageWindowChatMemory()
+    builder = ChatClient.builder(ScriptedModel())
+    both = builder.default_advisors(MessageChatMemoryAdvisor(each) for each in (long, short))
+
+    assert ai_service(Tokens, both.build()).memory is long
+    with pytest.raises(UsageError, match=r"^Loose.memory wants .* ChatMemory, .* has 2 of them"):
+        ai_service(Loose, both.build())
+    with pytest.raises(UsageError, match=r"^Loose.memory wants .* none; give it one with"):
+        ai_service(Loose, builder.build())
+
+
 def test_services_of_one_interface_are_independent() -> None:
     """Each has its client."""
     one, _ = service("1")
@@ -588,6 +649,10 @@ class Attribute(Protocol):
     chat: str
 
 
+class UnresolvedAttribute(Protocol):
+    chat: "Nowhere"  # type: ignore[name-defined]  # noqa: F821
+
+
 @pytest.mark.parametrize(
     ("interface", "message"),
     [
@@ -608,6 +673,7 @@ class Attribute(Protocol):
         (Property, "not a plain method"),
         (Static, "not a plain method"),
         (Attribute, "not a plain method"),
+        (UnresolvedAttribute, "not a plain method"),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
 )
@@ -621,10 +687,13 @@ def test_mistakes_in_what_is_no_interface() -> None:
     """An instance, or a class with nothing to carry out."""
 
     class Empty(Protocol):
+        memory: ChatMemory
+
         def done(self) -> str:
             return "done"
 
-    client = ChatClient.create(ScriptedModel())
+    memory = MessageChatMemoryAdvisor(MessageWindowChatMemory())
+    client = ChatClient.builder(ScriptedModel()).default_advisors(memory).build()
     with pytest.raises(UsageError, match="is not a class"):
         ai_service("Assistant", client)
     with pytest.raises(UsageError, match="Empty has no method"):
