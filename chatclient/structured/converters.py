@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterable, Mapping
 from types import FunctionType
 from typing import (
     TYPE_CHECKING,
+    Annotated,
     Any,
     Generic,
     Protocol,
     TypeVar,
     cast,
     get_args,
+    get_origin,
     overload,
     runtime_checkable,
 )
@@ -306,7 +308,9 @@ def _converter_of(kind: Any) -> StructuredOutputConverter[Any]:
 
 
 def name_of_kind(kind: Any) -> str:
-    """Return what a type is called, without its modules."""
+    """Return what a type is called, without its modules and what is only said about it."""
+    if get_origin(kind) is Annotated:
+        kind = get_args(kind)[0]
     name = kind.__name__ if isinstance(kind, type) and not get_args(kind) else str(kind)
     return re.sub(r"(?:[\w<>]+\.)+", "", name)
 
