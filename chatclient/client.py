@@ -285,8 +285,9 @@ class ChatClient(Closeable):
         messages = spec.build_messages()
         options, context = self._options, spec.advisor_params
         if options is None or not spec.has_same_options(self._defaults):
-            completed = complete_request(self._engine, spec, messages, runtime)
-            options, context = await runtime.until_deadline(completed)
+            completion = complete_request(self._engine, spec, messages, runtime)
+            completed = await runtime.until_deadline(completion)
+            options, context = completed
         if self._defaults.messages:
             context = merged(context, {DEFAULT_MESSAGES: self._defaults.messages})
         prompt = Prompt.of(messages, options)
