@@ -9,6 +9,7 @@ from conftest import Ask
 from chatclient import ChatClient
 from chatclient.errors import EntityError, UsageError
 from chatclient.structured import NOTHING, JsonSchemaOutputConverter
+from chatclient.structured.converters import converter_of
 from chatclient.testing import ScriptedModel
 
 ORDER = {
@@ -132,9 +133,22 @@ def test_bounds_that_pydantic_has_not_are_checked(
     assert told in caught.value.errors[0]
 
 
+def test_a_schema_is_read_once() -> None:
+    """However often it is asked for; a schema that has been changed is another one."""
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    before = converter_of(schema)
+
+    assert converter_of(json.loads(json.dumps(schema))) is before
+    schema["properties"] = {"a": {"type": "string"}}
+    assert converter_of(schema).convert('{"a": "x"}') == {"a": "x"}
+    with pytest.raises(EntityError):
+        before.convert('{"a": "x"}')
+
+
 @pytest.mark.parametrize(
     "schema",
     [
+        {"enum": [object()]},
         {"type": "number", "multipleOf": 0},
         {"type": "string", "pattern": "["},
         {"type": "string", "pattern": 3},
