@@ -392,6 +392,22 @@ def test_a_user_message_is_taken_as_it_is() -> None:
     assert message.metadata == {"id": 1}
 
 
+def test_the_parts_of_a_user_message_stay_in_their_order() -> None:
+    """Words between images stay there; the client's own text gives way, and other media follow."""
+
+    class Assistant(Protocol):
+        def chat(self, image: Media | None, message: UserMessage) -> str: ...
+
+    model = ScriptedModel("a", "b")
+    client = ChatClient.builder(model).default_user("Hi").build()
+    assistant, mixed = ai_service(Assistant, client), UserMessage(["Is ", PNG, " like ", PNG, "?"])
+    assistant.chat(None, mixed)
+    assistant.chat(PNG, mixed)
+
+    assert model.prompts[0].messages == (mixed,)
+    assert model.prompts[1].messages == (mixed, UserMessage(media=PNG))
+
+
 def test_values_are_told_as_json() -> None:
     """What the user says need be no text."""
 
