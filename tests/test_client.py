@@ -970,6 +970,24 @@ def test_a_resumed_turn_keeps_the_system_text_that_it_had() -> None:
     assert system == ["first"]
 
 
+def test_a_resumed_turn_takes_no_more_words(ask: Ask) -> None:
+    """They would be lost; what can be said instead is told, and nothing has been run."""
+    model = ScriptedModel(call("ping"), "done")
+    manager = ToolCallingManager(interceptors=[ToolApproval(needed=lambda _: True)])
+    builder = ChatClient.builder(model).default_user("Ping!").default_tools(ping)
+    client = builder.tool_calling_manager(manager).build()
+    turn = client.prompt().call().pending_turn()
+    assert turn is not None
+    resumed = client.resume(turn, "approve")
+
+    more = [resumed.user("More."), resumed.user(media=Media("image/png", b"x"))]
+    for request in (*more, resumed.messages(UserMessage("More."))):
+        with pytest.raises(UsageError, match=r"would not hear more .* Steering"):
+            ask(request)
+    assert len(model.prompts) == 1
+    assert ask(resumed).text == "done"
+
+
 def test_a_function_has_to_return_a_text(ask: Ask) -> None:
     """One that forgot to is named, and nothing is sent."""
 
