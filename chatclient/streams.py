@@ -9,10 +9,10 @@ from chatclient.answers import (
     PendingRequest,
     Run,
     documents_in,
+    entity_of,
     executions_in,
     pending_in,
     refuse_forgotten,
-    refuse_waiting,
 )
 from chatclient.chain import ChatClientResponse
 from chatclient.errors import UsageError
@@ -194,7 +194,7 @@ class _Stream(PendingRequest):
 
         def take(event: Any) -> T:
             if type(event) is Done:
-                refuse_waiting(self.response)
+                return entities.new(entity_of(self.response, converter))
             return entities.take(event)
 
         return take

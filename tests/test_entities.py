@@ -427,6 +427,7 @@ def test_an_answer_that_does_not_fit_is_an_error(ask: Ask) -> None:
     assert error.text == '{"title": 1}'
     assert error.errors == ("title: should be a valid string; got 1", "cast: missing, but required")
     assert error.response.usage.total_tokens == 15
+    assert [each.text for each in error.trail.rounds] == [error.text]
     assert error.__cause__ is not None
 
 
@@ -564,6 +565,7 @@ def test_events_of_an_answer_that_does_not_fit_end_with_an_error(ask: Ask) -> No
     with pytest.raises(EntityError) as caught:
         events(ask, request, entity=Film)
     assert caught.value.text == "No."
+    assert len(caught.value.trail.rounds) == 1
 
 
 @in_streams
@@ -821,6 +823,7 @@ def test_a_turn_that_waits_for_approval_has_no_entity_yet(ask: Ask) -> None:
         entities(ask, builder.build().prompt("x"), Film)
     assert caught.value.response.has_tool_calls()
     assert list(caught.value.pending_turn.to_decide()) == ["call_pay"]
+    assert len(caught.value.trail.rounds) == 1
 
 
 def test_a_turn_that_ended_at_a_limit_says_so_when_it_has_no_entity(ask: Ask) -> None:
