@@ -34,7 +34,7 @@ from chatclient.instructions import SystemRequest
 from chatclient.messages import ProviderPart, Reasoning
 from chatclient.response import Generation
 from chatclient.testing import ScriptedModel, call
-from chatclient.tool import CONVERSATION_ID
+from chatclient.tool import CONVERSATION_ID, ToolRequest
 from chatclient.tools import (
     FunctionToolCallback,
     StaticToolCallbackResolver,
@@ -952,6 +952,33 @@ def test_a_system_text_is_written_for_each_request(ask: Ask) -> None:
     assert model.prompts[-1].system_message == SystemMessage("Be brief.")
     ask(request.system("Be brief.").system(lambda: ""))
     assert model.prompts[-1].system_message is None
+
+
+def test_parameters_with_a_value_of_their_own_keep_it(ask: Ask) -> None:
+    """Those of a function that writes the system text, and of a provider's method."""
+    given: list[object] = []
+
+    class Provider:
+        def tool_callbacks(self, verbose: bool = False) -> list[ToolCallback]:
+            given.append(verbose)
+            return []
+
+        def hidden_tools(self, *requests: Any) -> list[str]:
+            given.extend(map(type, requests))
+            return []
+
+    def write(request: SystemRequest | None = None) -> str:
+        return f"For {request and request.conversation_id}."
+
+    model = ScriptedModel("x", "x", "x")
+    request = ChatClient.create(model).prompt("Hi").conversation("ada").tools(Provider())
+    ask(request.system(lambda name="Rome": f"In {name}."))
+    ask(request.system(write))
+    ask(request.system(lambda *, name="Rome": f"In {name}."))
+
+    texts = [prompt.messages[0].text for prompt in model.prompts]
+    assert texts == ["In Rome.", "For ada.", "In Rome."]
+    assert given == [False, ToolRequest] * 3
 
 
 def test_a_resumed_turn_keeps_the_system_text_that_it_had() -> None:
