@@ -219,14 +219,16 @@ async def test_streams_of_responses_and_events() -> None:
 
     class Streams(Protocol):
         def events(self, text: str) -> Iterator[StreamEvent]: ...
+        def both(self, text: str) -> Iterator[StreamEvent | object]: ...
         def anything(self, text: str) -> AsyncIterator[Any]: ...
         def chunks(self, text: str) -> Iterable[ChatResponse]: ...
         def client(self, text: str) -> Iterator[ChatClientResponse]: ...
         def bare(self, text: str) -> Iterator: ...  # type: ignore[type-arg]
 
-    streams = ai_service(Streams, ChatClient.create(ScriptedModel(*["abc"] * 5, chunks=9)))
+    streams = ai_service(Streams, ChatClient.create(ScriptedModel(*["abc"] * 6, chunks=9)))
 
     assert next(iter(streams.events("x"))) == TextDelta("abc")
+    assert next(iter(streams.both("x"))) == TextDelta("abc")
     assert [type(e) async for e in streams.anything("x")][-1] is Done
     assert [c.text for c in streams.chunks("x")] == ["abc", ""]
     assert [c.chat_response.text for c in streams.client("x")] == ["abc", ""]
@@ -642,6 +644,10 @@ class AwaitedStream(Protocol):
     async def chat(self, text: str) -> AsyncIterator[str]: ...
 
 
+class SomeEvents(Protocol):
+    def chat(self, text: str) -> Iterator[TextDelta | Done]: ...
+
+
 class NoSchema(Protocol):
     def chat(self, text: str) -> asyncio.AbstractEventLoop: ...
 
@@ -684,6 +690,7 @@ class UnresolvedAttribute(Protocol):
         (TwoIds, "several parameters for the memory id"),
         (TwoOptions, "several parameters for the options"),
         (AwaitedStream, "make it a plain `def`"),
+        (SomeEvents, "returns some of the events; .* StreamEvent"),
         (NoSchema, "AbstractEventLoop"),
         (Blank, "has a blank text"),
         (Property, "not a plain method"),
