@@ -494,6 +494,26 @@ def test_a_direct_result_may_have_waited(ask: Ask) -> None:
     assert ask(client().resume(turn, "approve")).text == "wired"
 
 
+@pytest.mark.parametrize("stored", [True, False])
+def test_a_turn_that_waits_keeps_what_its_results_say(ask: Ask, stored: bool) -> None:
+    """Of those that came before the wait as of those after, wherever it was spent."""
+
+    @tool(effect="read")
+    def total() -> ToolResult:
+        return ToolResult("12 euros", return_direct=True)
+
+    @tool
+    def wire() -> ToolResult:
+        return ToolResult("wired", return_direct=True)
+
+    model = ScriptedModel([call("total"), call("wire")], "never")
+    client = client_of(model).mutate().default_tools(total, wire).build()
+    turn = pending(ask(client.prompt("x")))
+    result = ask(client.resume(turn.to_json() if stored else turn, "approve"))
+
+    assert (result.text, len(model.prompts)) == ("12 euros\n\nwired", 1)
+
+
 def test_an_approved_call_may_still_fail(ask: Ask) -> None:
     """The model is told about it as always, and goes on."""
 
