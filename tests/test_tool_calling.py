@@ -310,7 +310,15 @@ def test_what_a_tool_raises_is_told_in_its_own_words_only(ask: Ask) -> None:
 
     assert told(ask, call("leaky"), leaky) == "the database is down"
     assert told(ask, call("silent"), silent) == "Exception occurred in tool: silent (KeyError)"
+
+    @tool
+    def wordless() -> None:
+        raise ToolError
+
     assert told(ask, call("outspoken"), outspoken) == "Ask for another date."
+    assert (
+        told(ask, call("wordless"), wordless) == "Exception occurred in tool: wordless (ToolError)"
+    )
 
 
 def test_a_tool_that_takes_too_long_is_told(ask: Ask) -> None:
