@@ -430,10 +430,13 @@ class _Loop:
 
     async def _call_holding_back(self, sent: ChatClientRequest) -> ChatClientResponse:
         """Call the model, streaming its words only if they are the answer."""
-        held: list[Any] = []
+        held: list[Any] | None = []
 
         async def hold(event: Any) -> None:
-            held.append(event)
+            if held is None:  # a tool's, that was begun early and still runs
+                await sent.runtime.emit(event)
+            else:
+                held.append(event)
 
         response = await self.call_next(
             await self._watched(sent.mutate(runtime=sent.runtime.with_emitter(hold)))
@@ -442,6 +445,7 @@ class _Loop:
         for event in held:
             if not (wordless and isinstance(event, TextDelta | ReasoningDelta | ReasoningSigned)):
                 await sent.runtime.emit(event)
+        held = None
         return response
 
     async def _is_eligible(self, sent: ChatClientRequest, answer: ChatResponse) -> bool:
