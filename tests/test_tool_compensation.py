@@ -14,12 +14,14 @@ from test_tool_calling import assert_paired, results
 from chatclient import (
     MEMORY_ORDER,
     Advisor,
+    AssistantMessage,
     ChatClient,
     ChatClientRequest,
     ChatClientResponse,
     ChatResponse,
     Next,
     Prompt,
+    ToolResponse,
     ToolResponseMessage,
     UserMessage,
 )
@@ -378,6 +380,33 @@ async def test_a_turn_that_is_cancelled_is_undone() -> None:
         await task
 
     assert trip.log == ["flight to Rome", "no flight to Rome"]
+
+
+async def test_a_turn_in_a_cancelled_scope_is_undone() -> None:
+    """Also when it has to be looked up how, and the scope cancels whatever is awaited in it."""
+    trip = Trip()
+    booked = {c.definition.name: c for c in tool_callbacks(trip)}
+
+    class Registry:
+        async def resolve(self, name: str, /) -> ToolCallback | None:
+            await asyncio.sleep(0)
+            return booked.get(name)
+
+    @tool
+    async def wait() -> None:
+        """Wait."""
+        await asyncio.sleep(60)
+
+    said = [
+        UserMessage("x"),
+        AssistantMessage(tool_calls=[FLIGHT]),
+        ToolResponseMessage([ToolResponse("f", "book_flight", "booked")]),
+    ]
+    client = client_of(ScriptedModel(call("wait")), wait, resolver=Registry())
+    with anyio.move_on_after(0.05):
+        await client.prompt().messages(said).acall().content()
+
+    assert trip.log == ["no flight to Rome"]
 
 
 @tool
