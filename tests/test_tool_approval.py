@@ -40,6 +40,7 @@ from chatclient.tools import (
     NextTool,
     PendingTurn,
     ToolApproval,
+    ToolCallback,
     ToolCallingManager,
     ToolContext,
     ToolDefinition,
@@ -50,6 +51,7 @@ from chatclient.tools import (
     ToolResult,
     augment,
     tool,
+    tool_callbacks,
 )
 
 paid: list[int] = []
@@ -324,6 +326,37 @@ def test_a_turn_goes_on_with_the_tools_it_waits_for(ask: Ask) -> None:
     last = ScriptedModel("done")
     denied = ChatClient.create(last).resume(turn, "deny")
     assert ask(denied.tools(book)).text == "done"
+
+
+def test_a_turn_still_waits_when_its_tools_cannot_be_looked_up(ask: Ask) -> None:
+    """Nothing is run, and nothing is undone: it may be gone on with once they can."""
+    undone: list[int] = []
+
+    @tool(effect="read", compensation=lambda: undone.append(1))
+    def book() -> None: ...
+
+    class Registry:
+        down = False
+
+        def resolve(self, name: str, /) -> ToolCallback | None:
+            if self.down:
+                raise ConnectionError("the registry is down")
+            return tool_callbacks(pay)[0] if name == "pay" else None
+
+    registry = Registry()
+    model = ScriptedModel(call("book"), pay_call(1), "done")
+    manager = ToolCallingManager(resolver=registry, interceptors=[ToolApproval()])
+    builder = ChatClient.builder(model).tool_calling_manager(manager).default_tools(book)
+    client = builder.build()
+    turn = pending(ask(client.prompt("x")))
+    registry.down = True
+    with pytest.raises(ConnectionError):
+        ask(client.resume(turn, "approve"))
+    assert (paid, undone) == ([], [])
+    registry.down = False
+
+    assert ask(client.resume(turn, "approve")).text == "done"
+    assert (paid, undone) == ([1], [])
 
 
 def test_a_resumed_turn_may_come_to_wait_again(ask: Ask) -> None:
@@ -716,6 +749,32 @@ def test_a_word_of_the_user_goes_with_the_result(ask: Ask, decision: Decision, t
     ask(client_of(model, approval=ToolApproval(ask=lambda _: decision)).prompt("x"))
 
     assert results(model.prompts[1])[0].startswith(told)
+
+
+def test_the_model_is_told_what_each_approver_said(ask: Ask) -> None:
+    """One that has nothing to add leaves what those before it have changed."""
+    changed = Decision(approved=True, arguments='{"amount": 3}')
+    approvals = [
+        ToolApproval(ask=lambda _: changed),
+        ToolApproval(ask=lambda _: True),
+        ToolApproval(ask=lambda _: Decision(approved=True, message="Be quick.")),
+    ]
+    model = ScriptedModel(pay_call(900), "done")
+    ask(client_of(model, interceptors=approvals).prompt("x"))
+
+    told = 'The user changed the arguments to {"amount": 3}.\nThe user says: Be quick.\npaid 3'
+    assert results(model.prompts[1]) == [told]
+
+
+def test_what_was_decided_for_several_approvers_is_told_once(ask: Ask) -> None:
+    """They all ask about the same call."""
+    model = ScriptedModel(pay_call(900), "done")
+    client = client_of(model, interceptors=[ToolApproval(), ToolApproval()])
+    turn = pending(ask(client.prompt("x")))
+    ask(client.resume(turn, {"p1": Decision(approved=True, arguments='{"amount": 3}')}))
+
+    told = 'The user changed the arguments to {"amount": 3}.\npaid 3'
+    assert results(model.prompts[1]) == [told]
 
 
 def test_the_model_is_told_what_the_user_changed_when_it_fails(ask: Ask) -> None:

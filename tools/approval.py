@@ -8,7 +8,7 @@ from typing import Any, Literal
 from chatclient.checks import check_word
 from chatclient.errors import ToolArgumentError, ToolDeniedError, ToolUsageError, UsageError
 from chatclient.json import loads
-from chatclient.tool import ToolResult
+from chatclient.tool import ToolContext, ToolResult
 from chatclient.tools.awaiting import awaited
 from chatclient.tools.invocation import NextTool, ToolInvocation
 from chatclient.tools.pending import PendingTurn
@@ -26,7 +26,8 @@ class Decision:
         result: What came of it, done by somebody else; the tool is not run then. See `answered`.
 
     Raises:
-        ToolUsageError: *approved* is no bool, or *arguments* are no text.
+        ToolUsageError: *approved* is no bool, *arguments* are no text, or *result* is no
+            `ToolResult`.
     """
 
     approved: bool
@@ -42,6 +43,10 @@ class Decision:
         arguments: object = self.arguments
         if not isinstance(arguments, str | None):
             msg = f"a decision's arguments are JSON as text, json.dumps(...), not {arguments!r}"
+            raise ToolUsageError(msg)
+        result: object = self.result
+        if not isinstance(result, ToolResult | None):
+            msg = f"a decision's result is a ToolResult, as of Decision.answered, not {result!r}"
             raise ToolUsageError(msg)
         if not approved and not self.message:
             object.__setattr__(self, "message", "The user did not allow this call.")
@@ -155,6 +160,12 @@ def _same(arguments: str, given: str) -> bool:
         return False
 
 
+def _remark(context: ToolContext, remark: str | None) -> None:
+    """Let the model be told *remark*, after those of others who have approved the call."""
+    if remark not in (None, context.remark):
+        context.remark = remark if context.remark is None else f"{context.remark}\n{remark}"
+
+
 def _writes(invocation: ToolInvocation) -> bool:
     return invocation.metadata.effect == "write"
 
@@ -191,7 +202,7 @@ class ToolApproval:
         decision = await self._decision(invocation)
         if not decision.approved:
             raise ToolDeniedError(decision.message, tool_name=invocation.tool_call.name)
-        invocation.context.remark = remark_on(decision, invocation.tool_call.arguments)
+        _remark(invocation.context, remark_on(decision, invocation.tool_call.arguments))
         if decision.result is not None:
             return decision.result
         if decision.arguments is not None:

@@ -170,7 +170,7 @@ class ToolCallingManager:
             for call in pending.pending:
                 decision = decided[DECISIONS][call.id]
                 await _check_resumed(call, decision, tools, runtime)
-        except UsageError:
+        except BaseException:
             turn.abandoned = True  # it still waits, and nothing that it has done is undone
             raise
         context = turn.context
