@@ -1,9 +1,8 @@
 """Tool calls that somebody has to approve: at once, or later and elsewhere."""
 
-from collections.abc import Awaitable, Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from chatclient.checks import check_word
 from chatclient.errors import ToolArgumentError, ToolDeniedError, ToolUsageError, UsageError
@@ -106,23 +105,20 @@ Ask = Callable[[ToolInvocation], Decision | bool | Awaitable[Decision | bool | N
 """Decides about a call at once, or with None that somebody is to decide later."""
 
 
-@contextmanager
-def decided_before(tool_name: str) -> Generator[None, None, None]:
+def refuse_to_suspend(tool_name: str, waiting: ApprovalRequired) -> NoReturn:
     """Refuse to suspend the turn from within a function: nobody would tell it what was decided.
 
     Raises:
-        ToolUsageError: The function wanted to.
+        ToolUsageError: Always, but for an agent's turn, which knows what was decided.
+        ApprovalRequired: *waiting* itself, of an agent's turn.
     """
-    try:
-        yield
-    except ApprovalRequired as waiting:
-        if waiting.turn is not None:  # an agent's, which knows what was decided
-            raise
-        msg = (
-            f"tool {tool_name!r} raised ApprovalRequired, and would again whenever the turn goes"
-            " on; have its calls approved before it runs: ToolApproval(needed=...)"
-        )
-        raise ToolUsageError(msg) from waiting
+    if waiting.turn is not None:
+        raise waiting
+    msg = (
+        f"tool {tool_name!r} raised ApprovalRequired, and would again whenever the turn goes"
+        " on; have its calls approved before it runs: ToolApproval(needed=...)"
+    )
+    raise ToolUsageError(msg) from waiting
 
 
 def check_edit(invocation: ToolInvocation) -> None:

@@ -120,7 +120,8 @@ class SingleCalls:
         response = _response(call, result)
         execution = ToolExecution(call, response, seconds, attempt, error, result.value, started)
         keep(execution)
-        await runtime.emit(ToolCallFinished(call, response, seconds))
+        if runtime.streaming:
+            await runtime.emit(ToolCallFinished(call, response, seconds))
         return execution
 
     async def undo(self, executions: Iterable[ToolExecution], cause: str, runtime: Runtime) -> None:
