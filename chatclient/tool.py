@@ -53,6 +53,12 @@ RETURN_DIRECT = "return_direct"
 """The key in the metadata of a call's response of the result's own word on whether it is the final
 answer, see `ToolResult`; a turn that waits is stored with it."""
 
+ACTIVATED_SKILL = "activated_skill"
+"""The key in the metadata of a call's response of the skill whose instructions it holds."""
+
+OWN_METADATA = frozenset((STEP, FAILURE, RAN_WITH, REMARK, RETURN_DIRECT, ACTIVATED_SKILL))
+"""All of these keys: nobody outside of the application sets them."""
+
 ReturnDirect = bool | Literal["if_last"]
 """Whether a tool's result is the final answer: if all of the round are, or if it is the last."""
 

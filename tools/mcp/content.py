@@ -20,8 +20,7 @@ from mcp_types import (
 
 from chatclient.errors import ToolError
 from chatclient.messages import Media
-from chatclient.tool import ToolResult
-from chatclient.values import EMPTY
+from chatclient.tool import OWN_METADATA, ToolResult
 
 _UNKNOWN_TYPE = "application/octet-stream"
 
@@ -30,7 +29,8 @@ def result_of(answer: CallToolResult) -> ToolResult:
     """Return what a server answered as a tool's result.
 
     Texts are joined by lines. What the server answered as data is told as JSON, unless a text
-    says the same; it is the result's value as well. The answer's `_meta` is the result's metadata.
+    says the same; it is the result's value as well. The answer's `_meta` is the result's metadata,
+    but for what would be the library's own word there.
 
     Raises:
         ToolError: The server says that the tool failed; the message is its words.
@@ -42,7 +42,8 @@ def result_of(answer: CallToolResult) -> ToolResult:
         text = f"{text}\n{data}" if text else data
     if answer.is_error:
         raise ToolError(text or "the tool failed, and the server does not say why")
-    return ToolResult(text, media, metadata=answer.meta or EMPTY, value=answer.structured_content)
+    metadata = {key: item for key, item in (answer.meta or {}).items() if key not in OWN_METADATA}
+    return ToolResult(text, media, metadata=metadata, value=answer.structured_content)
 
 
 def told(content: Iterable[ContentBlock]) -> tuple[list[str], tuple[Media, ...]]:
