@@ -320,8 +320,9 @@ def _end_of(part: tuple[Message, ...], whole: tuple[Message, ...]) -> int | None
     if not 0 < size <= len(places):
         return None
     words = [_words(message) for message in wanted]
+    present = [_words(whole[at]) for at in places]
     for end in range(len(places), size - 1, -1):
-        if [_words(whole[at]) for at in places[end - size : end]] == words:
+        if present[end - size : end] == words:
             return places[end - 1] + 1
     return None
 
