@@ -520,6 +520,28 @@ def test_what_was_undone_after_a_turn_waited_is_remembered_so(ask: Ask) -> None:
     assert result.answer.messages() == tuple(kept)
 
 
+def test_a_resumed_turn_is_undone_once(ask: Ask) -> None:
+    """Also when somebody around it asks again, and is told that it came to no end."""
+    trip = Trip()
+    approval = ToolApproval(needed=lambda invocation: invocation.tool_call.name == "pay")
+    policy = ToolFailurePolicy(always_raise=True)
+    manager = {"interceptors": [approval], "exception_processor": policy}
+
+    @at(MEMORY_ORDER - 10)
+    async def again(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        try:
+            return await call_next(request)
+        except ToolExecutionError:
+            return await call_next(request)
+
+    client = client_of(ScriptedModel(FLIGHT, DEAR), trip, **manager)
+    pending = ask(client.prompt("x")).response.context["pending_turn"]
+    with pytest.raises(ToolLoopError, match="came to no end"):
+        ask(client.resume(pending, "approve").advisors(again))
+
+    assert trip.log == ["flight to Rome", "no flight to Rome"]
+
+
 def test_a_loop_of_ones_own_undoes_too() -> None:
     """The manager does it, whoever runs the loop."""
     trip, manager = Trip(), ToolCallingManager()
