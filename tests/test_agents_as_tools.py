@@ -11,8 +11,16 @@ from conftest import Ask
 from pydantic import BaseModel
 from test_tool_calling import assert_paired, client_of, results
 
-from chatclient import ChatClient, ChatClientRequest, ChatClientResponse, Next, Prompt
+from chatclient import (
+    ChatClient,
+    ChatClientRequest,
+    ChatClientResponse,
+    ChatResponse,
+    Next,
+    Prompt,
+)
 from chatclient.advisors import ToolCallingAdvisor
+from chatclient.advisors.guardrails import GuardrailResult, OutputGuardrailAdvisor
 from chatclient.advisors.memory import MessageChatMemoryAdvisor
 from chatclient.errors import DeadlineExceededError, ToolDefinitionError, ToolUsageError
 from chatclient.events import (
@@ -500,6 +508,24 @@ def test_a_forced_call_is_forced_once(ask: Ask, choice: str) -> None:
 
     assert result.text == "It is 3."
     assert [prompt.options.tool_choice for prompt in model.prompts] == [choice, "auto"]
+
+
+def test_a_call_is_not_forced_again_for_another_answer(ask: Ask) -> None:
+    """An advisor that asks again goes on with the turn, in which tools have been run."""
+    verdicts = [GuardrailResult.reprompt("Too curt.", "In full, please."), None]
+
+    def judge(_: ChatResponse) -> GuardrailResult | None:
+        return verdicts.pop(0)
+
+    def obedient(prompt: Prompt) -> Answer:
+        forced = prompt.options.tool_choice not in (None, "auto", "none")
+        return ADD if forced else "It is 3."
+
+    model = ScriptedModel(obedient)
+    client = client_of(model, add).mutate().default_advisors(OutputGuardrailAdvisor(judge)).build()
+    result = ask(client.prompt("x").options(tool_choice="required"))
+
+    assert [each.tool_call for each in result.executions] == [ADD]
 
 
 @pytest.mark.parametrize("choice", ["auto", "none", None])

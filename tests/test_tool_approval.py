@@ -18,6 +18,7 @@ from chatclient import (
     ChatClientRequest,
     ChatClientResponse,
     Next,
+    Prompt,
     UserMessage,
 )
 from chatclient.advisors.tool_calling import PENDING_TURN
@@ -545,6 +546,38 @@ def test_a_turn_that_waits_keeps_what_its_results_say(ask: Ask, stored: bool) ->
     result = ask(client.resume(turn.to_json() if stored else turn, "approve"))
 
     assert (result.text, len(model.prompts)) == ("12 euros\n\nwired", 1)
+
+
+@pytest.mark.parametrize("decision", ["approve", "deny"])
+def test_what_was_decided_stands_whatever_is_needed_by_then(ask: Ask, decision: Any) -> None:
+    """Whether a call needs approval may change while it waits; a refusal is one all the same."""
+    asked_about: list[str] = []
+
+    def first_time(invocation: ToolInvocation) -> bool:
+        asked_about.append(invocation.tool_call.name)
+        return asked_about.count(invocation.tool_call.name) == 1
+
+    model = ScriptedModel(pay_call(5), "done")
+    client = client_of(model, approval=ToolApproval(first_time))
+    ask(client.resume(pending(ask(client.prompt("x"))), decision))
+
+    told = "paid 5" if decision == "approve" else "The user did not allow this call."
+    assert results(model.prompts[1]) == [told]
+    assert (asked_about, paid) == (["pay"], [5] if decision == "approve" else [])
+
+
+def test_a_call_that_was_forced_is_not_forced_again_after_the_wait(ask: Ask) -> None:
+    """It is the first round of the turn that has to ask for a tool."""
+
+    def obedient(prompt: Prompt) -> Answer:
+        return pay_call(5) if prompt.options.tool_choice == "required" else "done"
+
+    client = client_of(ScriptedModel(obedient))
+    client = client.mutate().default_options(tool_choice="required").build()
+    turn = pending(ask(client.prompt("x")))
+
+    assert ask(client.resume(turn, "approve")).text == "done"
+    assert paid == [5]
 
 
 def test_an_approved_call_may_still_fail(ask: Ask) -> None:
