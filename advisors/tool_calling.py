@@ -310,6 +310,8 @@ class _Loop:
 
     async def run(self, resumed: Resumed | None) -> ChatClientResponse:
         """Return the response that ends the turn."""
+        if self.before:
+            self._release()
         if resumed is not None:
             ended = await self._resume(resumed)
             if ended is not None:
@@ -397,9 +399,14 @@ class _Loop:
             response = ChatClientResponse(response.chat_response, self.context)
         self.turn.rounds += 1
         self.usage += response.chat_response.usage
-        if advisor.reset_tool_choice and self.options.tool_choice not in (None, "auto", "none"):
-            self.options = self.options.mutate(tool_choice="auto")
+        self._release()
         return sent, response
+
+    def _release(self) -> None:
+        """Let the model answer: a choice that forces a call holds for the turn's first round."""
+        forced = self.options.tool_choice not in (None, "auto", "none")
+        if forced and self.advisor.reset_tool_choice:
+            self.options = self.options.mutate(tool_choice="auto")
 
     async def _watched(self, sent: ChatClientRequest) -> ChatClientRequest:
         """Return what is sent so that tools may begin while the model speaks.
@@ -512,6 +519,7 @@ class _Loop:
         sent, pending = self.request.prompt, resumed.pending
         self.history, self.begun = pending.messages, len(pending.messages)
         self.usage = resumed.usage
+        self._release()
         result = await resumed.run(sent, self.advisor.manager, self.request.runtime, self.turn)
         response = ChatClientResponse(
             ChatResponse((Generation(pending.message, "tool_call"),)), self.request.context

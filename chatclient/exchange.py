@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from chatclient.advisors.notes import note_messages, noted_messages
 from chatclient.advisors.resumed import Resumed
 from chatclient.advisors.tool_calling import PENDING_TURN, RESUME, TOOL_MESSAGES, UNDONE
 from chatclient.chain import ChatClientResponse
@@ -9,7 +10,6 @@ from chatclient.messages import AssistantMessage, Message, Part, UserMessage
 from chatclient.observation import Step
 from chatclient.operations import ClientCall, ModelCall
 from chatclient.response import ChatResponse
-from chatclient.serialization import message_from_dict, message_to_dict
 from chatclient.tools import PendingTurn
 from chatclient.tools.compensation import rewritten
 
@@ -17,18 +17,11 @@ _NOTE = "said"  # what was said in a turn that waits, as dicts or as places in i
 
 
 def noted(response: ChatClientResponse) -> ChatClientResponse:
-    """Return *response*, if its turn waits with what was said in it so far.
-
-    The messages that go on when it does may be what advisors have made of them.
-    """
+    """Return *response*, if its turn waits with what was said in it so far."""
     pending: PendingTurn | None = response.context.get(PENDING_TURN)
     if pending is None:
         return response
-    places = {id(message): at for at, message in enumerate(pending.messages)}
-    said = [
-        places[id(each)] if id(each) in places else message_to_dict(each)
-        for each in _said(response)
-    ]
+    said = note_messages(_said(response), pending)
     pending = replace(pending, notes={**pending.notes, _NOTE: said})
     return response.mutate(context={PENDING_TURN: pending})
 
@@ -90,6 +83,5 @@ def _asked(response: ChatClientResponse) -> tuple[Message, ...]:
     resumed: Resumed | None = call.context.get(RESUME) if isinstance(call, ClientCall) else None
     if resumed is None or _NOTE not in resumed.pending.notes:
         return response.trail.asked
-    messages, note = resumed.pending.messages, resumed.pending.notes[_NOTE]
-    said = [messages[each] if isinstance(each, int) else message_from_dict(each) for each in note]
+    said = noted_messages(resumed.pending.notes[_NOTE], resumed.pending)
     return rewritten(said, response.context.get(UNDONE, {}))

@@ -293,6 +293,9 @@ class ToolContext(Mapping[str, Any]):
             msg = f"the tool context has no {key!r}; pass it with .tool_context({{{key!r}: ...}})"
             raise MissingContextError(msg) from None
 
+    def __contains__(self, key: object) -> bool:
+        return key in self._values  # without making an error for what is not there
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)
 

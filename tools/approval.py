@@ -193,9 +193,9 @@ class ToolApproval:
             ToolUsageError: What was decided is not a decision, or cannot be carried out.
         """
         invocation.arguments()
-        if not await awaited(invocation.context.runtime, self.needed(invocation)):
-            return await call_next(invocation)
         decision = await self._decision(invocation)
+        if decision is None:
+            return await call_next(invocation)
         if not decision.approved:
             raise ToolDeniedError(decision.message, tool_name=invocation.tool_call.name)
         _remark(invocation.context, remark_on(decision, invocation.tool_call.arguments))
@@ -206,11 +206,16 @@ class ToolApproval:
             check_edit(invocation)
         return await call_next(invocation)
 
-    async def _decision(self, invocation: ToolInvocation) -> Decision:
-        made: Mapping[str, Decision] = invocation.context.get(DECISIONS, {})
-        decision: Any = made.get(invocation.tool_call.id)
-        if decision is None and self.ask is not None:
-            decision = await invocation.context.runtime.invoke(self.ask, invocation)
+    async def _decision(self, invocation: ToolInvocation) -> Decision | None:
+        """Return what is decided about the call, or None where nothing needs to be."""
+        context, decision = invocation.context, None
+        if DECISIONS in context:  # and stands, whatever is needed by now
+            decision = context[DECISIONS].get(invocation.tool_call.id)
+        if decision is None:
+            if not await awaited(context.runtime, self.needed(invocation)):
+                return None
+            if self.ask is not None:
+                decision = await context.runtime.invoke(self.ask, invocation)
         if decision is None:
             raise ApprovalRequired
         return decision_of(decision)
