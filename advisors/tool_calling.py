@@ -327,7 +327,7 @@ class _Loop:
             )
             self.history = result.conversation_history
             self.note()
-            ended = await self._response_if_ended(response, result)
+            ended = await self._response_if_ended(sent, response, result)
             if ended is not None:
                 return ended
             await self._go_on(sent, response, result)
@@ -461,7 +461,7 @@ class _Loop:
         return bool(await awaited(self.request.runtime, eligible))
 
     async def _response_if_ended(
-        self, response: ChatClientResponse, result: ToolExecutionResult
+        self, sent: ChatClientRequest, response: ChatClientResponse, result: ToolExecutionResult
     ) -> ChatClientResponse | None:
         """Return the turn's response if this round was its last, else None."""
         if result.pending_turn is not None:
@@ -481,13 +481,13 @@ class _Loop:
             raise ToolLoopError(breach, result=result)
         if limits.on_exceeded == "partial":
             return await self._answer_with(response, (result.breach_generation(),))
-        return await self._final_answer(response, result)
+        return await self._final_answer(sent, response, result)
 
     async def _final_answer(
-        self, response: ChatClientResponse, result: ToolExecutionResult
+        self, sent: ChatClientRequest, response: ChatClientResponse, result: ToolExecutionResult
     ) -> ChatClientResponse:
         """Ask the model to answer from what it has, without tools."""
-        await self._go_on(self.request, response, result)
+        await self._go_on(sent, response, result)
         self.options = self.options.mutate(tool_choice="none")
         sent, response = await self._round()
         answer = response.chat_response
@@ -529,7 +529,7 @@ class _Loop:
         self.added = self._not_ours(since)
         self.history = self.messages = (*known, *since)
         self.note()
-        return await self._response_if_ended(response, result)
+        return await self._response_if_ended(self.request, response, result)
 
     def _not_ours(self, messages: Sequence[Message]) -> tuple[Message, ...]:
         """Return those of *messages* that neither models nor tools have said on the way."""
