@@ -437,13 +437,14 @@ class _Loop:
 
     async def _call_holding_back(self, sent: ChatClientRequest) -> ChatClientResponse:
         """Call the model, streaming its words only if they are the answer."""
-        held: list[Any] | None = []
+        held: list[Any] = []
+        holding = True
 
         async def hold(event: Any) -> None:
-            if held is None:  # a tool's, that was begun early and still runs
-                await sent.runtime.emit(event)
-            else:
+            if holding:
                 held.append(event)
+            else:  # of a tool that was begun early, and still runs
+                await sent.runtime.emit(event)
 
         response = await self.call_next(
             await self._watched(sent.mutate(runtime=sent.runtime.with_emitter(hold)))
@@ -452,7 +453,7 @@ class _Loop:
         for event in held:
             if not (wordless and isinstance(event, TextDelta | ReasoningDelta | ReasoningSigned)):
                 await sent.runtime.emit(event)
-        held = None
+        holding = False
         return response
 
     async def _is_eligible(self, sent: ChatClientRequest, answer: ChatResponse) -> bool:
