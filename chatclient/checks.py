@@ -1,6 +1,7 @@
 """What is checked of arguments when something is made of them: a slip would show late, or never."""
 
-from collections.abc import Collection, Iterable
+import inspect
+from collections.abc import Callable, Collection, Iterable
 from datetime import timedelta
 from typing import Any, get_args
 
@@ -147,6 +148,18 @@ def error_kinds(
         if not isinstance(each, type) or not issubclass(each, Exception):
             raise _wrong(what, "a type of errors, or several of them", each, None)
     return tuple(several)
+
+
+def wants_argument(function: Callable[..., object]) -> bool:
+    """Return whether *function*, which may take an argument or not, is to be called with it.
+
+    A parameter with a value of its own keeps it, as in `lambda name=name: ...`.
+    """
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            return parameter.default is parameter.empty or parameter.default is None
+        return parameter.kind is parameter.VAR_POSITIONAL
+    return False
 
 
 def _wrong(what: str, right: str, given: object, hint: str | None) -> WrongTypeError:

@@ -1,6 +1,5 @@
 """Finds the tools that a request offers: given, named, or offered by providers."""
 
-import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import chain
@@ -8,7 +7,7 @@ from typing import Any
 
 from typing_extensions import TypeIs
 
-from chatclient.checks import names
+from chatclient.checks import names, wants_argument
 from chatclient.engine import Engine
 from chatclient.errors import ToolDefinitionError, WrongTypeError
 from chatclient.runtime import Runtime
@@ -101,5 +100,4 @@ async def _offer(
 
 async def _ask(method: Callable[..., Any], request: ToolRequest, runtime: Runtime) -> Any:
     """Ask a provider, with the request if it wants to know it."""
-    wants_request = bool(inspect.signature(method).parameters)
-    return await runtime.invoke(method, *([request] if wants_request else []))
+    return await runtime.invoke(method, *([request] if wants_argument(method) else []))
