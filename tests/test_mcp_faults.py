@@ -296,6 +296,16 @@ BROKEN = {
         lambda **settings: McpServer.http("peer", "http://127.0.0.1:9/mcp", **settings),
         r"cannot be reached \(ConnectError\)",
     ),
+    "unstartable": (
+        lambda **settings: McpServer.stdio(
+            "peer",
+            sys.executable,
+            5,  # type: ignore[arg-type]
+            connect_timeout=2.0,
+            **settings,
+        ),
+        r"cannot be reached by starting .* \(ValidationError\)",
+    ),
 }
 each_broken = pytest.mark.parametrize(
     ("server", "message"), list(BROKEN.values()), ids=list(BROKEN)
@@ -351,6 +361,21 @@ def test_a_server_that_comes_back_is_used_again(tmp_path: Path) -> None:
         assert tool_callbacks(provider) == []
         program.symlink_to(sys.executable)
         assert settled(lambda: len(tool_callbacks(provider)) > 0)
+
+
+def test_a_server_that_goes_away_takes_its_tools_with_it(tmp_path: Path) -> None:
+    """Those that it had are not offered as long as it is left out."""
+    program = tmp_path / "server"
+    program.symlink_to(sys.executable)
+    peer_file = str(Path(__file__).parent / "mcp_peer.py")
+    server = McpServer.stdio("peer", str(program), peer_file, required=False, retry_after=0.05)
+
+    with McpToolCallbackProvider(server) as provider:
+        pid = int(run(provider, "pid"))
+        program.unlink()
+        os.kill(pid, signal.SIGKILL)
+
+        assert settled(lambda: tool_callbacks(provider) == [])
 
 
 def test_a_server_without_tools_offers_none() -> None:

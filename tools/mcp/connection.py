@@ -185,6 +185,7 @@ class Connection:
             async with asyncio.timeout(self.server.timeout):
                 tools = await self.ask(_all_tools, repeatable=True)
         except McpServerError:
+            self._leave_alone()
             raise
         except (TimeoutError, ToolError) as error:
             self._leave_alone()
@@ -222,6 +223,7 @@ class Connection:
             return self._session
 
     def _leave_alone(self) -> None:
+        self.known = ()
         self._unreachable_until = time.monotonic() + self.server.retry_after
 
     def _told(self, error: MCPError) -> Exception:
