@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import gc
 import json
 import os
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -307,6 +309,17 @@ def test_a_server_cannot_stand_in_for_a_tool_of_the_application(
     assert [e.response.data for e in asked.executions] == ["from here", "from there"]
 
 
+def test_a_server_cannot_stand_in_for_the_tools_that_read_resources(ask: Ask) -> None:
+    """They are the provider's own, and keep their names."""
+    with McpToolCallbackProvider(peer(fault="resources"), resources=True) as provider:
+        answers = [call("list_resources"), call("peer_list_resources")]
+        asked, _ = asked_for(ask, provider, answers, "done")
+
+    ours, theirs = (each.response.data for each in asked.executions)
+    assert json.loads(ours) == [{"server": "peer", "name": "a", "uri": "file:///a"}]
+    assert theirs == "list_resources has run"
+
+
 def test_tools_can_be_renamed() -> None:
     """The server is still called by its own name for the tool."""
     with McpToolCallbackProvider(
@@ -434,6 +447,30 @@ def test_a_provider_that_is_dropped_takes_its_servers_with_it() -> None:
     del provider
 
     assert settled(lambda: not runs(pid))
+
+
+def test_a_provider_may_be_collected_on_its_own_thread() -> None:
+    """Where garbage is found, nobody can wait for the connections that live there."""
+    provider = McpToolCallbackProvider(peer())
+    pid = int(run(named(provider, "pid")))
+    hub = provider._hub
+    assert hub is not None
+    thread, _ = hub._open()
+    thread.circle = provider.circle = [provider, hub]  # type: ignore[attr-defined]
+    seconds: list[float] = []
+
+    def collect() -> None:
+        started = time.monotonic()
+        del thread.circle  # type: ignore[attr-defined]
+        gc.collect()
+        seconds.append(time.monotonic() - started)
+
+    del provider, hub
+    thread.soon(collect)
+
+    assert settled(lambda: not runs(pid))
+    assert settled(lambda: not thread.alive)
+    assert seconds[0] < 5
 
 
 def test_callbacks_keep_their_connection() -> None:

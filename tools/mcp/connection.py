@@ -100,6 +100,9 @@ def _end(thread: LoopThread, connections: "dict[str, Connection]") -> None:
     """Do what `Hub.close` does, when there is no hub any more."""
     if not thread.alive:
         return
+    if threading.current_thread() is thread.thread:  # where garbage happened to be collected
+        threading.Thread(target=_end, args=(thread, connections)).start()
+        return
     done = threading.Event()
 
     async def disconnect() -> None:
