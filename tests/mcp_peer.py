@@ -108,7 +108,10 @@ def call(name: str, arguments: dict[str, Any], meta: dict[str, Any]) -> dict[str
                     send(method="notifications/progress", params=note)
             return texts("told" if "progressToken" in meta else "not asked to tell")
         case "fail":
-            return texts("The printer is on fire.", isError=True)
+            picture = {"type": "image", "data": "AQID", "mimeType": "image/png"}
+            failed = texts("The printer is on fire.", isError=True, _meta={"room": 3})
+            failed["content"].append(picture)
+            return failed
         case "ask":
             send(id="q", **arguments)
             while (reply := json.loads(sys.stdin.readline())).get("id") != "q":

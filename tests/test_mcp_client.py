@@ -20,6 +20,7 @@ from chatclient import ChatClient
 from chatclient.driving import drive
 from chatclient.errors import ToolExecutionError, UsageError
 from chatclient.events import ToolCallFinished, ToolProgress
+from chatclient.messages import Media
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import (
     ToolCallback,
@@ -185,11 +186,14 @@ def test_many_mistakes_are_told_in_part() -> None:
 def test_what_a_tool_says_of_its_failure_is_told(
     ask: Ask, provider: McpToolCallbackProvider
 ) -> None:
-    """`isError` is an error for the model, in the server's words."""
+    """`isError` is an error for the model, in the server's words, with all that came along."""
     asked, _ = asked_for(ask, provider, call("fail"), "done")
 
-    assert asked.executions[0].is_error
-    assert asked.executions[0].response.data == "The printer is on fire."
+    [execution] = asked.executions
+    assert execution.is_error
+    assert execution.response.data == "The printer is on fire."
+    assert execution.response.media == (Media("image/png", b"\1\2\3"),)
+    assert execution.metadata == {"room": 3, "failure": "exception"}
 
 
 @pytest.mark.parametrize(
