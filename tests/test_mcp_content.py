@@ -94,6 +94,26 @@ def test_a_failure_is_the_tools(content: Any, message: str) -> None:
         answered(*content, is_error=True)
 
 
+def test_a_failure_keeps_what_came_with_it() -> None:
+    """A picture of what went wrong, and what is for the application only."""
+    picture = ImageContent(data=DATA, mime_type="image/png")
+    text = TextContent(text="no such button")
+    with pytest.raises(ToolError) as raised:
+        answered(text, picture, structured_content={"n": 1}, _meta={"cost": 1}, is_error=True)
+
+    error = raised.value
+    assert str(error) == 'no such button\n{"n": 1}'
+    assert error.media == (Media("image/png", b"\1\2\3"),)
+    assert (error.metadata, error.value) == ({"cost": 1}, {"n": 1})
+
+
+def test_a_server_cannot_say_what_only_the_library_says() -> None:
+    """Such as which skill was activated, or what a tool was really run with."""
+    ours = {"activated_skill": "x", "failure": "x", "ran_with": None, "remark": "x", "step": True}
+
+    assert dict(answered(_meta={**ours, "cost": 1}).metadata) == {"cost": 1}
+
+
 def test_garbage_is_a_failure() -> None:
     """What is no base 64 cannot be shown."""
     with pytest.raises(ToolError, match="base 64"):

@@ -113,7 +113,10 @@ class ToolFailurePolicy:
         spent = self.max_failures is not None and failure.count > self.max_failures
         if self.always_raise or reaction == "raise" or spent:
             _raise(failure)
-        return self.text_for(failure)
+        text, error = self.text_for(failure), failure.error
+        if isinstance(error, ToolError):  # which may have more to show than its text
+            return ToolResult(text, error.media, True, error.metadata, error.value)  # noqa: FBT003
+        return text
 
     def text_for(self, failure: ToolFailure) -> str:
         """Return what the model is told about *failure*."""

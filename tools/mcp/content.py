@@ -33,17 +33,20 @@ def result_of(answer: CallToolResult) -> ToolResult:
     but for what would be the library's own word there.
 
     Raises:
-        ToolError: The server says that the tool failed; the message is its words.
+        ToolError: The server says that the tool failed; the message is its words, and all the rest
+            of the answer is beside it.
     """
     texts, media = told(answer.content)
     text = "\n".join(texts)
     if answer.structured_content is not None and not _says(text, answer.structured_content):
         data = json.dumps(answer.structured_content, ensure_ascii=False)
         text = f"{text}\n{data}" if text else data
-    if answer.is_error:
-        raise ToolError(text or "the tool failed, and the server does not say why")
     metadata = {key: item for key, item in (answer.meta or {}).items() if key not in OWN_METADATA}
-    return ToolResult(text, media, metadata=metadata, value=answer.structured_content)
+    value = answer.structured_content
+    if answer.is_error:
+        text = text or "the tool failed, and the server does not say why"
+        raise ToolError(text, media=media, metadata=metadata, value=value)
+    return ToolResult(text, media, metadata=metadata, value=value)
 
 
 def told(content: Iterable[ContentBlock]) -> tuple[list[str], tuple[Media, ...]]:
