@@ -185,7 +185,9 @@ class AnthropicChatModel(OverHttp, ChatModel):
                     chunk = decoder.feed(event.data)
                     if chunk is not None:
                         yield chunk
-            decoder.finish(events.finish())
+            last = decoder.finish(events.finish())
+            if last is not None:
+                yield last
 
     def _headers(self, options: ChatOptions) -> Headers:
         """Return the headers that a request has beside those of all requests."""

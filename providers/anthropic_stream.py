@@ -6,6 +6,7 @@ message ends, and tells then what it has not told yet.
 """
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Protocol
 
 from chatclient.errors import InvalidResponseError, StreamInterruptedError
@@ -61,18 +62,15 @@ class StreamDecoder:
             msg = f"{PROVIDER} streamed something that cannot be read: {shown!r}"
             raise InvalidResponseError(msg, provider=PROVIDER) from error
 
-    def finish(self, rest: bytes) -> None:
-        """Make sure that the stream came to its end."""
-        if self._done:
-            return
-        try:  # some gateways report a failure without the stream's form
-            data = loads(rest.strip().removeprefix(b"data:"))
-        except ValueError:
-            data = None
-        if isinstance(data, Mapping) and data.get("error"):
-            raise error_in(data, self._headers)
-        msg = f"{PROVIDER}'s stream ended before its answer did"
-        raise StreamInterruptedError(msg, provider=PROVIDER)
+    def finish(self, rest: bytes) -> ChatResponse | str | None:
+        """Make sure that the stream came to its end; return the chunk in its *rest*, if any."""
+        chunk = None
+        with suppress(InvalidResponseError):  # of which nothing can be made, being cut off
+            chunk = self.feed(rest)  # the last event without its blank line, or a bare error
+        if not self._done:
+            msg = f"{PROVIDER}'s stream ended before its answer did"
+            raise StreamInterruptedError(msg, provider=PROVIDER)
+        return chunk
 
     def _take(self, event: Mapping[str, Any]) -> ChatResponse | str | None:
         match event.get("type"):

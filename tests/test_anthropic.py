@@ -58,6 +58,7 @@ from chatclient.providers.anthropic_encoding import ANTHROPIC, PROVIDER, encode_
 from chatclient.providers.anthropic_schemas import enforceable
 from chatclient.providers.anthropic_stream import StreamDecoder
 from chatclient.providers.openai import OpenAIChatOptions
+from chatclient.providers.sse import ServerSentEventDecoder
 from chatclient.runtime import ON_LOOP
 from chatclient.tool import ToolContext, ToolDefinition, ToolMetadata, ToolResult
 from chatclient.tools import tool, tool_callbacks
@@ -330,6 +331,17 @@ def test_a_stream_without_its_end_is_an_error_with_what_came(serve: Serve, mode:
     assert caught.value.partial.text == "one two three"
 
 
+@pytest.mark.parametrize("end", [b"\n", b""])
+@pytest.mark.parametrize("mode", ["stream", "astream"])
+def test_the_last_event_may_lack_its_blank_line(serve: Serve, mode: Mode, end: bytes) -> None:
+    """What some gateways leave out is no reason to throw the answer away."""
+    whole = as_stream(message("one two three")).rstrip(b"\n") + end
+    result = Ask(mode)(ChatClient.create(serve(Reply(whole)).model(max_retries=0)).prompt("Hi"))
+
+    assert result.text == "one two three"
+    assert result.response.chat_response.finish_reason == "stop"
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -577,9 +589,11 @@ def test_an_event_that_cannot_be_read_is_an_error(data: bytes) -> None:
 def test_a_failure_without_the_form_of_a_stream_is_reported() -> None:
     """A plain JSON error where a stream should be, or at its end, is that error."""
     body = b'{"type":"error","error":{"type":"overloaded_error","message":"Busy"}}'
-    for rest in (body, b"data: " + body):
+    for stream in (body, b"data: " + body):
+        events = ServerSentEventDecoder()
+        assert events.feed(stream) == []
         with pytest.raises(OverloadedError):
-            StreamDecoder().finish(rest)
+            StreamDecoder().finish(events.finish())
 
 
 # --- messages -------------------------------------------------------------------------------
