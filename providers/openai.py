@@ -21,6 +21,7 @@ from chatclient.providers.http import (
     as_timeouts,
 )
 from chatclient.providers.keys import Key, KeySource, headers_with, key_source
+from chatclient.providers.listening import overheard
 from chatclient.providers.openai_decoding import decode_response
 from chatclient.providers.openai_dialect import (
     COMPATIBLE,
@@ -194,7 +195,7 @@ class OpenAIChatModel(OverHttp, ChatModel):
     ) -> AsyncGenerator[ChatResponse | str, None]:
         """Yield the model's response to *prompt* as it comes."""
         body = self._body(prompt, streaming=True)
-        events = ServerSentEventDecoder()
+        events = overheard(ServerSentEventDecoder())
         async with self._http.stream(runtime, _PATH, body) as pieces:
             first = await anext(pieces)
             decoder = StreamDecoder(self._dialect, first.headers)

@@ -22,6 +22,7 @@ from chatclient.providers.http import (
     as_timeouts,
 )
 from chatclient.providers.keys import Key, headers_with
+from chatclient.providers.listening import overheard
 from chatclient.providers.openai import BASE_URL, is_openai, openai_key
 from chatclient.providers.openai_dialect import COMPATIBLE, OPENAI
 from chatclient.providers.openai_encoding import with_extra
@@ -176,7 +177,7 @@ class OpenAIResponsesChatModel(OverHttp, ChatModel):
     ) -> AsyncGenerator[ChatResponse | str, None]:
         """Yield the model's response to *prompt* as it comes."""
         body = self._body(prompt, streaming=True)
-        events = ServerSentEventDecoder()
+        events = overheard(ServerSentEventDecoder())
         async with self._http.stream(runtime, _PATH, body) as pieces:
             first = await anext(pieces)
             decoder = StreamDecoder(self._http.provider, first.headers)
