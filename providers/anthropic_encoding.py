@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from chatclient.errors import UsageError
-from chatclient.json import loads
 from chatclient.messages import (
     AssistantMessage,
     Media,
@@ -20,6 +19,7 @@ from chatclient.messages import (
     ToolResponseMessage,
     UserMessage,
 )
+from chatclient.providers.fields import arguments_in
 from chatclient.providers.media import base64_of
 from chatclient.providers.wire_cache import kept_wire
 
@@ -208,24 +208,13 @@ _NOT_IN_IDS = re.compile(r"[^a-zA-Z0-9_-]")
 
 def _tool_use(call: ToolCall) -> Block:
     more = {key: call.metadata[key] for key in CALL_KEYS if key in call.metadata}
-    input = input_of(call.arguments)
+    input = arguments_in(call.arguments)
     return {"type": "tool_use", "id": _id(call.id), "name": call.name, "input": input, **more}
 
 
 def _id(id: str) -> str:
     """Return *id* in the letters that the API allows; other providers' ids may have more."""
     return _NOT_IN_IDS.sub("_", id)
-
-
-def input_of(arguments: str) -> Any:
-    """Return arguments as the object that the API insists on, whatever the model had written."""
-    if not arguments.strip():
-        return {}
-    try:
-        value = loads(arguments)
-    except ValueError:
-        value = None
-    return value if isinstance(value, dict) else {"malformed_arguments": arguments}
 
 
 def _tool_result(response: ToolResponse) -> Block:

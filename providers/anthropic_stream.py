@@ -21,8 +21,8 @@ from chatclient.providers.anthropic_decoding import (
     error_in,
     generation_of,
 )
-from chatclient.providers.anthropic_encoding import PROVIDER, Block, input_of
-from chatclient.providers.fields import MISSHAPEN, beside, text_of
+from chatclient.providers.anthropic_encoding import PROVIDER, Block
+from chatclient.providers.fields import MISSHAPEN, arguments_in, beside, text_of
 from chatclient.providers.keys import Headers
 from chatclient.providers.sse import is_end
 from chatclient.response import ChatResponse, ChatResponseMetadata, Generation
@@ -288,7 +288,7 @@ class _OtherBlock:
             return None
         self._told = True
         if text := "".join(self._input):
-            self._content["input"] = input_of(text)
+            self._content["input"] = arguments_in(text)
         return decode_block(self._content)
 
     end = stop

@@ -21,7 +21,7 @@ from chatclient.messages import (
 )
 from chatclient.options import ChatOptions
 from chatclient.providers.failures import error_from, unreadable
-from chatclient.providers.fields import MISSHAPEN, beside, fields_of, text_of
+from chatclient.providers.fields import MISSHAPEN, arguments_in, beside, fields_of, text_of
 from chatclient.providers.media import base64_of
 from chatclient.providers.sse import LARGEST_EVENT
 from chatclient.response import (
@@ -107,13 +107,8 @@ def _assistant(message: AssistantMessage) -> dict[str, Any]:
 
 
 def _tool_call(call: ToolCall) -> dict[str, Any]:
-    try:
-        arguments = loads(call.arguments.strip() or "{}")
-    except ValueError:
-        arguments = call.arguments
-    if not isinstance(arguments, dict):  # the server takes objects only
-        arguments = {"arguments": arguments}
-    return {"id": call.id, "function": {"name": call.name, "arguments": arguments}}
+    function = {"name": call.name, "arguments": arguments_in(call.arguments)}
+    return {"id": call.id, "function": function}
 
 
 def _tool_responses(message: ToolResponseMessage) -> Iterable[dict[str, Any]]:

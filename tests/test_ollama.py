@@ -575,8 +575,8 @@ def test_messages_keep_what_the_server_knows() -> None:
     assert (body["content"], body["thinking"]) == ("said", "mine")
     assert [c["function"]["arguments"] for c in body["tool_calls"]] == [
         {},
-        {"arguments": [1]},
-        {"arguments": "{oops"},
+        {"malformed_arguments": "[1]"},
+        {"malformed_arguments": "{oops"},
     ]
     assert encode_message(SystemMessage("s")) == [{"role": "system", "content": "s"}]
 
