@@ -1,5 +1,6 @@
 """Messages in the JSON of Anthropic's Messages API."""
 
+import base64
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -263,11 +264,10 @@ def _media_kind(media: Media) -> str:
 def _source(media: Media) -> Block:
     if media.id is not None:
         return {"type": "file", "file_id": media.id}
-    if isinstance(media.data, str):
-        if content := base64_of(media):
-            return {"type": "base64", "media_type": media.mime_type, "data": content}
+    content = base64_of(media)
+    if content is None:
         return {"type": "url", "url": media.data}
     if media.mime_type.startswith("image/") or media.mime_type == "application/pdf":
-        return {"type": "base64", "media_type": media.mime_type, "data": media.base64()}
-    text = media.data.decode(errors="replace")
+        return {"type": "base64", "media_type": media.mime_type, "data": content}
+    text = base64.b64decode(content).decode(errors="replace")
     return {"type": "text", "media_type": "text/plain", "data": text}

@@ -712,6 +712,13 @@ PDF = {"type": "base64", "media_type": "application/pdf", "data": "AAEC"}
             },
         ),
         (
+            Media("text/plain", "data:text/plain;base64,IyDDpA=="),
+            {
+                "type": "document",
+                "source": {"type": "text", "media_type": "text/plain", "data": "# ä"},
+            },
+        ),
+        (
             Media("text/csv", "", id="file_2"),
             {"type": "container_upload", "file_id": "file_2"},
         ),

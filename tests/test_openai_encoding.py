@@ -312,6 +312,10 @@ PIXEL = Media("image/png", b"\x89PNG")
             {"type": "input_audio", "input_audio": {"data": "YWJj", "format": "mp3"}},
         ),
         (
+            Media("audio/wav", "data:audio/wav;base64,YWJj"),
+            {"type": "input_audio", "input_audio": {"data": "YWJj", "format": "wav"}},
+        ),
+        (
             Media("application/pdf", b"abc", name="a.pdf"),
             {
                 "type": "file",

@@ -890,8 +890,9 @@ def test_a_user_shows_images() -> None:
 
 def test_a_sound_is_refused_with_a_word_on_who_takes_it() -> None:
     """The API has no form for one."""
-    with pytest.raises(UsageError, match=r"no audio/mpeg; .* OpenAIChatModel"):
-        input_of(UserMessage([Media("audio/mpeg", b"\1")]))
+    for content in (b"\1", "data:audio/mpeg;base64,AQ=="):
+        with pytest.raises(UsageError, match=r"no audio/mpeg; .* OpenAIChatModel"):
+            input_of(UserMessage([Media("audio/mpeg", content)]))
 
 
 def test_ids_are_as_short_as_the_api_wants_them() -> None:
