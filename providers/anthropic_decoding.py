@@ -12,7 +12,7 @@ from chatclient.json import dumps
 from chatclient.messages import AssistantMessage, Part, ProviderPart, Reasoning, ToolCall
 from chatclient.providers.anthropic_encoding import CALL_KEYS, PROVIDER, Block
 from chatclient.providers.failures import error_from
-from chatclient.providers.fields import MISSHAPEN, beside, count_of
+from chatclient.providers.fields import MISSHAPEN, beside, count_of, number_of
 from chatclient.providers.keys import Headers
 from chatclient.response import (
     ChatResponse,
@@ -125,7 +125,7 @@ def decode_usage(usage: Mapping[str, Any]) -> Usage:
     details = usage.get("output_tokens_details") or {}
     return Usage(
         (usage.get("input_tokens") or 0) + (read or 0) + (written or 0),
-        usage.get("output_tokens") or 0,
+        number_of(usage.get("output_tokens")) or 0,
         read,
         written,
         details.get("thinking_tokens"),

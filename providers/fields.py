@@ -70,6 +70,8 @@ def number_of(value: Any) -> int | None:
         return value
     if isinstance(value, str):
         return int(value) if value else None
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
     msg = f"{value!r:.80} is no number"
     raise TypeError(msg)
 

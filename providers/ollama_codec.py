@@ -21,7 +21,14 @@ from chatclient.messages import (
 )
 from chatclient.options import ChatOptions
 from chatclient.providers.failures import error_from, unreadable
-from chatclient.providers.fields import MISSHAPEN, arguments_in, beside, fields_of, text_of
+from chatclient.providers.fields import (
+    MISSHAPEN,
+    arguments_in,
+    beside,
+    fields_of,
+    number_of,
+    text_of,
+)
 from chatclient.providers.media import base64_of
 from chatclient.providers.sse import LARGEST_EVENT
 from chatclient.response import (
@@ -241,8 +248,8 @@ def _response(
 def _metadata(data: Mapping[str, Any]) -> ChatResponseMetadata:
     figures = {k: v for k, v in data.items() if k.endswith(("_count", "_duration"))}
     usage = Usage(
-        data.get("prompt_eval_count") or 0,  # missing where the whole prompt was cached
-        data.get("eval_count") or 0,
+        number_of(data.get("prompt_eval_count")) or 0,  # missing where all of it was cached
+        number_of(data.get("eval_count")) or 0,
         native=FrozenDict(figures) if figures else EMPTY,
     )
     known = ("model", "message", "done", "done_reason", "logprobs", *figures)

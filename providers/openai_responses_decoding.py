@@ -8,7 +8,7 @@ from chatclient.aggregator import MessageAggregator
 from chatclient.errors import InvalidResponseError, ProviderError
 from chatclient.messages import AssistantMessage, Part
 from chatclient.providers.failures import error_from, request_id
-from chatclient.providers.fields import MISSHAPEN, beside
+from chatclient.providers.fields import MISSHAPEN, beside, number_of
 from chatclient.providers.keys import Headers
 from chatclient.providers.openai_metadata import rate_limit
 from chatclient.providers.openai_responses_codec import CALLS, CONVERSATION, Item, decode_item
@@ -133,8 +133,8 @@ def _usage(usage: Item) -> Usage:
     of_input = usage.get("input_tokens_details") or {}
     of_output = usage.get("output_tokens_details") or {}
     return Usage(
-        usage.get("input_tokens") or 0,
-        usage.get("output_tokens") or 0,
+        number_of(usage.get("input_tokens")) or 0,
+        number_of(usage.get("output_tokens")) or 0,
         of_input.get("cached_tokens"),
         of_input.get("cache_write_tokens"),
         of_output.get("reasoning_tokens"),

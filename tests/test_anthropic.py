@@ -350,6 +350,7 @@ def test_the_last_event_may_lack_its_blank_line(serve: Serve, mode: Mode, end: b
         b"[]",
         b'{"content": [{"type": "tool_use"}]}',
         b'{"content": ["text"]}',
+        b'{"content": [], "usage": {"output_tokens": "many"}}',
     ],
 )
 def test_an_answer_of_no_known_form_is_an_error(serve: Serve, body: bytes) -> None:

@@ -646,6 +646,14 @@ def test_log_probabilities_of_a_stream_add_up() -> None:
     assert result.generations[0].metadata == {"logprobs": [{"token": "a"}, {"token": "b"}]}
 
 
+@pytest.mark.parametrize("count", ["7", "7.0", '"7"'])
+def test_a_number_may_be_written_in_several_ways(count: str) -> None:
+    """Not every server that speaks this API writes whole numbers as such."""
+    response = decode_response(b'{"message": {}, "done": true, "eval_count": %b}' % count.encode())
+
+    assert repr(response.usage.total_tokens) == "7"
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -657,6 +665,7 @@ def test_log_probabilities_of_a_stream_add_up() -> None:
         b'{"message": {"content": 1}}',
         b'{"message": {"thinking": ["x"]}}',
         b'{"message": {"tool_calls": [{"id": 1}]}}',
+        b'{"message": {}, "done": true, "eval_count": [1]}',
     ],
 )
 def test_an_answer_that_cannot_be_read_is_reported(body: bytes) -> None:

@@ -774,6 +774,7 @@ def test_a_cancelled_response_keeps_what_it_has() -> None:
         {"output": [{"type": "reasoning", "summary": "text"}]},
         {"output": [{"type": "function_call", "call_id": 1, "name": "add", "arguments": "{}"}]},
         {"output": [], "usage": [1]},
+        {"output": [], "usage": {"input_tokens": {}}},
         {"output": [], "incomplete_details": "max_output_tokens"},
     ],
 )
