@@ -110,7 +110,12 @@ def _assistant(message: AssistantMessage) -> dict[str, Any]:
         body["thinking"] = thoughts
     if message.tool_calls:
         body["tool_calls"] = [_tool_call(call) for call in message.tool_calls]
-    return _with_images(body, message.media)
+    return _with_images(body, filter(_is_known_image, message.media))
+
+
+def _is_known_image(media: Media) -> bool:
+    """Return whether *media* can be sent; another model may have spoken, or drawn elsewhere."""
+    return media.mime_type.startswith("image/") and base64_of(media) is not None
 
 
 def _tool_call(call: ToolCall) -> dict[str, Any]:

@@ -565,6 +565,15 @@ def test_other_media_are_refused(media: Media, problem: str) -> None:
         encode_message(UserMessage("Look", [media]))
 
 
+def test_what_another_model_spoke_or_drew_elsewhere_is_left_out() -> None:
+    """A conversation that began with another server goes on."""
+    media = [Media("audio/wav", b"RIFF"), Media("image/png", "https://x.org/y.png")]
+
+    [body] = encode_message(AssistantMessage(["said", *media, Media("image/png", b"abc")]))
+
+    assert body == {"role": "assistant", "content": "said", "images": ["YWJj"]}
+
+
 def test_messages_keep_what_the_server_knows() -> None:
     """Thoughts of other providers are left out; arguments are made objects."""
     calls = [ToolCall(str(at), "f", text) for at, text in enumerate(("", "[1]", "{oops"))]
