@@ -52,6 +52,7 @@ __all__ = [
     "OpenAIChatOptions",
     "StreamDecoder",
     "decode_response",
+    "dialect_at",
     "encode_message",
     "encode_options",
     "is_openai",
@@ -153,7 +154,7 @@ class OpenAIChatModel(OverHttp, ChatModel):
         dialect: Dialect | None = None,
     ) -> None:
         base_url = base_url or os.environ.get("OPENAI_BASE_URL") or BASE_URL
-        self._dialect = dialect or (OPENAI if is_openai(base_url) else COMPATIBLE)
+        self._dialect = dialect or dialect_at(base_url)
         defaults = OpenAIChatOptions(model=model).merge(options)
         self._options = replace(defaults, model=defaults.model or model)
         self._http = HttpClient(
@@ -229,6 +230,11 @@ class OpenAIChatModel(OverHttp, ChatModel):
 def is_openai(base_url: str) -> bool:
     """Return whether *base_url* is OpenAI's own, that of one of its regions among them."""
     return _OPENAI.match(base_url) is not None
+
+
+def dialect_at(base_url: str) -> Dialect:
+    """Return what the server at *base_url* speaks, as far as that tells."""
+    return OPENAI if is_openai(base_url) else COMPATIBLE
 
 
 def openai_key(api_key: Key, base_url: str) -> KeySource:

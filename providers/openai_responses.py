@@ -23,8 +23,7 @@ from chatclient.providers.http import (
 )
 from chatclient.providers.keys import Key, headers_with
 from chatclient.providers.listening import overheard
-from chatclient.providers.openai import BASE_URL, is_openai, openai_key
-from chatclient.providers.openai_dialect import COMPATIBLE, OPENAI
+from chatclient.providers.openai import BASE_URL, dialect_at, openai_key
 from chatclient.providers.openai_encoding import with_extra
 from chatclient.providers.openai_responses_codec import (
     CONVERSATION,
@@ -146,7 +145,7 @@ class OpenAIResponsesChatModel(OverHttp, ChatModel):
         defaults = OpenAIResponsesChatOptions(model=model).merge(options)
         self._options = replace(defaults, model=defaults.model or model)
         self._http = HttpClient(
-            (OPENAI if is_openai(base_url) else COMPATIBLE).provider,
+            dialect_at(base_url).provider,
             base_url,
             headers_with(openai_key(api_key, base_url), headers or EMPTY),
             as_timeouts(timeout),

@@ -129,7 +129,7 @@ def test_an_answer_without_a_judgement(service: Start, answer: Json) -> None:
 
 def test_errors_are_those_of_the_provider(service: Start) -> None:
     """Typed, and without the key."""
-    with pytest.raises(AuthenticationError) as caught:
+    with pytest.raises(AuthenticationError, match="openai-compatible answered") as caught:
         service(Reply(b"wrong key sk-very-secret", 401)).model.moderate("x")
     assert "very-secret" not in str(caught.value)
 
