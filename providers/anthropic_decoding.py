@@ -7,11 +7,11 @@ from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from chatclient.errors import InvalidResponseError, ProviderError
+from chatclient.errors import ProviderError
 from chatclient.json import dumps
 from chatclient.messages import AssistantMessage, Part, ProviderPart, Reasoning, ToolCall
 from chatclient.providers.anthropic_encoding import CALL_KEYS, PROVIDER, Block
-from chatclient.providers.failures import error_from
+from chatclient.providers.failures import error_from, unreadable
 from chatclient.providers.fields import MISSHAPEN, beside, count_of, number_of
 from chatclient.providers.keys import Headers
 from chatclient.response import (
@@ -47,8 +47,7 @@ def decode_response(data: Any, headers: Headers = EMPTY) -> ChatResponse:
     try:
         return decode_message(data, headers, data.get("usage") or {})
     except MISSHAPEN as error:
-        msg = f"{PROVIDER} answered with JSON that is no message: {str(data)[:200]}"
-        raise InvalidResponseError(msg, provider=PROVIDER, body=data) from error
+        raise unreadable(PROVIDER, data) from error
 
 
 def error_in(data: Mapping[str, Any], headers: Headers) -> ProviderError:

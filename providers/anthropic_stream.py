@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol
 
-from chatclient.errors import InvalidResponseError, StreamInterruptedError
+from chatclient.errors import InvalidResponseError
 from chatclient.json import dumps, loads
 from chatclient.messages import AssistantMessage, Part, Reasoning, ToolCallChunk
 from chatclient.providers.anthropic_decoding import (
@@ -22,6 +22,7 @@ from chatclient.providers.anthropic_decoding import (
     generation_of,
 )
 from chatclient.providers.anthropic_encoding import PROVIDER, Block
+from chatclient.providers.failures import ended_early, unreadable
 from chatclient.providers.fields import MISSHAPEN, arguments_in, beside, text_of
 from chatclient.providers.keys import Headers
 from chatclient.providers.sse import is_end
@@ -58,9 +59,7 @@ class StreamDecoder:
                 raise error_in(event, self._headers)
             return self._take(event)
         except MISSHAPEN as error:
-            shown = data[:200].decode(errors="replace")
-            msg = f"{PROVIDER} streamed something that cannot be read: {shown!r}"
-            raise InvalidResponseError(msg, provider=PROVIDER) from error
+            raise unreadable(PROVIDER, data) from error
 
     def finish(self, rest: bytes) -> ChatResponse | str | None:
         """Make sure that the stream came to its end; return the chunk in its *rest*, if any."""
@@ -68,8 +67,7 @@ class StreamDecoder:
         with suppress(InvalidResponseError):  # of which nothing can be made, being cut off
             chunk = self.feed(rest)  # the last event without its blank line, or a bare error
         if not self._done:
-            msg = f"{PROVIDER}'s stream ended before its answer did"
-            raise StreamInterruptedError(msg, provider=PROVIDER)
+            raise ended_early(PROVIDER)
         return chunk
 
     def _take(self, event: Mapping[str, Any]) -> ChatResponse | str | None:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from chatclient.errors import InvalidResponseError, StreamInterruptedError, UsageError
+from chatclient.errors import InvalidResponseError, UsageError
 from chatclient.json import dumps, loads
 from chatclient.messages import (
     AssistantMessage,
@@ -20,7 +20,7 @@ from chatclient.messages import (
     UserMessage,
 )
 from chatclient.options import ChatOptions
-from chatclient.providers.failures import error_from, unreadable
+from chatclient.providers.failures import ended_early, error_from, unreadable
 from chatclient.providers.fields import (
     MISSHAPEN,
     arguments_in,
@@ -313,8 +313,7 @@ class StreamDecoder:
             with suppress(InvalidResponseError):
                 last = self.feed(rest)
         if not self._done:
-            msg = f"{PROVIDER}'s stream ended before its answer did"
-            raise StreamInterruptedError(msg, provider=PROVIDER)
+            raise ended_early(PROVIDER)
         return last
 
     def _call_chunks(self, data: Mapping[str, Any]) -> Iterable[ToolCallChunk]:

@@ -722,7 +722,7 @@ def test_a_bare_error_after_a_stream_is_raised() -> None:
 def test_a_stream_of_something_else_is_an_error() -> None:
     """What is no JSON object is shown."""
     for data in (b"<html>", b"[1]", b'"text"'):
-        with pytest.raises(InvalidResponseError, match="not an event"):
+        with pytest.raises(InvalidResponseError, match="not a response"):
             StreamDecoder("openai").feed(data)
 
 
@@ -738,7 +738,7 @@ def test_a_stream_of_something_else_is_an_error() -> None:
 )
 def test_an_event_of_another_shape_is_an_error(event: Json) -> None:
     """So that a fallback knows it, and steps in."""
-    with pytest.raises(InvalidResponseError, match="not an event"):
+    with pytest.raises(InvalidResponseError, match="not a response"):
         StreamDecoder("openai").feed(json.dumps(event).encode())
 
 
