@@ -20,7 +20,6 @@ from chatclient.providers.openai_responses_codec import (
     rest_of,
 )
 from chatclient.providers.openai_responses_decoding import (
-    decode_response,
     ending,
     failed,
     failure,
@@ -31,8 +30,6 @@ from chatclient.providers.openai_responses_decoding import (
 from chatclient.providers.sse import is_end
 from chatclient.response import ChatResponse, Generation
 from chatclient.values import EMPTY
-
-__all__ = ["StreamDecoder", "decode_response"]
 
 
 class _OpenItem:
