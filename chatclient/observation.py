@@ -143,7 +143,8 @@ class Step:
             self._steps.append(self)
             self._steps = None  # they know each other only as long as there is need
         if self._observers:
-            self._observations = list(self._begun())
+            self._observations: list[Observation] = []
+            self._observations += self._begun()  # one of them may itself ask a model
         self.started = time.perf_counter()
         return self
 

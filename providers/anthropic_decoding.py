@@ -11,7 +11,7 @@ from chatclient.errors import ProviderError
 from chatclient.json import dumps
 from chatclient.messages import AssistantMessage, Part, ProviderPart, Reasoning, ToolCall
 from chatclient.providers.anthropic_encoding import CALL_KEYS, PROVIDER, Block
-from chatclient.providers.failures import error_from, unreadable
+from chatclient.providers.failures import error_from, request_id, unreadable
 from chatclient.providers.fields import MISSHAPEN, beside, count_of, number_of
 from chatclient.providers.keys import Headers
 from chatclient.response import (
@@ -69,7 +69,7 @@ def decode_message(
         model=data.get("model") or "",
         usage=decode_usage(usage),
         rate_limit=rate_limit(headers),
-        request_id=headers.get("request-id"),
+        request_id=request_id(headers),
         values=beside(data, (*_MESSAGE_KEYS, *GENERATION_KEYS)),
     )
     return ChatResponse((generation_of(parts, data),), metadata)

@@ -359,6 +359,13 @@ def test_an_answer_of_no_known_form_is_an_error(serve: Serve, body: bytes) -> No
         serve(Reply(body)).model().call("Hi")
 
 
+def test_the_id_of_a_request_is_found_wherever_a_gateway_puts_it() -> None:
+    """Other services of the same models have other headers; errors know them, too."""
+    for name in ("request-id", "x-request-id", "x-amzn-requestid"):
+        response = decode_response({"content": []}, {name: "req_1"})
+        assert response.metadata.request_id == "req_1"
+
+
 def test_an_error_in_an_answer_of_status_200_is_that_error() -> None:
     """Some servers report errors as if all were well."""
     data = {"type": "error", "error": {"type": "overloaded_error", "message": "Busy"}}

@@ -12,7 +12,7 @@ from servers import Reply
 from services import SERVICES, TEXT, Service
 
 from chatclient import ChatClient
-from chatclient.observation import Operation, Step
+from chatclient.observation import Operation, Step, present_listener
 from chatclient.operations import ModelCall
 from chatclient.providers.embeddings import OpenAIEmbeddingModel
 from chatclient.providers.http import RetryPolicy
@@ -142,6 +142,26 @@ def test_every_answer_is_heard_of_a_request_that_is_sent_again(serve: Serve) -> 
     (call,) = wire.calls
     assert call.answers == [busy, chat.whole(TEXT)]
     assert len(call.requests) == 1
+
+
+class Curious(Wire):
+    """Asks a model itself, when anything begins."""
+
+    def begin(self, operation: Operation) -> Heard:
+        self.heard.append(Heard(operation))
+        present_listener("received")
+        return self.heard[-1]
+
+
+def test_an_observer_may_ask_a_model_itself() -> None:
+    """Before it has said whether it listens."""
+    curious = Curious()
+    with BLOCKING.watched_by(None, (curious, curious)).observe(Operation()):
+        tell = present_listener("received")
+    assert tell is not None
+    tell(b"x")
+
+    assert [each.answers for each in curious.heard] == [[b"x"], [b"x"]]
 
 
 class Deaf:
