@@ -7,11 +7,17 @@ from typing import Any, Literal
 
 from chatclient.advisors.caching import CACHE_RESPONSES, REFRESH
 from chatclient.advisors.holding import HeldBack
-from chatclient.advisors.tool_calling import TOOL_EXECUTIONS, TOOL_MESSAGES, wants_both
+from chatclient.advisors.tool_calling import (
+    RESUME,
+    TOOL_EXECUTIONS,
+    TOOL_MESSAGES,
+    wants_both,
+)
 from chatclient.chain import MEMORY_ORDER, ChatClientRequest, ChatClientResponse, Next, name_of
 from chatclient.checks import check_callable, check_number, check_word
 from chatclient.errors import EntityError, GuardrailError, UsageError, WrongTypeError
 from chatclient.events import TextDelta
+from chatclient.exchange import as_said
 from chatclient.messages import Message, UserMessage
 from chatclient.moderation import ModerationModel
 from chatclient.prompt import Prompt
@@ -125,18 +131,19 @@ class InputGuardrailAdvisor:
             GuardrailError: One of them refused it.
         """
         failures = _Failures()
+        judged = as_said(request)  # that of a turn that goes on is what advisors have made of it
         for guardrail in self.guardrails:
-            result = await _ask(guardrail, request.runtime, request)
+            result = await _ask(guardrail, request.runtime, judged)
             if result.outcome in ("retry", "reprompt"):
                 msg = f"input guardrail {_name(guardrail)!r} asks for another answer before any"
                 raise UsageError(msg)
             if failures.add(guardrail, result):
                 break
             if result.text is not None:
-                prompt = request.prompt.augment_user_message(result.text)
-                request = request.mutate(prompt=prompt)
+                prompt = judged.prompt.augment_user_message(result.text)
+                judged = judged.mutate(prompt=prompt)
         failures.raise_if_any(None)
-        return await call_next(request)
+        return await call_next(request if RESUME in request.context else judged)
 
 
 class OutputGuardrailAdvisor:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
+from chatclient.advisors.tool_calling import RESUME
 from chatclient.chain import MEMORY_ORDER, Advisor, ChatClientRequest, ChatClientResponse, Next
 from chatclient.checks import check_callable
 from chatclient.errors import UsageError
@@ -83,7 +84,9 @@ class SafeGuardAdvisor:
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         """Return the response of the rest of the chain, or a refusal."""
         runtime = request.runtime
-        if self._check_input and await self._forbidden.is_in(_just_said(request), runtime):
+        # What a turn goes on with has been said before, and is what advisors have made of it.
+        asked = self._check_input and RESUME not in request.context
+        if asked and await self._forbidden.is_in(_just_said(request), runtime):
             return _refusal(
                 ChatClientResponse(ChatResponse(), request.context), self._failure, "input"
             )

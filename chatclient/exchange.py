@@ -4,10 +4,11 @@ from dataclasses import replace
 
 from chatclient.advisors.resumed import Resumed
 from chatclient.advisors.tool_calling import PENDING_TURN, RESUME, TOOL_MESSAGES, UNDONE
-from chatclient.chain import ChatClientResponse
-from chatclient.messages import AssistantMessage, Message, Part, UserMessage
+from chatclient.chain import ChatClientRequest, ChatClientResponse
+from chatclient.messages import AssistantMessage, Message, Part, SystemMessage, UserMessage
 from chatclient.observation import Step
 from chatclient.operations import ClientCall, ModelCall
+from chatclient.prompt import Prompt
 from chatclient.response import ChatResponse
 from chatclient.serialization import message_from_dict, message_to_dict
 from chatclient.tools import PendingTurn
@@ -31,6 +32,19 @@ def noted(response: ChatClientResponse) -> ChatClientResponse:
     ]
     pending = replace(pending, notes={**pending.notes, _NOTE: said})
     return response.mutate(context={PENDING_TURN: pending})
+
+
+def as_said(request: ChatClientRequest) -> ChatClientRequest:
+    """Return *request*; of a turn that goes on, with what was said before it waited.
+
+    Its own messages may be what advisors have made of them.
+    """
+    resumed: Resumed | None = request.context.get(RESUME)
+    said = None if resumed is None else _noted_in(resumed)
+    if said is None:
+        return request
+    systems = (m for m in request.prompt.messages if isinstance(m, SystemMessage))
+    return request.mutate(prompt=Prompt.of((*systems, *said), request.prompt.options))
 
 
 def messages_in(response: ChatClientResponse) -> tuple[Message, ...]:
@@ -88,8 +102,15 @@ def _asked(response: ChatClientResponse) -> tuple[Message, ...]:
         return ()
     call = response.trail.steps[0].operation if response.trail.steps else None
     resumed: Resumed | None = call.context.get(RESUME) if isinstance(call, ClientCall) else None
-    if resumed is None or _NOTE not in resumed.pending.notes:
+    said = None if resumed is None else _noted_in(resumed)
+    if said is None:
         return response.trail.asked
-    messages, note = resumed.pending.messages, resumed.pending.notes[_NOTE]
-    said = [messages[each] if isinstance(each, int) else message_from_dict(each) for each in note]
     return rewritten(said, response.context.get(UNDONE, {}))
+
+
+def _noted_in(resumed: Resumed) -> list[Message] | None:
+    """Return what was said in a turn before it waited, or None if nobody has noted it."""
+    messages, note = resumed.pending.messages, resumed.pending.notes.get(_NOTE)
+    if note is None:
+        return None
+    return [messages[each] if isinstance(each, int) else message_from_dict(each) for each in note]

@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 from conftest import Ask
 
-from chatclient import ChatClient, ChatClientRequest, ChatClientResponse, Next
+from chatclient import (
+    TOOL_CALLING_ORDER,
+    ChatClient,
+    ChatClientRequest,
+    ChatClientResponse,
+    Next,
+)
 from chatclient.advisors.memory import MessageChatMemoryAdvisor
 from chatclient.advisors.safe_guard import (
     FAILURE_RESPONSE,
@@ -21,7 +27,7 @@ from chatclient.memory import InMemoryChatMemoryRepository, MessageWindowChatMem
 from chatclient.messages import AssistantMessage, Reasoning, UserMessage
 from chatclient.response import ChatResponse
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import tool
+from chatclient.tools import PendingTurn, ToolApproval, ToolCallingManager, tool
 
 
 def guarded(model: ScriptedModel, *forbidden: Any, **how: Any) -> ChatClient:
@@ -254,6 +260,33 @@ def test_only_what_was_just_said_counts(ask: Ask) -> None:
     client = guarded(ScriptedModel("Yes."), "bomb")
 
     assert ask(client.prompt(messages).system("Never talk about a bomb.")).text == "Yes."
+
+
+def test_a_turn_that_goes_on_is_not_refused_for_what_advisors_made_of_it(ask: Ask) -> None:
+    """What the user said was looked at when it was said; documents never are."""
+
+    async def retrieval(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        prompt = request.prompt.augment_user_message(lambda text: f"{text} On bombs: a bomb ...")
+        return await call_next(request.mutate(prompt=prompt))
+
+    retrieval.order = TOOL_CALLING_ORDER - 10  # type: ignore[attr-defined]
+
+    @tool
+    def order_book() -> str:
+        """Order the book."""
+        return "ordered"
+
+    client = (
+        guarded(ScriptedModel(call("order_book"), "Done."), "bomb")
+        .mutate()
+        .default_advisors(retrieval)
+        .default_tools(order_book)
+        .tool_calling_manager(ToolCallingManager(interceptors=[ToolApproval()]))
+        .build()
+    )
+    waiting: PendingTurn = ask(client.prompt("Order it.")).response.context["pending_turn"]
+
+    assert ask(client.resume(waiting.to_json(), "approve")).text == "Done."
 
 
 def test_memory_is_not_poisoned(ask: Ask) -> None:
