@@ -30,7 +30,6 @@ from chatclient.checks import check_kind, names
 from chatclient.driving import drive
 from chatclient.errors import UsageError
 from chatclient.logs import get_logger
-from chatclient.messages import ToolResponseMessage
 from chatclient.response import ChatResponse
 from chatclient.runtime import BLOCKING, ON_LOOP, Runtime
 from chatclient.tool import CONVERSATION_ID, ToolCallback
@@ -174,8 +173,7 @@ class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
         session: SearchSession | None = request.context.get(_SESSION)
         if session is None:
             return request
-        last = request.prompt.messages[-1]
-        if isinstance(last, ToolResponseMessage) and session.learn(last) and session.id:
+        if session.learn(request.prompt.messages) and session.id:
             self._memories.keep(session.id, session.names, accumulate=self.accumulates)
             await self._still_used(session.id, request.runtime)
         if session.refresh is not None:
@@ -246,8 +244,8 @@ class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
                 return response
         # Nobody disturbs a name that nobody else knows; the tools are indexed already.
         index_id = f"{session.all_tools.key}-{uuid4().hex}"
-        await self.tool_index.put(index_id, session.all_tools.references, runtime)
         try:
+            await self.tool_index.put(index_id, session.all_tools.references, runtime)
             return await self.tool_index.find(replace(request, session_id=index_id), runtime)
         finally:
             await runtime.shielded(self.tool_index.drop(index_id, runtime))
