@@ -158,9 +158,7 @@ class ResponseCacheAdvisor:
             return await call_next(request)
         key = cache_key(request.prompt, model)
         runtime = request.runtime
-        known: ChatResponse | None = None
-        if wanted != REFRESH:
-            known = await self._do(runtime, self.store.get, key)
+        known = None if wanted == REFRESH else await self._kept(key, runtime)
         if known is None:
             response = await call_next(request)
             if _is_complete(response.chat_response):
@@ -174,6 +172,14 @@ class ResponseCacheAdvisor:
                     await runtime.emit(event)
             await runtime.emit(RoundEnded(known))
         return ChatClientResponse(known, request.context)
+
+    async def _kept(self, key: str, runtime: Runtime) -> ChatResponse | None:
+        try:
+            kept: ChatResponse | None = await self._do(runtime, self.store.get, key)
+        except Exception as error:  # noqa: BLE001 - the model can be asked
+            log.warning("no kept response", store=type(self.store).__name__, error=repr(error))
+            return None
+        return kept
 
     async def _keep(self, key: str, answer: ChatResponse, runtime: Runtime) -> None:
         try:
