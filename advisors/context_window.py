@@ -7,10 +7,12 @@ from chatclient.chain import LOWEST_PRECEDENCE, ChatClientRequest, ChatClientRes
 from chatclient.checks import check_word
 from chatclient.errors import ContextWindowError, UsageError
 from chatclient.json import dumps
+from chatclient.memory.conversation import begins_turn
 from chatclient.memory.window import Window, estimated_tokens
 from chatclient.messages import Message, SystemMessage
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
+from chatclient.structured.output import CORRECTION
 
 CONTEXT_WINDOW_ORDER = LOWEST_PRECEDENCE - 700
 """Where the guard stands by default: inside the tool loop, where every round makes a prompt grow,
@@ -89,11 +91,20 @@ class ContextWindowAdvisor:
     def _kept(self, messages: tuple[Message, ...], room: int) -> tuple[Message, ...]:
         """Return the newest whole turns that there is room for, and all system messages."""
         start = Window.tokens(max(room, 1), self._estimate).start(messages)
+        start = min(start, _present_turn(messages))
         older = (message for message in messages[:start] if isinstance(message, SystemMessage))
         return (*older, *messages[start:])
 
     def _tokens(self, messages: Sequence[Message]) -> int:
         return sum(map(self._estimate, messages))
+
+
+def _present_turn(messages: tuple[Message, ...]) -> int:
+    """Return where the present turn begins: with a question, and not with an advisor's word."""
+    for at in reversed(range(len(messages))):
+        if CORRECTION not in messages[at].metadata and begins_turn(messages, at):
+            return at
+    return 0
 
 
 def _beside_messages(options: ChatOptions) -> int:
