@@ -177,7 +177,7 @@ class ResponseCacheAdvisor:
         try:
             kept: ChatResponse | None = await self._do(runtime, self.store.get, key)
         except Exception as error:  # noqa: BLE001 - the model can be asked
-            log.warning("no kept response", store=type(self.store).__name__, error=repr(error))
+            log.warning("response not read", store=type(self.store).__name__, error=repr(error))
             return None
         return kept
 

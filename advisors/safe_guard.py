@@ -27,6 +27,8 @@ FAILURE_RESPONSE = (
     " talk about something else?"
 )
 
+_WIDEST_SPACE = 5  # characters between the words of a phrase
+
 Forbidden = str | re.Pattern[str] | Callable[[str], Any]
 """A word or phrase; a pattern; or a function, plain or asynchronous, that says whether a text
 holds something forbidden."""
@@ -134,7 +136,7 @@ class ForbiddenText:
         for check in self._checks:
             check_callable("what is forbidden", check)
         # How far back a word that has begun may reach, space that is wider than usual included.
-        self._reach = max((len(word) + 4 * word.count(" ") for word in words), default=0) + 1
+        self._reach = max(map(_longest, words), default=0) + 1
 
     async def is_in(self, text: str, runtime: Runtime) -> bool:
         """Return whether *text* holds something forbidden."""
@@ -168,8 +170,15 @@ def _flat(forbidden: Iterable[Forbidden | Iterable[Forbidden]]) -> Iterable[Forb
             yield from item
 
 
+def _longest(word: str) -> int:
+    """Return how many characters the pattern of *word* takes at most."""
+    parts = word.split()
+    return sum(map(len, parts)) + _WIDEST_SPACE * (len(parts) - 1)
+
+
 def _pattern_of(words: Iterable[str]) -> re.Pattern[str] | None:
-    alternatives = [r"\s{1,5}".join(map(re.escape, word.split())) for word in words]
+    space = rf"\s{{1,{_WIDEST_SPACE}}}"
+    alternatives = [space.join(map(re.escape, word.split())) for word in words]
     if not alternatives:
         return None
     return re.compile(rf"(?<!\w)(?:{'|'.join(alternatives)})(?!\w)", re.IGNORECASE)

@@ -110,6 +110,16 @@ def test_words_are_streamed_as_soon_as_they_are_harmless(ask: Ask) -> None:
     assert len(seen) > 15 or not ask.streaming
 
 
+@pytest.mark.parametrize("phrase", ["build a bomb", "build\ta\nbomb", " build  a bomb "])
+def test_nothing_of_a_phrase_is_streamed_however_wide_its_spaces_are(ask: Ask, phrase: str) -> None:
+    """In the answer, or where the phrase was written down."""
+    model = ScriptedModel("We can build     a     bomb here.", chunks=1)
+    result = ask(guarded(model, phrase).prompt("?"))
+
+    assert result.text.endswith(FAILURE_RESPONSE)
+    assert "build" not in result.text
+
+
 def test_a_word_at_the_very_end_is_found(ask: Ask) -> None:
     """The end of the round ends the word."""
     result = ask(guarded(ScriptedModel("It is a bomb", chunks=1), "bomb").prompt("?"))
