@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from chatclient.advisors.caching import CACHE_RESPONSES, REFRESH
 from chatclient.advisors.holding import HeldBack
+from chatclient.advisors.questions import RETRIEVED
 from chatclient.advisors.tool_calling import (
     RESUME,
     TOOL_EXECUTIONS,
@@ -100,7 +101,8 @@ the documents that it rests on (`SOURCES`), the tools that were run."""
 
 _PASSED = GuardrailResult("success")
 
-_OF_THE_LOOP = (TOOL_EXECUTIONS, TOOL_MESSAGES)  # what it goes on from when it is asked again
+# What is not done again for another answer: the loop goes on from what its tools have said.
+_DONE = (TOOL_EXECUTIONS, TOOL_MESSAGES, RETRIEVED)
 
 
 class InputGuardrailAdvisor:
@@ -287,7 +289,7 @@ def _again(
 
     With *text*, the model is shown its answer, and asked with that.
     """
-    context = {key: response.context[key] for key in _OF_THE_LOOP if key in response.context}
+    context = {key: response.context[key] for key in _DONE if key in response.context}
     if sent.context.get(CACHE_RESPONSES) is not False:
         context[CACHE_RESPONSES] = REFRESH
     before = sent.context.get(TOOL_MESSAGES, ())
