@@ -137,7 +137,7 @@ class InputGuardrailAdvisor:
         for guardrail in self.guardrails:
             result = await _ask(guardrail, request.runtime, judged)
             if result.outcome in ("retry", "reprompt"):
-                msg = f"input guardrail {_name(guardrail)!r} asks for another answer before any"
+                msg = f"input guardrail {name_of(guardrail)!r} asks for another answer before any"
                 raise UsageError(msg)
             if failures.add(guardrail, result):
                 break
@@ -244,7 +244,7 @@ class _Failures:
     def add(self, guardrail: Callable[..., Any], result: GuardrailResult) -> bool:
         """Take a result, and return whether nobody else needs to be asked."""
         if result.outcome in ("failure", "fatal"):
-            self._said.append((_name(guardrail), result.message))
+            self._said.append((name_of(guardrail), result.message))
         return result.outcome == "fatal"
 
     def raise_if_any(self, response: ChatResponse | None) -> None:
@@ -263,13 +263,10 @@ async def _ask(guardrail: Callable[..., Any], runtime: Runtime, *about: Any) -> 
     if result is None:
         return _PASSED
     if not isinstance(result, GuardrailResult):
-        msg = f"guardrail {_name(guardrail)!r} returned {result!r}, which is not a GuardrailResult"
+        name = name_of(guardrail)
+        msg = f"guardrail {name!r} returned {result!r}, which is not a GuardrailResult"
         raise WrongTypeError(msg)
     return result
-
-
-def _name(guardrail: Any) -> str:
-    return name_of(guardrail)
 
 
 async def _release(
@@ -308,7 +305,7 @@ def _again(
 def _exhausted(
     guardrail: OutputGuardrail, result: GuardrailResult, retries: int, answer: ChatResponse
 ) -> GuardrailError:
-    name = _name(guardrail)
+    name = name_of(guardrail)
     msg = f"{name} still refuses the answer after {retries} retries: {result.message}"
     return GuardrailError(msg, guardrail=name, messages=[result.message], response=answer)
 
