@@ -377,6 +377,53 @@ def test_tools_for_a_role_are_found_in_that_role_only(ask: Ask, roles: Any) -> N
     assert [offered(p) for p in model.prompts[3:]] == [[SEARCH, "get_invoice"]] * 3
 
 
+def for_the_boss(callback: ToolCallback) -> ToolReference:
+    name = callback.definition.name
+    kept = name in ("get_mail", "get_invoice", "get_stock")
+    return ToolReference.of(
+        callback.definition, categories=["Safe"] if kept else [], roles=["boss"] if kept else []
+    )
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("count", [5, 10])
+def test_roles_hold_where_all_tools_are_sent(ask: Ask, count: int, dynamic: bool) -> None:
+    """There are few, or few that one may use; those of providers as well, in every round."""
+
+    class Office:
+        def __init__(self) -> None:
+            self.dynamic = dynamic
+
+        def tool_callbacks(self) -> list[ToolCallback]:
+            return CATALOG[:count]
+
+    clerk_may = [
+        f"get_{word}" for word in WORDS[:count] if word not in ("mail", "invoice", "stock")
+    ]
+    model = ScriptedModel(call("get_mail"), "ok", call("get_mail"), "ok")
+    advisor = ToolSearchToolCallingAdvisor(describe=for_the_boss)
+    builder = ChatClient.builder(model).default_advisors(advisor)
+    client = builder.default_tools(Office()).build()
+    clerk = ask(client.prompt("x"))
+    boss = ask(client.prompt("x").advisor_params({TOOL_SEARCH_ROLES: "boss"}))
+
+    assert [offered(prompt) for prompt in model.prompts[:2]] == [clerk_may] * 2
+    assert "no tool 'get_mail'" in clerk.executions[0].response.data
+    assert boss.executions[0].response.data == "ran get_mail"
+
+
+def test_categories_of_tools_that_one_may_not_use_are_not_told(ask: Ask) -> None:
+    """For others they do not exist, and a search in them would find nothing."""
+    model = ScriptedModel("ok", "ok")
+    client = client_of(model, ToolSearchToolCallingAdvisor(describe=for_the_boss, threshold=1))
+    ask(client.prompt("x"))
+    ask(client.prompt("x").advisor_params({TOOL_SEARCH_ROLES: "boss"}))
+
+    clerks, bosss = ((prompt.options.tool_callbacks or ())[0] for prompt in model.prompts)
+    assert "Categories" not in clerks.definition.description
+    assert "Categories: Safe." in bosss.definition.description
+
+
 # --- what is sent whole, and what always ---
 
 
