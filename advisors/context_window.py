@@ -63,6 +63,7 @@ class ContextWindowAdvisor:
         self._trim = on_exceeded == "trim"
         self._reserve = reserve
         self._estimate = estimator
+        self._last: tuple[ChatOptions, int] | None = None
 
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         """Return the response to the prompt, or to what of it fits.
@@ -72,7 +73,7 @@ class ContextWindowAdvisor:
         """
         prompt = request.prompt
         answer = prompt.options.max_tokens or self._reserve
-        room = self.max_tokens - answer - _beside_messages(prompt.options)
+        room = self.max_tokens - answer - self._beside(prompt.options)
         if self._tokens(prompt.messages) <= room:
             return await call_next(request)
         kept = self._kept(prompt.messages, room) if self._trim else prompt.messages
@@ -87,6 +88,12 @@ class ContextWindowAdvisor:
         trimmed = len(prompt.messages) - len(kept)
         response = await call_next(request.mutate(prompt=Prompt.of(kept, prompt.options)))
         return response.mutate(context={TRIMMED_MESSAGES: trimmed})
+
+    def _beside(self, options: ChatOptions) -> int:
+        last = self._last  # all rounds of all requests have the same options, as a rule
+        if last is None or last[0] is not options:
+            last = self._last = (options, _tokens_beside(options))
+        return last[1]
 
     def _kept(self, messages: tuple[Message, ...], room: int) -> tuple[Message, ...]:
         """Return the newest whole turns that there is room for, and all system messages."""
@@ -107,8 +114,8 @@ def _present_turn(messages: tuple[Message, ...]) -> int:
     return 0
 
 
-def _beside_messages(options: ChatOptions) -> int:
-    """Return about how many tokens tools and schema take."""
+def _tokens_beside(options: ChatOptions) -> int:
+    """Return about how many tokens tools and schema take beside the messages."""
     definitions = [callback.definition for callback in options.tool_callbacks or ()]
     described = [[d.name, d.description, d.input_schema] for d in definitions]
     described += [[options.output_schema]] if options.output_schema is not None else []
