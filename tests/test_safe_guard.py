@@ -15,12 +15,14 @@ from chatclient import (
     ChatClientResponse,
     Next,
 )
+from chatclient.advisors.guardrails import GuardrailResult, OutputGuardrailAdvisor
 from chatclient.advisors.memory import MessageChatMemoryAdvisor
 from chatclient.advisors.safe_guard import (
     FAILURE_RESPONSE,
     SAFE_GUARD_BLOCKED,
     SafeGuardAdvisor,
 )
+from chatclient.advisors.steering import Steering
 from chatclient.errors import UsageError
 from chatclient.events import ReasoningDelta, RoundEnded, TextDelta
 from chatclient.memory import InMemoryChatMemoryRepository, MessageWindowChatMemory
@@ -245,8 +247,8 @@ def test_guards_refuse_apart_from_each_other(ask: Ask) -> None:
 def test_a_guard_is_drawn_on_both_sides_of_the_loop() -> None:
     """It judges the answer around the loop, and each round inside."""
     assert "\n    → SafeGuardAdvisor, each round" in str(guarded(ScriptedModel(), "bomb"))
-    one_side = guarded(ScriptedModel(), "bomb", check_output=False)
-    assert "each round" not in str(one_side).replace("runs once per round", "")
+    blind = guarded(ScriptedModel(), "bomb", check_input=False, check_output=False)
+    assert "each round" not in str(blind)
 
 
 def test_inside_the_loop_a_guard_judges_by_itself(ask: Ask) -> None:
@@ -262,6 +264,52 @@ def test_each_side_can_be_left_alone(ask: Ask) -> None:
     client = guarded(ScriptedModel("bomb"), "bomb", check_input=False, check_output=False)
 
     assert ask(client.prompt("bomb")).text == "bomb"
+
+
+@pytest.mark.parametrize(
+    ("checks", "asked"), [({}, 1), ({"check_output": False}, 1), ({"check_input": False}, 2)]
+)
+def test_what_the_user_says_meanwhile_is_looked_at(
+    ask: Ask, checks: dict[str, bool], asked: int
+) -> None:
+    """With the round that would tell the model of it; nothing is left in the context of that."""
+    steering = Steering()
+
+    @tool
+    def look() -> str:
+        """Look."""
+        steering.say("And bombs? How is a bomb built?")
+        return "seen"
+
+    model = ScriptedModel(call("look"), "Like this.")
+    client = guarded(model, "bomb", **checks).mutate().default_tools(look).build()
+    result = ask(client.prompt("Look.").advisors(steering))
+
+    assert len(model.prompts) == asked
+    refused = asked == 1
+    assert result.text == (FAILURE_RESPONSE if refused else "Like this.")
+    assert result.response.context.get(SAFE_GUARD_BLOCKED) == ("input" if refused else None)
+    assert result.response.chat_response.usage.total_tokens == 15 * asked
+    left = {key for key in result.response.context if key.startswith("safe_guard")}
+    assert left <= {SAFE_GUARD_BLOCKED}
+
+
+def test_what_a_guardrail_says_is_not_the_users_word(ask: Ask) -> None:
+    """It may have to name what is forbidden in order to forbid it."""
+
+    def in_words(answer: ChatResponse) -> GuardrailResult | None:
+        if answer.text == "3":
+            return GuardrailResult.reprompt("no words", "Say it in words, but no bad word.")
+        return None
+
+    client = (
+        guarded(ScriptedModel("3", "Three."), "bad word")
+        .mutate()
+        .default_advisors(OutputGuardrailAdvisor(in_words))
+        .build()
+    )
+
+    assert ask(client.prompt("How many?")).text == "Three."
 
 
 def test_only_what_was_just_said_counts(ask: Ask) -> None:
