@@ -251,6 +251,13 @@ class ChatMemoryRepositoryContract:
             expected = newest(messages, last)
             assert found == Conversation(expected, version, len(expected) == len(messages))
 
+    def test_a_conversation_may_have_no_system_messages(self, store: Store, name: str) -> None:
+        """Who asks for these alone is told that there is more."""
+        store.append(name, turn(1))
+        version = store.load(name).version
+
+        assert store.load(name, last=0) == Conversation((), version, complete=False)
+
     # --- versions and replacing -------------------------------------------------------------
 
     def test_every_change_gives_another_version(self, store: Store, name: str) -> None:
