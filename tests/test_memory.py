@@ -270,6 +270,26 @@ def test_pruning_deletes_what_has_left_the_window() -> None:
     assert memory.get("c") == [S1, *turns(100)[-2:]]
 
 
+@pytest.mark.parametrize("most", [300, 1000])
+def test_pruning_goes_as_far_back_as_the_window_does(most: int) -> None:
+    """A window of tokens may hold many messages; not each turn writes them all anew."""
+
+    class Watched(InMemoryChatMemoryRepository):
+        rewrites = 0
+
+        async def replace(self, *args: Any, **more: Any) -> bool:
+            Watched.rewrites += 1
+            return await super().replace(*args, **more)
+
+    memory = TokenWindowChatMemory(Watched(), max_tokens=most, prune=True)
+    for at in range(0, 500, 2):
+        memory.add("c", turns(250)[at : at + 2])
+    shown = len(memory.get("c"))
+
+    assert shown <= len(memory.repository.find_by_conversation_id("c")) <= 2 * shown + 2
+    assert Watched.rewrites < 20
+
+
 def test_a_turn_is_kept_although_pruning_fails(caplog: pytest.LogCaptureFixture) -> None:
     """The failure is logged; the next turn tries again."""
 
