@@ -516,6 +516,18 @@ def test_a_turn_that_alone_outgrows_trigger_and_window_waits() -> None:
     assert model.prompts == []
 
 
+def test_a_summary_alone_is_not_summarised() -> None:
+    """Without anything said since that is to be folded, the model is not asked again."""
+    memory, model = summarizing("first notes", "second notes", trigger=8, window=7)
+    for question in ([U1, U1, U1], [U2, U2], [U3], [U1]):
+        memory.add("c", [*question, A1])
+    assert texts(memory.get("c"))[1:] == ["first notes", "u2", "u2", "a1", "u3", "a1", "u1", "a1"]
+    assert len(model.prompts) == 1
+
+    memory.add("c", [U2, A2])
+    assert texts(memory.get("c"))[1] == "second notes"
+
+
 def test_the_model_of_summaries_is_asked_with_its_options() -> None:
     """Its own, and those for the task over them."""
     model = ScriptedModel("notes")
