@@ -126,6 +126,7 @@ def test_a_session_is_created_once(store: Store, name: str) -> None:
     first = a_session(name)
 
     assert store.create(first) is True
+    assert store.create(first) is False
     assert store.create(a_session(name, "bob")) is False
     assert store.find(name) == first
 
@@ -391,6 +392,17 @@ def test_search_goes_over_all_sessions_of_a_user(store: Store, name: str) -> Non
     assert search(last=3) == ["12", "03", "13"]
     assert search(pattern="[03]$", exclude_archived=True) == ["10", "03", "13"]
     assert search(keyword="word", page=10**6, page_size=100) == []
+
+
+def test_search_finds_a_summary_behind_what_it_stands_for(store: Store, name: str) -> None:
+    """Of events of one moment, those come first that were appended first."""
+    store.create(a_session(name, name))
+    store.append(name, *(an_event(name, id) for id in "abc"))
+    store.compact(name, "a", "b", summary=[an_event(name, "s", synthetic=True)])
+    found = store.do(lambda runtime: store.repository.search(name, runtime, EventFilter(last=3)))
+
+    assert [event.id for event in found] == ["b", "c", "s"]
+    assert store.ids(name) == ["s", "a", "b", "c"]
 
 
 def test_threads_lose_nothing(repository: SessionRepository, name: str) -> None:
