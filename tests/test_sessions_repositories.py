@@ -10,7 +10,9 @@ from typing import Any, TypeVar
 from uuid import uuid4
 
 import pytest
+import sqlalchemy as sa
 from databases import SQL_KINDS, sql_place
+from sqlalchemy.schema import CreateTable
 
 from chatclient.driving import drive
 from chatclient.errors import ChatMemoryError, UsageError
@@ -23,6 +25,7 @@ from chatclient.memory.sessions import (
     SessionRepository,
     SqlSessionRepository,
 )
+from chatclient.memory.sessions.sql_logs import SessionTables
 from chatclient.messages import Message, SystemMessage, UserMessage
 from chatclient.runtime import BLOCKING, ON_LOOP, Runtime
 from chatclient.testing.memory import AWKWARD_IDS, EVERY_KIND, turn
@@ -451,6 +454,27 @@ def test_of_several_compactions_at_once_one_is_applied(
     assert done.count(True) == 1
     ids = [event.id for event in drive(repository.read(name, BLOCKING)).events]
     assert ids == [f"s{done.index(True)}", *"abc"]
+
+
+@pytest.mark.parametrize("kind", SQL_KINDS)
+@pytest.mark.parametrize("there", ["one table", "both tables", "one table with an index"])
+def test_tables_may_be_there_in_part(kind: str, there: str, tmp_path: Path) -> None:
+    """Where each is committed by itself, as with MariaDB, their creation may be cut short."""
+    with sql_place(kind, tmp_path) as (url, prefix):
+        tables = SessionTables.named(prefix)
+        engine = sa.create_engine(url)
+        with engine.begin() as connection:
+            connection.execute(CreateTable(tables.sessions))
+            if there == "both tables":
+                connection.execute(CreateTable(tables.events))
+            elif there == "one table with an index":
+                next(iter(tables.sessions.indexes)).create(connection)
+        with SqlSessionRepository(engine, table_prefix=prefix) as repository:
+            assert drive(repository.create(a_session("s"), BLOCKING)) is True
+        indexes = {each["name"] for each in sa.inspect(engine).get_indexes(tables.sessions.name)}
+        engine.dispose()
+
+        assert {index.name for index in tables.sessions.indexes} <= indexes
 
 
 def test_what_has_no_json_form_is_named() -> None:

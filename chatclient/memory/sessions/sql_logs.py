@@ -8,7 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.schema import CreateIndex, CreateTable
+from sqlalchemy.schema import CreateTable
 
 from chatclient.errors import ChatMemoryError
 from chatclient.json import loads
@@ -78,11 +78,11 @@ class SessionTables:
         return cls(sessions, events)
 
     def create(self, connection: sa.Connection) -> None:
-        """Create the tables."""
+        """Create the tables, or what is missing where somebody was interrupted in it."""
         for table in (self.sessions, self.events):
-            connection.execute(CreateTable(table))
+            connection.execute(CreateTable(table, if_not_exists=True))
             for index in table.indexes:
-                connection.execute(CreateIndex(index))
+                index.create(connection, checkfirst=True)
 
 
 class SqlLogs:
