@@ -146,6 +146,19 @@ def test_saving_leaves_the_log_alone(store: Store, name: str) -> None:
     assert store.read(name) == before
 
 
+def test_saving_what_is_there_already_changes_nothing(tmp_path: Path, name: str) -> None:
+    """Also through a driver that then says that it has found nothing to change."""
+    session = a_session(name)
+    with sql_place("mariadb", tmp_path) as (url, prefix):
+        engine = sa.create_engine(url, connect_args={"client_flag": 0})
+        with SqlSessionRepository(engine, table_prefix=prefix) as repository:
+            for _ in range(2):
+                drive(repository.save(session, BLOCKING))
+
+            assert drive(repository.find(name, BLOCKING)) == session
+        engine.dispose()
+
+
 def test_sessions_of_a_user_come_oldest_first(store: Store, name: str) -> None:
     """Those of other users are not among them."""
     sessions = [

@@ -115,10 +115,12 @@ class SqlLogs:
         """Keep what is known of a session, new or not."""
         table = self._tables.sessions
         row = _row_of_session(session)
-        change = sa.update(table).where(table.c.digest == row["digest"]).values(row)
+        mine = table.c.digest == row["digest"]
+        change, find = sa.update(table).where(mine).values(row), sa.select(table.c.id).where(mine)
 
         def work(connection: sa.Connection) -> None:
-            if connection.execute(change).rowcount:
+            # MySQL's drivers, unless told, do not count what is the same afterwards.
+            if connection.execute(change).rowcount or connection.scalar(find) is not None:
                 return
             try:
                 connection.execute(sa.insert(table), _new_row(session))
