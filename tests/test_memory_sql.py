@@ -4,9 +4,11 @@ import asyncio
 import socket
 import sqlite3
 import sys
+import time
 import traceback
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -482,6 +484,22 @@ def test_a_database_that_refuses(tmp_path: Path) -> None:
         assert str(caught.value.__cause__) == "never"
         assert "question 2" not in "".join(traceback.format_exception(caught.value))
         assert repository.find_by_conversation_id("c") == list(turn(1))
+
+
+def test_a_file_that_may_not_be_written(tmp_path: Path) -> None:
+    """Waiting would not help."""
+    place = tmp_path / "memory.db"
+    with closing(sqlite3.connect(place)) as connection:
+        connection.execute("CREATE TABLE t (x)")
+    started = time.monotonic()
+    with (
+        SqlChatMemoryRepository(f"sqlite:///file:{place}?mode=ro&uri=true") as repository,
+        pytest.raises(ChatMemoryUnavailableError) as caught,
+    ):
+        add(repository, 1)
+
+    assert "readonly" in str(caught.value.__cause__)
+    assert time.monotonic() - started < 10
 
 
 def test_a_database_that_stays_locked(tmp_path: Path) -> None:
