@@ -205,6 +205,8 @@ class Catalogs(Generic[P]):
             self._sessions.clear()
             self._catalogs.clear()
             self._recent.clear()
+            for segment in segments.values():
+                segment.users = 0
             return tuple(segments.values())
 
     def _made_of(
