@@ -214,6 +214,8 @@ def test_what_is_excluded_makes_room(index: ToolIndex) -> None:
 
     assert len(find(index, "weather", max_results=2, exclude={"weather_0", "weather_1"})) == 2
     assert find(index, "weather", exclude=[f"weather_{n}" for n in range(4)]) == ("weather_4",)
+    request = ToolSearchRequest("s", "weather", 2, exclude={"weather_0", "weather_1"})
+    assert index.search(request).total_matches == 3
 
 
 @pytest.mark.parametrize("query", ["", "   ", "?!", "(a+)+$", "\\", "[", "*", "\udcff", "x" * 5000])
