@@ -8,13 +8,16 @@ from typing import Any, get_args
 from chatclient.errors import UsageError, WrongTypeError
 
 
-def check_word(what: str, given: object, *known: object) -> None:
+def check_word(
+    what: str, given: object, *known: object, error: type[UsageError] = UsageError
+) -> None:
     """Make sure that a setting has one of the values that it knows.
 
     Args:
         what: The setting.
         given: Its value.
         *known: What it may be: values, and `Literal`s for all that they have in them.
+        error: What kind of error is raised.
 
     Raises:
         UsageError: It is something else.
@@ -23,7 +26,7 @@ def check_word(what: str, given: object, *known: object) -> None:
     # 1 is equal to True, and "READ" to nothing.
     if not any(given is word or (given == word and isinstance(given, str)) for word in words):
         msg = f"{what} is {_listed(words)}, not {given!r}"
-        raise UsageError(msg)
+        raise error(msg)
 
 
 def check_kind(

@@ -234,7 +234,7 @@ def with_text(parts: tuple[Any, ...], text: str) -> tuple[Any, ...]:
 
 def parts_of(parts: tuple[Any, ...], kind: type[_P]) -> tuple[_P, ...]:
     """Return those of *parts* that are of *kind*."""
-    return tuple(part for part in parts if isinstance(part, kind))
+    return tuple([part for part in parts if isinstance(part, kind)])
 
 
 def _is_cited(part: object) -> bool:
