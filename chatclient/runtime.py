@@ -187,9 +187,10 @@ class Runtime:
     ) -> Any:
         """Call user code, plain or asynchronous, without blocking anyone else.
 
-        Blocking: a plain function is called right here, an asynchronous one on a private loop
-        thread. On an event loop: a plain function runs in a worker thread, an asynchronous one
-        is awaited. Context variables are visible in all four cases.
+        Blocking: a plain function is called right here (with a timeout: in a thread that can be
+        left behind), an asynchronous one on a private loop thread. On an event loop: a plain
+        function runs in a worker thread, an asynchronous one is awaited. Context variables are
+        visible in all four cases.
 
         Args:
             function: What to call; whatever awaitable it returns is awaited.
