@@ -4,6 +4,7 @@ import asyncio
 import functools
 import inspect
 import threading
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -67,6 +68,7 @@ class LoopThread:
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
+        self._loop.run_until_complete(_cancel_the_rest())
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         self._loop.close()
 
@@ -76,7 +78,7 @@ class LoopThread:
         return self.thread.is_alive()
 
     def close(self) -> None:
-        """End the loop and its thread; what still runs on it must have been ended before."""
+        """End the loop and its thread; what still runs on it is cancelled."""
         if self.alive:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self.thread.join()
@@ -88,6 +90,15 @@ class LoopThread:
     def create_task(self, coroutine: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
         """Begin *coroutine*; to be called on the loop's thread."""
         return self._loop.create_task(coroutine)
+
+
+async def _cancel_the_rest() -> None:
+    """Cancel all tasks of this loop but this one, or whoever waits for them would for ever."""
+    end = time.monotonic() + _GRACE
+    while (rest := asyncio.all_tasks() - {asyncio.current_task()}) and time.monotonic() < end:
+        for task in rest:
+            task.cancel()
+        await asyncio.wait(rest, timeout=end - time.monotonic())
 
 
 class Work(Generic[T]):

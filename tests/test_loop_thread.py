@@ -219,6 +219,27 @@ def test_a_job_may_outlive_the_loop_that_asked(thread: LoopThread) -> None:
     assert thread.alive
 
 
+def test_who_waits_for_a_job_on_a_closed_thread_is_let_go(run: Run) -> None:
+    """The job is cancelled, and has the time to clean up."""
+    thread = LoopThread("of-the-test")
+    cleaned: list[str] = []
+
+    async def job(_runtime: Runtime) -> None:
+        threading.Thread(target=thread.close).start()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.01)
+            cleaned.append("up")
+
+    def wait() -> None:
+        with pytest.raises(asyncio.CancelledError):
+            run(lambda runtime: runtime.run_on(thread, job))
+
+    in_time(lambda: wait() or True)
+    assert cleaned == ["up"]
+
+
 def test_a_closed_thread_is_gone() -> None:
     """Closing twice does no harm."""
     thread = LoopThread("of-the-test")
