@@ -108,7 +108,8 @@ class ToolTurn:
         # The waiting calls were counted when they were made, and are counted when they are run.
         self.calls.subtract(call.name for call in pending.pending)
         self.rounds = pending.rounds
-        self.executions.extend(pending.executions)
+        known = {id(each.tool_call) for each in self.executions}  # from an advisor that asks again
+        self.executions.extend(e for e in pending.executions if id(e.tool_call) not in known)
         self.started -= pending.seconds
         for name, kind, count in pending.failures:
             self.failures[name, kind] = count
