@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
+from uuid import uuid4
 
 from chatclient.checks import check_kind
 from chatclient.errors import TemplateError
@@ -145,3 +146,17 @@ class PromptTemplate:
     def system_message(self, /, **variables: Any) -> SystemMessage:
         """Return the rendered text as a system message."""
         return SystemMessage(self.render(**variables))
+
+
+def require_placeholders(template: PromptTemplate, *names: str) -> None:
+    """Make sure that *template* has a place for each of *names*.
+
+    Raises:
+        TemplateError: Some are missing, or there are others.
+    """
+    marks = {name: uuid4().hex for name in names}
+    rendered = template.render(**marks)
+    missing = [name for name, mark in marks.items() if mark not in rendered]
+    if missing:
+        msg = f"the template has no {', '.join(f'{{{name}}}' for name in missing)}"
+        raise TemplateError(msg, missing=missing)

@@ -865,14 +865,16 @@ def test_system_messages_of_the_memory_stay_system_messages(ask: Ask, order: int
     assert talk.shown == [["s:Be brief.", "s:The user is called Ada.", "u:hi"]]
 
 
-def test_a_template_without_a_place_for_the_memory_is_refused() -> None:
-    """When the advisor is made, not when it is used."""
+def test_a_template_without_a_place_for_the_memory_or_the_system_text_is_refused() -> None:
+    """When the advisor is made, not when it is used: either would be lost without a word."""
     memory = MessageWindowChatMemory()
 
     with pytest.raises(TemplateError, match="memory"):
         PromptChatMemoryAdvisor(memory, template="{instructions}")
+    with pytest.raises(TemplateError, match="instructions"):
+        PromptChatMemoryAdvisor(memory, template="Earlier: {memory}")
     with pytest.raises(TemplateError, match="other"):
-        PromptChatMemoryAdvisor(memory, template="{memory} {other}")
+        PromptChatMemoryAdvisor(memory, template="{instructions} {memory} {other}")
 
 
 @pytest.mark.parametrize("order", [MEMORY_ORDER, TOOL_CALLING_ORDER + 1])
