@@ -592,7 +592,7 @@ def test_a_loop_of_ones_own_is_told_that_a_result_is_the_answer() -> None:
     """In the result of the round, as with a tool that always returns directly."""
     options = ChatOptions(tool_callbacks=tool_callbacks(Till(return_direct=True)))
     prompt = Prompt([UserMessage("x")], options)
-    response = ChatResponse([Generation(AssistantMessage(tool_calls=[call("total")]))])
+    response = ChatResponse((Generation(AssistantMessage(tool_calls=[call("total")])),))
     result = ToolCallingManager().execute_tool_calls(prompt, response)
 
     assert result.return_direct
