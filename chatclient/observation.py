@@ -74,6 +74,11 @@ def present_step() -> "Step | None":
     return _step.get()
 
 
+def forget_present_step() -> None:
+    """Let what follows in this task be a part of nothing, for who may keep its context."""
+    _step.set(None)
+
+
 class Step:
     """An operation while it runs, as a context manager around it, and afterwards.
 

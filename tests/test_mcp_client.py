@@ -444,12 +444,15 @@ def test_closing_what_was_never_connected_is_nothing() -> None:
 
 
 def test_a_provider_that_is_dropped_takes_its_servers_with_it() -> None:
-    """Forgetting to close leaves no process behind."""
-    provider = McpToolCallbackProvider(peer())
+    """Forgetting to close leaves no process behind, and holds up nobody."""
+    provider = McpToolCallbackProvider(peer(fault="lingering"))
     pid = int(run(named(provider, "pid")))
 
+    started = time.monotonic()
     del provider
+    took = time.monotonic() - started
 
+    assert took < 0.5
     assert settled(lambda: not runs(pid))
 
 

@@ -164,9 +164,9 @@ class McpServer:
         """
 
         def connect() -> Any:
-            from chatclient.tools.mcp.session import http_transport  # noqa: PLC0415
+            from chatclient.tools.mcp.session import HttpTransport  # noqa: PLC0415
 
-            return http_transport(url, dict(headers or {}), auth)
+            return HttpTransport(url, dict(headers or {}), auth)
 
         return cls(name, connect, **settings)
 
