@@ -522,7 +522,8 @@ def test_a_provider_needs_servers_with_names_of_their_own() -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [{"timeout": -1}, {"connect_timeout": 0}, {"retry_after": 0}, {"name": " "}]
+    "settings",
+    [{"timeout": -1}, {"timeout": 0}, {"connect_timeout": 0}, {"retry_after": 0}, {"name": " "}],
 )
 def test_settings_of_a_server_are_checked(settings: Any) -> None:
     """A server that could never work is refused at once."""
