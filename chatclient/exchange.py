@@ -5,7 +5,14 @@ from dataclasses import replace
 from chatclient.advisors.resumed import Resumed
 from chatclient.advisors.tool_calling import PENDING_TURN, RESUME, TOOL_MESSAGES, UNDONE
 from chatclient.chain import ChatClientRequest, ChatClientResponse
-from chatclient.messages import AssistantMessage, Message, Part, SystemMessage, UserMessage
+from chatclient.messages import (
+    AssistantMessage,
+    Message,
+    Part,
+    SystemMessage,
+    ToolResponseMessage,
+    UserMessage,
+)
 from chatclient.observation import Step
 from chatclient.operations import ClientCall, ModelCall
 from chatclient.prompt import Prompt
@@ -57,11 +64,16 @@ def messages_in(response: ChatClientResponse) -> tuple[Message, ...]:
 def new_messages_in(response: ChatClientResponse) -> tuple[Message, ...]:
     """Return those of the messages that belong to the turn: from the user's last words on."""
     said, asked = messages_in(response), _asked(response)
-    # Users may say more on the way, which is a part of the turn.
-    begin = max((at for at, each in enumerate(asked) if isinstance(each, UserMessage)), default=0)
-    while begin and isinstance(said[begin - 1], UserMessage):
-        begin -= 1
-    return said[begin:]
+    begins = (at for at in reversed(range(len(asked))) if _begins_turn(asked, at))
+    return said[next(begins, 0) :]
+
+
+def _begins_turn(asked: tuple[Message, ...], at: int) -> bool:
+    """Return whether a turn begins at *at*; users may say more on the way, behind their tools."""
+    before = asked[at - 1] if at else None
+    return isinstance(asked[at], UserMessage) and not isinstance(
+        before, UserMessage | ToolResponseMessage
+    )
 
 
 def round_responses_in(response: ChatClientResponse) -> tuple[ChatResponse, ...]:

@@ -22,6 +22,7 @@ from chatclient import (
 from chatclient.advisors.guardrails import GuardrailResult, OutputGuardrailAdvisor
 from chatclient.advisors.memory import MessageChatMemoryAdvisor
 from chatclient.advisors.re_reading import ReReadingAdvisor
+from chatclient.advisors.steering import Steering
 from chatclient.chain import MEMORY_ORDER, TOOL_CALLING_ORDER
 from chatclient.errors import ChatClientError, OverloadedError
 from chatclient.memory import MessageWindowChatMemory, conversation_problems
@@ -154,6 +155,24 @@ def test_a_turn_that_waited_is_what_was_said(ask: Ask, inside: bool) -> None:
     assert kinds(waiting.messages()) == ["user", "assistant", "tool", "assistant"]
     assert answer.messages() == answer.new_messages() == tuple(memory.get("c")[2:])
     assert answer.messages()[0] == UserMessage("How is Rome?")
+
+
+def test_a_turn_that_waited_again_is_one_turn_although_the_user_spoke_meanwhile(ask: Ask) -> None:
+    """Its messages reach back to the question, and not only to what was said on the way."""
+    steering = Steering()
+    model = ScriptedModel(ASKS, call("weather", '{"city": "Oslo"}', id="2"), "Sunny.")
+    manager = ToolCallingManager(interceptors=[ToolApproval(needed=lambda _: True)])
+    builder = ChatClient.builder(model).default_tools(weather)
+    client = builder.tool_calling_manager(manager).build()
+    turn = ask(client.prompt("How is Rome?")).answer.pending_turn()
+    steering.say("And Oslo?")
+    turn = ask(client.resume(turn, "approve").advisors(steering)).answer.pending_turn()
+    answer = ask(client.resume(turn.to_json(), "approve")).answer
+
+    assert kinds(answer.new_messages()) == [
+        *("user", "assistant", "tool"),
+        *("user", "assistant", "tool", "assistant"),
+    ]
 
 
 def test_an_answer_without_a_model_is_an_answer(ask: Ask) -> None:
