@@ -1,6 +1,8 @@
 """What was said in one turn, read from the response that it came to."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from chatclient.advisors.resumed import Resumed
 from chatclient.advisors.tool_calling import PENDING_TURN, RESUME, TOOL_MESSAGES, UNDONE
@@ -14,7 +16,7 @@ from chatclient.messages import (
     UserMessage,
 )
 from chatclient.observation import Step
-from chatclient.operations import ClientCall, ModelCall
+from chatclient.operations import ModelCall
 from chatclient.prompt import Prompt
 from chatclient.response import ChatResponse
 from chatclient.serialization import message_from_dict, message_to_dict
@@ -41,14 +43,25 @@ def noted(response: ChatClientResponse) -> ChatClientResponse:
     return response.mutate(context={PENDING_TURN: pending})
 
 
+def said_before(context: Mapping[str, Any]) -> tuple[Message, ...]:
+    """Return what was said in the turn that a request goes on with, as `noted` has left it.
+
+    Nothing for a request that goes on with none.
+    """
+    resumed: Resumed | None = context.get(RESUME)
+    if resumed is None:
+        return ()
+    messages, note = resumed.pending.messages, resumed.pending.notes.get(_NOTE, ())
+    return tuple(messages[m] if isinstance(m, int) else message_from_dict(m) for m in note)
+
+
 def as_said(request: ChatClientRequest) -> ChatClientRequest:
     """Return *request*; of a turn that goes on, with what was said before it waited.
 
     Its own messages may be what advisors have made of them.
     """
-    resumed: Resumed | None = request.context.get(RESUME)
-    said = None if resumed is None else _noted_in(resumed)
-    if said is None:
+    said = said_before(request.context)
+    if not said:
         return request
     systems = (m for m in request.prompt.messages if isinstance(m, SystemMessage))
     return request.mutate(prompt=Prompt.of((*systems, *said), request.prompt.options))
@@ -112,17 +125,4 @@ def _asked(response: ChatClientResponse) -> tuple[Message, ...]:
     """
     if response.trail is None:
         return ()
-    call = response.trail.steps[0].operation if response.trail.steps else None
-    resumed: Resumed | None = call.context.get(RESUME) if isinstance(call, ClientCall) else None
-    said = None if resumed is None else _noted_in(resumed)
-    if said is None:
-        return response.trail.asked
-    return rewritten(said, response.context.get(UNDONE, {}))
-
-
-def _noted_in(resumed: Resumed) -> list[Message] | None:
-    """Return what was said in a turn before it waited, or None if nobody has noted it."""
-    messages, note = resumed.pending.messages, resumed.pending.notes.get(_NOTE)
-    if note is None:
-        return None
-    return [messages[each] if isinstance(each, int) else message_from_dict(each) for each in note]
+    return rewritten(response.trail.asked, response.context.get(UNDONE, {}))

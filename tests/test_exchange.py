@@ -175,6 +175,31 @@ def test_a_turn_that_waited_again_is_one_turn_although_the_user_spoke_meanwhile(
     ]
 
 
+@pytest.mark.parametrize("order", [MEMORY_ORDER, TOOL_CALLING_ORDER + 100])
+def test_a_turn_that_waited_and_failed_goes_on_from_what_was_said(ask: Ask, order: int) -> None:
+    """Neither from what memory showed, nor from what an advisor had made of the question."""
+    memory = MessageWindowChatMemory()
+    model = ScriptedModel("Hello.", ASKS, OverloadedError("busy"))
+    manager = ToolCallingManager(interceptors=[ToolApproval(needed=lambda _: True)])
+    client = (
+        ChatClient.builder(model)
+        .default_system("Be brief.")
+        .default_tools(weather)
+        .default_advisors(ReReadingAdvisor(), MessageChatMemoryAdvisor(memory, order=order))
+        .tool_calling_manager(manager)
+        .build()
+    )
+    client.prompt("Good morning!").conversation("c").call().content()
+    turn = ask(client.prompt("How is Rome?").conversation("c")).answer.pending_turn()
+    with pytest.raises(OverloadedError) as caught:
+        ask(client.resume(turn.to_json(), "approve"))
+
+    assert caught.value.trail is not None
+    messages = caught.value.trail.messages
+    assert kinds(messages) == ["user", "assistant", "tool"]
+    assert messages[0] == UserMessage("How is Rome?")
+
+
 def test_an_answer_without_a_model_is_an_answer(ask: Ask) -> None:
     """An advisor that answers itself, whatever it leaves in the context, is quoted as well."""
 
