@@ -71,7 +71,8 @@ class ClientCall(Operation):
         conversation_id: The conversation, if there is one.
         context: What the advisors are told beside it.
         said: What models and tools have said since, in whole rounds; the tool loop keeps it.
-        asked: The messages that were sent, with what was undone since; empty where nothing was.
+        asked: What was said before, with what was undone since, where that is not the prompt's
+            messages; otherwise empty.
     """
 
     kind: ClassVar[Kind] = "client"
