@@ -798,13 +798,15 @@ def test_the_answers_to_one_round_are_one_content() -> None:
     first, second = (
         ToolResponseMessage([ToolResponse(id, name, "{}")]) for id, name in (("1", "f"), ("2", "g"))
     )
-    begun = EncodedConversation().continued((UserMessage("Hi"), calls, first), UP_TO_2)
+    for between in ((), (SystemMessage("Hm"),), (AssistantMessage(),)):
+        history = (UserMessage("Hi"), calls, first, *between, second)
+        begun = EncodedConversation().continued(history[:-1], UP_TO_2)
 
-    whole = contents(UserMessage("Hi"), calls, first, second)
-    later = begun.continued((UserMessage("Hi"), calls, first, second), UP_TO_2)
+        whole = contents(*history)
+        later = begun.continued(history, UP_TO_2)
 
-    assert [len(content["parts"]) for content in whole] == [1, 2, 2]
-    assert json.loads(b"[%b]" % later.contents) == whole
+        assert [len(content["parts"]) for content in whole] == [1, 2, 2]
+        assert json.loads(b"[%b]" % later.contents) == whole
 
 
 def test_other_messages_start_anew() -> None:
