@@ -1,7 +1,7 @@
 """Requests to Gemini: options, messages and tools in its form; no I/O."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from chatclient.messages import (
     UserMessage,
 )
 from chatclient.options import ChatOptions
-from chatclient.providers.fields import arguments_in, fields_of
+from chatclient.providers.fields import arguments_in, fields_of, overlaid
 from chatclient.providers.gemini_decoding import INVENTED_ID, beside_content
 from chatclient.providers.media import base64_of
 from chatclient.providers.wire_cache import kept_wire
@@ -102,15 +102,7 @@ def encode_options(options: ChatOptions) -> dict[str, Any]:
             for category, threshold in thresholds.items()
         ]
     body.update(_tools(options))
-    for key, value in options.extra.items():
-        body[key] = _overlaid(body.get(key), value)
-    return body
-
-
-def _overlaid(below: Any, above: Any) -> Any:
-    if isinstance(below, Mapping) and isinstance(above, Mapping):
-        return {**below, **above}
-    return above
+    return overlaid(body, options.extra)
 
 
 def _tools(options: ChatOptions) -> dict[str, Any]:
