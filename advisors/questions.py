@@ -10,6 +10,10 @@ from chatclient.structured.output import CORRECTION
 PUT_AS = "question_put_as"
 """The key in a request's context of how an advisor has put the question, and of the question."""
 
+RETRIEVED = "retrieved_for_question"
+"""The key in a request's context of what advisors have found for the question, and made of it: it
+is found once, however often the model is asked."""
+
 
 @dataclass(frozen=True, slots=True)
 class Question:

@@ -69,6 +69,7 @@ class Resumed:
         """Return the result once more, with what has been undone since."""
         result = self._result
         if result is None:
+            turn.abandoned = True  # what there was to undo has been undone
             msg = (
                 "the calls of the resumed turn were begun and came to no end; they are not run "
                 "again unless somebody resumes the turn again"

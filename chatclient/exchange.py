@@ -2,14 +2,15 @@
 
 from dataclasses import replace
 
+from chatclient.advisors.notes import note_messages, noted_messages
 from chatclient.advisors.resumed import Resumed
 from chatclient.advisors.tool_calling import PENDING_TURN, RESUME, TOOL_MESSAGES, UNDONE
-from chatclient.chain import ChatClientResponse
-from chatclient.messages import AssistantMessage, Message, Part, UserMessage
+from chatclient.chain import ChatClientRequest, ChatClientResponse
+from chatclient.messages import AssistantMessage, Message, Part, SystemMessage, UserMessage
 from chatclient.observation import Step
 from chatclient.operations import ClientCall, ModelCall
+from chatclient.prompt import Prompt
 from chatclient.response import ChatResponse
-from chatclient.serialization import message_from_dict, message_to_dict
 from chatclient.tools import PendingTurn
 from chatclient.tools.compensation import rewritten
 
@@ -17,20 +18,26 @@ _NOTE = "said"  # what was said in a turn that waits, as dicts or as places in i
 
 
 def noted(response: ChatClientResponse) -> ChatClientResponse:
-    """Return *response*, if its turn waits with what was said in it so far.
-
-    The messages that go on when it does may be what advisors have made of them.
-    """
+    """Return *response*, if its turn waits with what was said in it so far."""
     pending: PendingTurn | None = response.context.get(PENDING_TURN)
     if pending is None:
         return response
-    places = {id(message): at for at, message in enumerate(pending.messages)}
-    said = [
-        places[id(each)] if id(each) in places else message_to_dict(each)
-        for each in _said(response)
-    ]
+    said = note_messages(_said(response), pending)
     pending = replace(pending, notes={**pending.notes, _NOTE: said})
     return response.mutate(context={PENDING_TURN: pending})
+
+
+def as_said(request: ChatClientRequest) -> ChatClientRequest:
+    """Return *request*; of a turn that goes on, with what was said before it waited.
+
+    Its own messages may be what advisors have made of them.
+    """
+    resumed: Resumed | None = request.context.get(RESUME)
+    said = None if resumed is None else _noted_in(resumed)
+    if said is None:
+        return request
+    systems = (m for m in request.prompt.messages if isinstance(m, SystemMessage))
+    return request.mutate(prompt=Prompt.of((*systems, *said), request.prompt.options))
 
 
 def messages_in(response: ChatClientResponse) -> tuple[Message, ...]:
@@ -88,8 +95,13 @@ def _asked(response: ChatClientResponse) -> tuple[Message, ...]:
         return ()
     call = response.trail.steps[0].operation if response.trail.steps else None
     resumed: Resumed | None = call.context.get(RESUME) if isinstance(call, ClientCall) else None
-    if resumed is None or _NOTE not in resumed.pending.notes:
+    said = None if resumed is None else _noted_in(resumed)
+    if said is None:
         return response.trail.asked
-    messages, note = resumed.pending.messages, resumed.pending.notes[_NOTE]
-    said = [messages[each] if isinstance(each, int) else message_from_dict(each) for each in note]
     return rewritten(said, response.context.get(UNDONE, {}))
+
+
+def _noted_in(resumed: Resumed) -> tuple[Message, ...] | None:
+    """Return what was said in a turn before it waited, or None if nobody has noted it."""
+    note = resumed.pending.notes.get(_NOTE)
+    return None if note is None else noted_messages(note, resumed.pending)

@@ -22,6 +22,10 @@ class Logger:
         """Return whether anybody wants to know what only matters when something is looked into."""
         return self._standard.isEnabledFor(logging.DEBUG)
 
+    def is_enabled_for_info(self) -> bool:
+        """Return whether anybody wants to know what matters in operation."""
+        return self._standard.isEnabledFor(logging.INFO)
+
     def debug(self, event: str, **fields: Any) -> None:
         """Write an event that matters when something is looked into."""
         if self.is_enabled_for_debug():
@@ -29,7 +33,7 @@ class Logger:
 
     def info(self, event: str, **fields: Any) -> None:
         """Write an event that matters in operation."""
-        if self._standard.isEnabledFor(logging.INFO):
+        if self.is_enabled_for_info():
             self._structlog().info(event, **fields)
 
     def warning(self, event: str, **fields: Any) -> None:

@@ -233,7 +233,8 @@ def _whole_call(call: Mapping[str, Any]) -> ToolCall:
 
 def call_chunk(call: Mapping[str, Any]) -> ToolCallChunk:
     """Return a tool call, or a fragment of one."""
-    kept = {key: call[key] for key in ("extra_content",) if call.get(key)}
+    extra = call.get("extra_content")
+    kept = {"extra_content": extra} if extra else {}
     function = call.get("function")
     if function is None and (function := call.get("custom")) is not None:
         kept["type"] = "custom"

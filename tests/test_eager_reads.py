@@ -33,7 +33,9 @@ from chatclient.tools import (
     ToolContext,
     ToolFailurePolicy,
     ToolLimits,
+    ToolRegistry,
     tool,
+    tool_callbacks,
 )
 
 VAR: contextvars.ContextVar[str] = contextvars.ContextVar("VAR", default="nobody")
@@ -301,6 +303,44 @@ def test_limits_hold(ask: Ask) -> None:
     limits = ToolLimits(max_repeats=2)
     ask(eager(Watched(*again, "done"), shop, limits=limits).prompt("x"))
     assert shop.done == ["tea", "tea"]
+
+
+def test_nothing_begins_after_a_tool_that_only_the_resolver_knows(ask: Ask) -> None:
+    """It may be one that has to run alone."""
+    shop = Shop()
+    resolver = ToolRegistry([c for c in tool_callbacks(shop) if c.definition.name == "alone"])
+    tools = [c for c in tool_callbacks(shop) if c.definition.name != "alone"]
+    model = Watched([call("alone"), look("tea"), look("jam")], "done")
+    ask(
+        client_of(model, tools, eager_reads=True, blocking_concurrency=4, resolver=resolver).prompt(
+            "x"
+        )
+    )
+
+    assert shop.done[0] == "alone"
+
+
+def test_what_tools_tell_is_not_held_back_with_the_words(ask: Ask) -> None:
+    """Of a message whose words are held back, what was begun early may go on after its end."""
+
+    @tool(effect="read")
+    async def work(context: ToolContext) -> str:
+        """Work."""
+        await asyncio.sleep(0.05)
+        await context.progress("half")
+        return "done"
+
+    model = ScriptedModel([call("work", id="1"), call("work", id="2")], "done")
+    manager = ToolCallingManager(eager_reads=True, blocking_concurrency=4)
+    advisor = ToolCallingAdvisor(manager, stream_tool_call_responses=False)
+    builder = ChatClient.builder(model).default_tools(work).default_advisors(advisor)
+    events = ask(builder.build().prompt("x")).events
+
+    told = [e for e in events if isinstance(e, ToolProgress | ToolCallFinished)]
+    expected = [ToolProgress, ToolProgress, ToolCallFinished, ToolCallFinished]
+    assert sorted(type(each).__name__ for each in told) == sorted(
+        each.__name__ for each in (expected if ask.streaming else [])
+    )
 
 
 def test_no_more_at_once_than_may_be(ask: Ask) -> None:

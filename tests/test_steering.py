@@ -1,5 +1,7 @@
 """What a turn is told while it runs."""
 
+from typing import Any
+
 import pytest
 from conftest import Ask
 
@@ -7,14 +9,14 @@ from chatclient import ChatClient, UserMessage
 from chatclient.advisors.memory import MessageChatMemoryAdvisor
 from chatclient.advisors.steering import Steering
 from chatclient.chain import LOWEST_PRECEDENCE, MEMORY_ORDER
-from chatclient.errors import OverloadedError
+from chatclient.errors import OverloadedError, UsageError
 from chatclient.memory import MessageWindowChatMemory, Window, conversation_problems
 from chatclient.memory.sessions import (
     InMemorySessionRepository,
     SessionChatMemory,
     SessionService,
 )
-from chatclient.messages import Message
+from chatclient.messages import Media, Message
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import ToolApproval, ToolCallingManager, tool
 
@@ -61,6 +63,19 @@ def test_what_nobody_heard_is_left(ask: Ask) -> None:
 
     assert ask(client.prompt("x").advisors(steering)).text == "done"
     assert steering.unheard == (UserMessage("Too late."),)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"), [(" ", "blank"), (UserMessage(""), "blank"), (7, "is an UserMessage, not 7")]
+)
+def test_what_no_provider_would_take_is_refused_where_it_is_said(wrong: Any, told: str) -> None:
+    """In the turn it would only show after its tools have run."""
+    steering = Steering()
+    with pytest.raises(UsageError, match=told):
+        steering.say(wrong)
+    steering.say(UserMessage(Media("image/png", b"...")))
+
+    assert [message.text for message in steering.unheard] == [""]
 
 
 def test_a_turn_that_waited_hears_what_was_said_since(ask: Ask) -> None:

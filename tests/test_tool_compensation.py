@@ -14,12 +14,14 @@ from test_tool_calling import assert_paired, results
 from chatclient import (
     MEMORY_ORDER,
     Advisor,
+    AssistantMessage,
     ChatClient,
     ChatClientRequest,
     ChatClientResponse,
     ChatResponse,
     Next,
     Prompt,
+    ToolResponse,
     ToolResponseMessage,
     UserMessage,
 )
@@ -380,6 +382,33 @@ async def test_a_turn_that_is_cancelled_is_undone() -> None:
     assert trip.log == ["flight to Rome", "no flight to Rome"]
 
 
+async def test_a_turn_in_a_cancelled_scope_is_undone() -> None:
+    """Also when it has to be looked up how, and the scope cancels whatever is awaited in it."""
+    trip = Trip()
+    booked = {c.definition.name: c for c in tool_callbacks(trip)}
+
+    class Registry:
+        async def resolve(self, name: str, /) -> ToolCallback | None:
+            await asyncio.sleep(0)
+            return booked.get(name)
+
+    @tool
+    async def wait() -> None:
+        """Wait."""
+        await asyncio.sleep(60)
+
+    said = [
+        UserMessage("x"),
+        AssistantMessage(tool_calls=[FLIGHT]),
+        ToolResponseMessage([ToolResponse("f", "book_flight", "booked")]),
+    ]
+    client = client_of(ScriptedModel(call("wait")), wait, resolver=Registry())
+    with anyio.move_on_after(0.05):
+        await client.prompt().messages(said).acall().content()
+
+    assert trip.log == ["no flight to Rome"]
+
+
 @tool
 async def pack(context: ToolContext) -> str:
     """Pack."""
@@ -489,6 +518,28 @@ def test_what_was_undone_after_a_turn_waited_is_remembered_so(ask: Ask) -> None:
     told = [r.is_error for m in kept if isinstance(m, ToolResponseMessage) for r in m.responses]
     assert told == [True, True]
     assert result.answer.messages() == tuple(kept)
+
+
+def test_a_resumed_turn_is_undone_once(ask: Ask) -> None:
+    """Also when somebody around it asks again, and is told that it came to no end."""
+    trip = Trip()
+    approval = ToolApproval(needed=lambda invocation: invocation.tool_call.name == "pay")
+    policy = ToolFailurePolicy(always_raise=True)
+    manager = {"interceptors": [approval], "exception_processor": policy}
+
+    @at(MEMORY_ORDER - 10)
+    async def again(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        try:
+            return await call_next(request)
+        except ToolExecutionError:
+            return await call_next(request)
+
+    client = client_of(ScriptedModel(FLIGHT, DEAR), trip, **manager)
+    pending = ask(client.prompt("x")).response.context["pending_turn"]
+    with pytest.raises(ToolLoopError, match="came to no end"):
+        ask(client.resume(pending, "approve").advisors(again))
+
+    assert trip.log == ["flight to Rome", "no flight to Rome"]
 
 
 def test_a_loop_of_ones_own_undoes_too() -> None:

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import threading
 import time
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -302,6 +303,20 @@ def test_a_bound_is_greater_than_nothing(name: str, bound: int) -> None:
         ToolLimits(**{name: bound})  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="step"):
         ToolLimits(per_tool={"step": bound})
+
+
+@pytest.mark.parametrize("bound", ["3", True, float("nan")])
+@pytest.mark.parametrize("name", ["max_rounds", "max_seconds", "step"])
+def test_a_bound_is_a_number(name: str, bound: Any) -> None:
+    """Anything else is refused at once, by name; it would be no bound, or fail in the turn."""
+    bounds = {"per_tool": {name: bound}} if name == "step" else {name: bound}
+    with pytest.raises(UsageError, match=name):
+        ToolLimits(**bounds)
+
+
+def test_time_may_be_given_as_such() -> None:
+    """As wherever the library asks for seconds."""
+    assert ToolLimits(max_seconds=timedelta(minutes=1)).max_seconds == 60  # type: ignore[arg-type]
 
 
 def test_refused_calls_are_among_the_executions(ask: Ask) -> None:

@@ -11,7 +11,7 @@ from chatclient.driving import drive
 from chatclient.errors import ToolDefinitionError, ToolResultError
 from chatclient.threads import is_async
 from chatclient.tool import ToolContext, ToolDefinition, ToolMetadata, ToolResult
-from chatclient.tools.approval import decided_before
+from chatclient.tools.approval import ApprovalRequired, refuse_to_suspend
 from chatclient.tools.compensation import check_compensation
 from chatclient.tools.conversion import ResultConverter, called, to_tool_result
 from chatclient.tools.decorator import ToolMark, mark_of
@@ -90,9 +90,6 @@ class FunctionToolCallback:
     async def invoke(self, arguments: str, context: ToolContext) -> ToolResult:
         """Run the tool; see `ToolCallback.invoke`."""
         call = self._signature.prepare(self.function, arguments, context)
-        if self._is_async:
-            with decided_before(self.name):
-                return self._told(await context.runtime.invoke(call, timeout=context.timeout))
         returned: list[Any] = []
 
         def run() -> Any:
@@ -100,9 +97,11 @@ class FunctionToolCallback:
             returned.append(value)
             return value
 
+        function = call if self._is_async else run
         try:
-            with decided_before(self.name):
-                return self._told(await context.runtime.invoke(run, timeout=context.timeout))
+            return self._told(await context.runtime.invoke(function, timeout=context.timeout))
+        except ApprovalRequired as waiting:
+            refuse_to_suspend(self.name, waiting)
         except asyncio.CancelledError:
             for value in returned:  # by a thread that could not be stopped
                 context.result = None if inspect.isawaitable(value) else self._told(value)

@@ -79,26 +79,29 @@ async def undo(
         turn: What they belong to.
         runtime: How the request runs.
     """
-    wanted = [
-        (execution, compensation)
+    done = [
+        execution
         for execution in executions
         if not execution.is_error
         and execution.arguments is not None
         and id(execution.tool_call) not in turn.undone
-        and callable(compensation := await compensation_of(execution.tool_call))
     ]
-    if wanted:
-        await runtime.shielded(_undo(wanted[::-1], cause, turn, runtime))
+    if done:
+        await runtime.shielded(_undo(done[::-1], cause, compensation_of, turn, runtime))
 
 
 async def _undo(
-    wanted: Sequence[tuple[ToolExecution, Callable[..., Any]]],
+    done: Sequence[ToolExecution],
     cause: str,
+    compensation_of: CompensationOf,
     turn: ToolTurn,
     runtime: Runtime,
 ) -> None:
-    for execution, compensation in wanted:
+    for execution in done:
         call = execution.tool_call
+        compensation = await compensation_of(call)
+        if not callable(compensation):
+            continue
         context = ToolContext(
             turn.context, runtime=runtime, tool_call_id=call.id, tool_name=call.name
         )

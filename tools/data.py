@@ -10,7 +10,7 @@ from chatclient.tools.approval import (
     DECISIONS,
     ApprovalRequired,
     Decision,
-    decided_before,
+    refuse_to_suspend,
     remark_on,
 )
 from chatclient.tools.conversion import to_tool_result
@@ -50,8 +50,10 @@ class DataToolCallback:
         """Hand the call to the executor."""
         call = ToolCall(context.tool_call_id, self.definition.name, arguments)
         timeout = context.timeout
-        with decided_before(self.definition.name):
+        try:
             value = await context.runtime.invoke(self._executor, call, context, timeout=timeout)
+        except ApprovalRequired as waiting:
+            refuse_to_suspend(self.definition.name, waiting)
         return to_tool_result(value)
 
 

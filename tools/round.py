@@ -40,7 +40,8 @@ class RoundRunner:
         executions = self._executions
         names = [call.name for call in self.calls]
         tools = await self.tools.with_resolved(names, self.runtime)
-        self._single = replace(self._single, tools=tools)
+        if tools is not self.tools:
+            self._single = replace(self._single, tools=tools)
         admitted: list[int] = []
         for at, call in enumerate(self.calls):
             if call.id in done:

@@ -17,6 +17,7 @@ from chatclient.tool import (
     FAILURE,
     RAN_WITH,
     REMARK,
+    RETURN_DIRECT,
     ToolContext,
     ToolResult,
 )
@@ -119,7 +120,8 @@ class SingleCalls:
         response = _response(call, result)
         execution = ToolExecution(call, response, seconds, attempt, error, result.value, started)
         keep(execution)
-        await runtime.emit(ToolCallFinished(call, response, seconds))
+        if runtime.streaming:
+            await runtime.emit(ToolCallFinished(call, response, seconds))
         return execution
 
     async def undo(self, executions: Iterable[ToolExecution], cause: str, runtime: Runtime) -> None:
@@ -180,9 +182,10 @@ class SingleCalls:
 
 
 def _response(call: ToolCall, result: ToolResult) -> ToolResponse:
-    return ToolResponse(
-        call.id, call.name, result.text, result.is_error, result.media, result.metadata
-    )
+    metadata = result.metadata
+    if result.return_direct is not None:
+        metadata = merged(metadata, {RETURN_DIRECT: result.return_direct})
+    return ToolResponse(call.id, call.name, result.text, result.is_error, result.media, metadata)
 
 
 def _noted(result: ToolResult, ran_with: str | None) -> ToolResult:

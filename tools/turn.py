@@ -152,8 +152,9 @@ class ToolTurn:
 
     def ordinal(self, call: ToolCall) -> int:
         """Return how many times the turn has made this very call, this time included."""
-        self._made[call.name, call.arguments] += 1
-        return self.made(call)
+        key = (call.name, call.arguments)
+        self._made[key] = ordinal = self._made.get(key, 0) + 1
+        return ordinal
 
     async def forget_begun(self) -> None:
         """End what was begun early and is not wanted, as it turns out."""
