@@ -1020,6 +1020,16 @@ def test_the_end_of_another_api_is_no_part_of_the_answer(end: bytes) -> None:
     assert joined([b"data:\n\n", last, end]).text == "Hi"
 
 
+def test_an_array_may_begin_with_a_byte_order_mark() -> None:
+    """However it arrives."""
+    content = {"parts": [{"text": "Hi"}]}
+    text = as_json([{"candidates": [{"content": content, "finishReason": "STOP"}]}]).body
+    text = b"\xef\xbb\xbf" + text
+
+    for size in (1, 2, 5, len(text)):
+        assert joined([text[at : at + size] for at in range(0, len(text), size)]).text == "Hi"
+
+
 def test_log_probabilities_of_a_stream_add_up() -> None:
     """The whole has those of all its tokens."""
 
