@@ -649,8 +649,10 @@ def test_what_was_refused_before_the_wait_is_not_remembered(
     client = talk.client.mutate().default_advisors(OutputGuardrailAdvisor(polite)).build()
     ask(client.prompt("hi").conversation("c"))
     waiting = ask(client.prompt("one").conversation("c")).response.context["pending_turn"]
-    ask(client.resume(waiting.to_json() if stored else waiting, "approve"))
+    done = ask(client.resume(waiting.to_json() if stored else waiting, "approve"))
 
+    executed = [each.tool_call.name for each in done.executions]
+    assert executed == [*["look"] * looked, "pay"]
     hi, look = ["u:hi", "a:hello"], ["a:(call_look)", "t:(seen it)"] * looked
     refused, pay = ["a:rude", "u:Mind!"], ["a:(call_pay)", "t:(paid 1)"]
     shown = ["s:Be brief.", *hi, "u:one", *look, *refused, *pay, *refused]

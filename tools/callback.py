@@ -4,6 +4,7 @@ import asyncio
 import functools
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -99,23 +100,32 @@ class FunctionToolCallback:
 
         function = call if self._is_async else run
         try:
-            return self._told(await context.runtime.invoke(function, timeout=context.timeout))
+            value = await context.runtime.invoke(function, timeout=context.timeout)
+            return self._told(value, context)
         except ApprovalRequired as waiting:
             refuse_to_suspend(self.name, waiting)
         except asyncio.CancelledError:
             for value in returned:  # by a thread that could not be stopped
-                context.result = None if inspect.isawaitable(value) else self._told(value)
+                if not inspect.isawaitable(value):
+                    with suppress(Exception):
+                        context.result = self._told(value, context)
             raise
 
-    def _told(self, value: Any) -> ToolResult:
+    def _told(self, value: Any, context: ToolContext) -> ToolResult:
         """Return what the model is told when the tool has returned *value*."""
-        if self.result_converter is None:
-            return to_tool_result(
-                value,
-                returns_nothing=self._signature.returns_nothing,
-                origin=self._origin,
-            )
-        converted: object = self.result_converter(value)
+        try:
+            if self.result_converter is None:
+                return to_tool_result(
+                    value,
+                    returns_nothing=self._signature.returns_nothing,
+                    origin=self._origin,
+                )
+            return self._converted(self.result_converter(value), value)
+        except Exception:
+            context.result = ToolResult("", value=value)  # it has done its work all the same
+            raise
+
+    def _converted(self, converted: object, value: Any) -> ToolResult:
         if isinstance(converted, ToolResult):
             return converted
         if isinstance(converted, str):

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from chatclient.errors import ToolDeniedError
+from chatclient.errors import ToolDeniedError, ToolResultError
 from chatclient.messages import ToolCall
 from chatclient.tool import ToolContext, ToolDefinition, ToolMetadata, ToolResult
 from chatclient.tools.approval import (
@@ -54,7 +54,11 @@ class DataToolCallback:
             value = await context.runtime.invoke(self._executor, call, context, timeout=timeout)
         except ApprovalRequired as waiting:
             refuse_to_suspend(self.definition.name, waiting)
-        return to_tool_result(value)
+        try:
+            return to_tool_result(value)
+        except ToolResultError:
+            context.result = ToolResult("", value=value)  # it has done its work all the same
+            raise
 
 
 class ExternalTool:

@@ -4,13 +4,12 @@ import functools
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from chatclient.errors import DeadlineExceededError, ToolArgumentError, ToolUsageError
 from chatclient.events import ToolCallFinished
 from chatclient.json import loads
 from chatclient.messages import Message, ToolCall, ToolResponse
-from chatclient.operations import ToolRun
+from chatclient.operations import WAITS, ToolRun
 from chatclient.runtime import Runtime
 from chatclient.tool import (
     CONVERSATION_ID,
@@ -18,6 +17,7 @@ from chatclient.tool import (
     RAN_WITH,
     REMARK,
     RETURN_DIRECT,
+    ToolCallback,
     ToolContext,
     ToolResult,
 )
@@ -85,14 +85,16 @@ class SingleCalls:
         with runtime.observe(self._operation(call)) as observed:
             try:
                 execution = observed.result = await self._execute(call, context, keep)
-            except ApprovalRequired:
-                raise
+            except ApprovalRequired as error:  # no failure, so nobody who watches sees it raised
+                observed.note(WAITS, "approval")
+                waiting = error
             except BaseException:
                 if context.result is not None:  # the tool has done its work all the same
-                    response = _response(call, _noted(context.result, context.arguments))
-                    keep(ToolExecution(call, response, attempt=attempt, value=context.result.value))
+                    keep(_done(call, context, context.result))
                 raise
-        return execution
+            else:
+                return execution
+        raise waiting
 
     async def answer(
         self,
@@ -127,13 +129,13 @@ class SingleCalls:
     async def undo(self, executions: Iterable[ToolExecution], cause: str, runtime: Runtime) -> None:
         """Undo what can be undone of *executions*, the last one first, because of *cause*."""
 
-        async def compensation_of(call: ToolCall) -> Callable[..., Any] | str | None:
-            if id(call) in self.turn.compensations:
-                return self.turn.compensations[id(call)]
+        async def tool_of(call: ToolCall) -> ToolCallback | None:
+            if id(call) in self.turn.undoable:
+                return self.turn.undoable[id(call)]
             known = await self.tools.with_resolved([call.name], runtime)
-            return known.metadata_of(call.name).compensation
+            return known.get(call.name)
 
-        await undo(executions, cause, compensation_of, self.turn, runtime)
+        await undo(executions, cause, tool_of, self.turn, runtime)
 
     def _operation(self, call: ToolCall) -> ToolRun:
         callback = self.tools.get(call.name)
@@ -166,11 +168,13 @@ class SingleCalls:
             return await self.runner.run(call, callback, context)
         finally:
             if context.arguments is not None and callback.metadata.compensation is not None:
-                self.turn.compensations[id(call)] = callback.metadata.compensation
+                self.turn.undoable[id(call)] = callback
 
     async def _handle_failure(
         self, call: ToolCall, error: Exception, context: ToolContext
     ) -> ToolResult:
+        if context.result is not None and not context.result.is_error:
+            self.turn.done[id(call)] = _done(call, context, context.result)
         if not context.runtime.remaining():
             msg = f"the deadline passed while the tool {call.name!r} ran"
             raise DeadlineExceededError(msg) from error
@@ -186,6 +190,12 @@ def _response(call: ToolCall, result: ToolResult) -> ToolResponse:
     if result.return_direct is not None:
         metadata = merged(metadata, {RETURN_DIRECT: result.return_direct})
     return ToolResponse(call.id, call.name, result.text, result.is_error, result.media, metadata)
+
+
+def _done(call: ToolCall, context: ToolContext, result: ToolResult) -> ToolExecution:
+    """Return what the tool has come to, whatever becomes of the call after that."""
+    response = _response(call, _noted(result, context.arguments))
+    return ToolExecution(call, response, attempt=context.attempt, value=result.value)
 
 
 def _noted(result: ToolResult, ran_with: str | None) -> ToolResult:
