@@ -295,7 +295,7 @@ class ToolCallingManager:
         return by_name
 
     def watched(self, prompt: Prompt, runtime: Runtime, turn: ToolTurn) -> Runtime:
-        """Return *runtime* for the model that goes on from *prompt*, with reading tools begun early.
+        """Return *runtime* for a model that goes on from *prompt*, with reading tools begun early.
 
         They belong to *turn*; who calls this sees to `turn.forget_begun()` in the end.
         """
