@@ -635,6 +635,8 @@ def test_a_loop_of_ones_own_goes_on(blocking: bool) -> None:
 
     told = [each.response.data for each in result.executions]
     assert told[:3] == ["paid 5", "paid 6", "balance: 100"]
+    assert [each.attempt for each in result.executions] == [1, 2, 1, 2]
+    assert all(each.started is not None for each in result.executions[:3])
     assert result.pending_turn is None
     assert "limit (1) exceeded for tool 'look'" in (result.breach or "")
     assert_paired(result.conversation_history)

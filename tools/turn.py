@@ -17,7 +17,7 @@ from chatclient.messages import (
 )
 from chatclient.prompt import Prompt
 from chatclient.runtime import Begun
-from chatclient.tool import CONVERSATION_ID, ToolCallback
+from chatclient.tool import CONVERSATION_ID, FAILURE, ToolCallback
 from chatclient.tools.execution import ToolExecutionResult
 from chatclient.tools.outcome import ToolExecution
 from chatclient.tools.pending import PendingTurn
@@ -71,6 +71,8 @@ class ToolTurn:
             if isinstance(message, ToolResponseMessage):
                 turn.rounds += 1
                 turn.calls.update(response.name for response in message.responses)
+                kinds = ((each.name, each.metadata.get(FAILURE)) for each in message.responses)
+                turn.failures.update((name, kind) for name, kind in kinds if kind is not None)
         turn.recall(prompt.messages)
         return turn
 
