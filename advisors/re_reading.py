@@ -34,7 +34,7 @@ class ReReadingAdvisor:
 
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         """Return the response to the question asked twice."""
-        question = question_in(request.prompt)
+        question = question_in(request)
         if question is None:
             return await call_next(request)
         own = question.message.text

@@ -251,7 +251,7 @@ class Augmentation:
 
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         """Return the response to the augmented request, with the documents."""
-        question = question_in(request.prompt)
+        question = question_in(request)
         if question is None:
             return await call_next(request)
         note: Mapping[str, Any] | None = note_of(self._key, request)

@@ -19,7 +19,7 @@ from chatclient.chain import (
 from chatclient.checks import check_kind
 from chatclient.errors import DeadlineExceededError, ToolLoopError, UsageError
 from chatclient.events import ReasoningDelta, ReasoningSigned, TextDelta
-from chatclient.messages import Message, SystemMessage
+from chatclient.messages import Message, SystemMessage, UserMessage
 from chatclient.operations import ClientCall
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
@@ -297,7 +297,7 @@ class _Loop:
         # An advisor that asks again may have added to what was said before, or to the question.
         self.before: Sequence[Message] = request.context.get(TOOL_MESSAGES, ())
         self.begun = _begin_of(self.before, self.history)
-        self.added: Sequence[Message] = self._not_ours(self.history[self.begun :])
+        self._look_through(self.history[self.begun :])
         self.options = request.prompt.options
         self.context = request.context
         self.refresh: RefreshTools | None = request.context.get(REFRESH_TOOLS)
@@ -353,7 +353,9 @@ class _Loop:
     def said(self) -> tuple[Message, ...]:
         """What models and tools have said so far, but for the answer that ends the turn."""
         said = self.history[self.begun :]
-        return tuple(m for m in said if not _is_among(m, self.added)) if self.added else said
+        if not self.added and not self.own_words:
+            return said
+        return tuple(self.own_words.get(id(m), m) for m in said if not _is_among(m, self.added))
 
     @property
     def prompt(self) -> Prompt:
@@ -529,14 +531,21 @@ class _Loop:
         )
         known = result.conversation_history
         since = tuple(m for m in resumed.said_since(sent) if not _is_among(m, known))
-        self.added = self._not_ours(since)
+        self._look_through(since)
         self.history = self.messages = (*known, *since)
         self.note()
         return await self._response_if_ended(self.request, response, result)
 
-    def _not_ours(self, messages: Sequence[Message]) -> tuple[Message, ...]:
-        """Return those of *messages* that neither models nor tools have said on the way."""
-        return tuple(m for m in messages if not _is_among(m, self.before))
+    def _look_through(self, messages: Sequence[Message]) -> None:
+        """Take note of what of *messages* advisors have added to what was said on the way.
+
+        And of what they have made of the user's words among it: those are remembered.
+        """
+        added = [m for m in messages if not _is_among(m, self.before)]
+        said = [m for m in self.before if isinstance(m, UserMessage) and not _is_among(m, messages)]
+        changed = [m for m in added if isinstance(m, UserMessage)][: len(said)]
+        self.own_words = {id(m): own for m, own in zip(changed, said, strict=False)}
+        self.added = tuple(m for m in added if not _is_among(m, changed))
 
 
 def _begin_of(said: Sequence[Message], history: Sequence[Message]) -> int:

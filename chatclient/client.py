@@ -24,7 +24,7 @@ from chatclient.closing import Closeable
 from chatclient.engine import Engine
 from chatclient.entities import prompt_for_entity, with_output_advisors
 from chatclient.errors import UsageError
-from chatclient.exchange import noted
+from chatclient.exchange import noted, said_before
 from chatclient.instructions import SystemFunction
 from chatclient.messages import Media, Message
 from chatclient.model import ChatModel
@@ -296,7 +296,8 @@ class ChatClient(Closeable):
         if output is not None:
             prompt, context = prompt_for_entity(output, prompt, context, self._engine.model)
         chain = self._chain_of(spec, output)
-        return noted(await run_observed(chain, prompt, context, runtime, self._engine.observers))
+        observers, asked = self._engine.observers, said_before(context)
+        return noted(await run_observed(chain, prompt, context, runtime, observers, asked))
 
 
 class ChatClientBuilder:

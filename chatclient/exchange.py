@@ -1,14 +1,23 @@
 """What was said in one turn, read from the response that it came to."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from chatclient.advisors.notes import note_messages, noted_messages
 from chatclient.advisors.resumed import Resumed
 from chatclient.advisors.tool_calling import PENDING_TURN, RESUME, TOOL_MESSAGES, UNDONE
 from chatclient.chain import ChatClientRequest, ChatClientResponse
-from chatclient.messages import AssistantMessage, Message, Part, SystemMessage, UserMessage
+from chatclient.messages import (
+    AssistantMessage,
+    Message,
+    Part,
+    SystemMessage,
+    ToolResponseMessage,
+    UserMessage,
+)
 from chatclient.observation import Step
-from chatclient.operations import ClientCall, ModelCall
+from chatclient.operations import ModelCall
 from chatclient.prompt import Prompt
 from chatclient.response import ChatResponse
 from chatclient.tools import PendingTurn
@@ -27,14 +36,24 @@ def noted(response: ChatClientResponse) -> ChatClientResponse:
     return response.mutate(context={PENDING_TURN: pending})
 
 
+def said_before(context: Mapping[str, Any]) -> tuple[Message, ...]:
+    """Return what was said in the turn that a request goes on with, as `noted` has left it.
+
+    Nothing for a request that goes on with none.
+    """
+    resumed: Resumed | None = context.get(RESUME)
+    if resumed is None:
+        return ()
+    return noted_messages(resumed.pending.notes.get(_NOTE, ()), resumed.pending)
+
+
 def as_said(request: ChatClientRequest) -> ChatClientRequest:
     """Return *request*; of a turn that goes on, with what was said before it waited.
 
     Its own messages may be what advisors have made of them.
     """
-    resumed: Resumed | None = request.context.get(RESUME)
-    said = None if resumed is None else _noted_in(resumed)
-    if said is None:
+    said = said_before(request.context)
+    if not said:
         return request
     systems = (m for m in request.prompt.messages if isinstance(m, SystemMessage))
     return request.mutate(prompt=Prompt.of((*systems, *said), request.prompt.options))
@@ -50,11 +69,16 @@ def messages_in(response: ChatClientResponse) -> tuple[Message, ...]:
 def new_messages_in(response: ChatClientResponse) -> tuple[Message, ...]:
     """Return those of the messages that belong to the turn: from the user's last words on."""
     said, asked = messages_in(response), _asked(response)
-    # Users may say more on the way, which is a part of the turn.
-    begin = max((at for at, each in enumerate(asked) if isinstance(each, UserMessage)), default=0)
-    while begin and isinstance(said[begin - 1], UserMessage):
-        begin -= 1
-    return said[begin:]
+    begins = (at for at in reversed(range(len(asked))) if _begins_turn(asked, at))
+    return said[next(begins, 0) :]
+
+
+def _begins_turn(asked: tuple[Message, ...], at: int) -> bool:
+    """Return whether a turn begins at *at*; users may say more on the way, behind their tools."""
+    before = asked[at - 1] if at else None
+    return isinstance(asked[at], UserMessage) and not isinstance(
+        before, UserMessage | ToolResponseMessage
+    )
 
 
 def round_responses_in(response: ChatClientResponse) -> tuple[ChatResponse, ...]:
@@ -93,15 +117,4 @@ def _asked(response: ChatClientResponse) -> tuple[Message, ...]:
     """
     if response.trail is None:
         return ()
-    call = response.trail.steps[0].operation if response.trail.steps else None
-    resumed: Resumed | None = call.context.get(RESUME) if isinstance(call, ClientCall) else None
-    said = None if resumed is None else _noted_in(resumed)
-    if said is None:
-        return response.trail.asked
-    return rewritten(said, response.context.get(UNDONE, {}))
-
-
-def _noted_in(resumed: Resumed) -> tuple[Message, ...] | None:
-    """Return what was said in a turn before it waited, or None if nobody has noted it."""
-    note = resumed.pending.notes.get(_NOTE)
-    return None if note is None else noted_messages(note, resumed.pending)
+    return rewritten(response.trail.asked, response.context.get(UNDONE, {}))

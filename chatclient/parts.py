@@ -42,8 +42,9 @@ class Media:
     def __post_init__(self) -> None:
         if self.metadata is not EMPTY:
             freeze_fields(self, "metadata")
-        if not isinstance(self.data, bytes | str):
-            object.__setattr__(self, "data", _as_bytes(self.data))
+        given: object = self.data
+        if not isinstance(given, bytes | str):
+            object.__setattr__(self, "data", _as_bytes(given))
         elif isinstance(self.data, str) and self.id is None and not _URL_OR_ID.match(self.data):
             shown = self.data if len(self.data) <= _MOST_SHOWN else f"{self.data[:_MOST_SHOWN]}…"
             msg = (

@@ -8,11 +8,13 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 from typing import Any
 
+import anyio
 import pytest
 from conftest import Ask
 from test_tool_calling import assert_paired, client_of, results
 
 from chatclient import (
+    HIGHEST_PRECEDENCE,
     AssistantMessage,
     ChatClient,
     ChatClientRequest,
@@ -246,6 +248,86 @@ def test_leaving_the_stream_ends_what_was_begun() -> None:
         assert ended.is_set()
 
     asyncio.run(leave())
+
+
+def long_reading(ended: threading.Event) -> Any:
+    @tool(effect="read")
+    async def wait(context: ToolContext) -> str:
+        """Wait for long."""
+        await context.progress("waiting")
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.set()
+        return "late"
+
+    return wait
+
+
+@pytest.mark.parametrize("ask", ["stream", "astream"], indirect=True)
+def test_what_was_begun_is_ended_when_another_tool_ends_the_turn(ask: Ask) -> None:
+    """In the round that waits for it."""
+    ended = threading.Event()
+
+    @tool
+    def fails() -> None:
+        """Fail."""
+        time.sleep(0.1)
+        raise LookupError
+
+    policy = ToolFailurePolicy(raise_on=(LookupError,))
+    model = ScriptedModel([call("wait"), call("fails")])
+    client = eager(model, [long_reading(ended), fails], exception_processor=policy)
+    started = time.monotonic()
+    with pytest.raises(LookupError):
+        ask(client.prompt("x"))
+
+    assert ended.is_set()
+    assert time.monotonic() - started < 30
+
+
+@pytest.mark.parametrize("most", [None, 1])
+def test_leaving_a_blocking_stream_ends_what_was_begun(most: int | None) -> None:
+    """At an event of its own, whether the round waits for others beside or not."""
+    ended = threading.Event()
+    limits = ToolLimits(max_calls_per_tool=most, on_exceeded="tell_model")
+    model = ScriptedModel([call("wait", id="1"), call("wait", id="2")])
+    events = eager(model, long_reading(ended), limits=limits).prompt("x").stream().events()
+    started = time.monotonic()
+    while not isinstance(next(events), ToolProgress):
+        pass
+    events.close()
+
+    assert ended.is_set()
+    assert time.monotonic() - started < 30
+
+
+async def test_what_was_begun_cleans_up_in_a_cancelled_scope() -> None:
+    """An advisor's scope cancels its awaits again and again; the tool has one cancellation."""
+    cleaned: list[str] = []
+
+    @tool(effect="read")
+    async def wait(n: int) -> None:
+        """Wait for long."""
+        try:
+            await asyncio.sleep(60)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await asyncio.sleep(0.02)
+            cleaned.append("up")
+
+    async def limit(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        with anyio.fail_after(0.1):
+            return await call_next(request)
+
+    limit.order = HIGHEST_PRECEDENCE  # type: ignore[attr-defined]
+    limits = ToolLimits(max_calls_per_tool=1, on_exceeded="tell_model")
+    model = ScriptedModel([call("wait", f'{{"n": {n}}}', id=f"{n}") for n in range(2)])
+    request = eager(model, wait, limits=limits).prompt("x").advisors(limit)
+    with pytest.raises(TimeoutError):
+        [event async for event in request.astream().events()]
+
+    assert cleaned == ["up"]
 
 
 def test_calls_that_an_advisor_takes_back_come_to_nothing(ask: Ask) -> None:

@@ -5,6 +5,7 @@ import contextvars
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -48,6 +49,7 @@ from chatclient.tools import (
     ToolContext,
     ToolExecutionResult,
     ToolFailure,
+    ToolFailurePolicy,
     ToolInvocation,
     ToolResult,
     tool,
@@ -437,6 +439,38 @@ def test_cancelling_the_turn_cancels_its_tools() -> None:
 
     assert asyncio.run(main()) == 1
     assert sorted(ended) == ["a", "b"]
+
+
+def test_no_tool_begins_once_another_has_ended_the_turn(ask: Ask) -> None:
+    """What waits for its turn is left undone, and what was cancelled is no failure to be mended."""
+    log: list[str] = []
+
+    @tool(concurrency_group="bank")
+    async def look() -> None:
+        log.append("looked")
+        await asyncio.sleep(60)
+
+    @tool(concurrency_group="bank")
+    def pay() -> None:
+        log.append("paid")
+
+    @tool
+    def fails() -> None:
+        time.sleep(0.1)
+        raise LookupError
+
+    async def again(invocation: ToolInvocation, call_next: NextTool) -> ToolResult:
+        with suppress(RuntimeError):
+            return await call_next(invocation)
+        return await call_next(invocation)
+
+    model = ScriptedModel([call("look"), call("pay"), call("fails")])
+    policy = ToolFailurePolicy(raise_on=(LookupError,))
+    settings = {"interceptors": [again], "exception_processor": policy, "blocking_concurrency": 4}
+    with pytest.raises(LookupError):
+        ask(client_of(model, look, pay, fails, **settings).prompt("x"))
+
+    assert log == ["looked"]
 
 
 # --- results that need no answer ---

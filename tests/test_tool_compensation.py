@@ -446,6 +446,42 @@ def test_what_has_just_been_done_is_undone(blocking_concurrency: int) -> None:
     assert sum("no" in line for line in trip.log) == len(trip.log) / 2
 
 
+def test_an_agent_that_undoes_is_let_finish(ask: Ask) -> None:
+    """Although the turn that asked it has failed meanwhile, and cancels its tools."""
+    log: list[str] = []
+
+    async def cancel_flight(city: str) -> None:
+        log.append("begun")
+        await asyncio.sleep(0.3)
+        log.append("undone")
+
+    @tool(compensation=cancel_flight)
+    def book_flight(city: str) -> str:
+        """Book."""
+        return "booked"
+
+    @tool
+    def pay() -> None:
+        """Pay."""
+        raise ValueError
+
+    @tool
+    def fails() -> None:
+        """Fail."""
+        time.sleep(0.15)
+        raise LookupError
+
+    booking = ScriptedModel(call("book_flight", '{"city": "Rome"}'), call("pay"), "sorry")
+    agent = client_of(booking, [book_flight, pay]).as_tool("agent", "Books.")
+    policy = ToolFailurePolicy(raise_on=(LookupError,))
+    model = ScriptedModel([call("agent", '{"request": "Rome"}'), call("fails")])
+    client = client_of(model, agent, fails, blocking_concurrency=2, exception_processor=policy)
+    with pytest.raises(LookupError):
+        ask(client.prompt("x"))
+
+    assert log == ["begun", "undone"]
+
+
 async def test_an_async_stream_that_is_left_is_undone() -> None:
     """The same on a loop, by the time the stream is closed."""
     trip = Trip()

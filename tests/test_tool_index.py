@@ -371,16 +371,16 @@ def test_documents_go_when_their_tools_went_before_they_came(leave: str) -> None
             embedded += 1
             if embedded == 1:
                 if leave == "clear_all":
-                    index.clear_all()
+                    vectors.clear_all()
                 else:
-                    index.clear_index("s")
+                    vectors.clear_index("s")
                     for number in range(10):
-                        index.index_tools(f"{number}", [tool(f"tool_{number}", "Other words.")])
+                        vectors.index_tools(f"{number}", [tool(f"tool_{number}", "Other words.")])
             return await super().embed_batch(texts, runtime)
 
     store = InMemoryVectorStore(Slow())
-    index = VectorToolIndex(store)
-    index.index_tools("s", TOOLS)
+    vectors = VectorToolIndex(store)
+    vectors.index_tools("s", TOOLS)
 
     assert embedded == (1 if leave == "clear_all" else 11)
     assert len(store) == embedded - 1

@@ -9,7 +9,7 @@ from chatclient.errors import DeadlineExceededError, ToolArgumentError, ToolUsag
 from chatclient.events import ToolCallFinished
 from chatclient.json import loads
 from chatclient.messages import Message, ToolCall, ToolResponse
-from chatclient.operations import ToolRun
+from chatclient.operations import WAITS, ToolRun
 from chatclient.runtime import Runtime
 from chatclient.tool import (
     CONVERSATION_ID,
@@ -85,13 +85,16 @@ class SingleCalls:
         with runtime.observe(self._operation(call)) as observed:
             try:
                 execution = observed.result = await self._execute(call, context, keep)
-            except ApprovalRequired:
-                raise
+            except ApprovalRequired as error:  # no failure, so nobody who watches sees it raised
+                observed.note(WAITS, "approval")
+                waiting = error
             except BaseException:
                 if context.result is not None:  # the tool has done its work all the same
                     keep(_done(call, context, context.result))
                 raise
-        return execution
+            else:
+                return execution
+        raise waiting
 
     async def answer(
         self,

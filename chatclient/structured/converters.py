@@ -3,6 +3,7 @@
 import functools
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from types import FunctionType
 from typing import (
@@ -27,6 +28,7 @@ from chatclient.schemas import JsonSchema, strict_form
 from chatclient.structured.cleaning import (
     Cleaner,
     answer_so_far,
+    brackets,
     cleaned,
     json_within,
     without_fence,
@@ -53,7 +55,6 @@ _FORMAT = (
     "Answer with JSON only: no words around it, no Markdown. The JSON has to satisfy this JSON"
     " Schema:\n"
 )
-_STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _MOST_SHOWN = 500
 _FORMAT_OF_MAP = "Answer with one JSON object only: no words around it, no Markdown."
 _FORMAT_OF_LIST = (
@@ -397,5 +398,5 @@ def _parsed(candidate: str) -> Any:
 
 def _is_ended(candidate: str) -> bool:
     """Return whether what was opened is closed, as far as strings with double quotes go."""
-    bare = _STRING.sub("", candidate)
-    return all(bare.count(opener) == bare.count(closer) for opener, closer in ("{}", "[]"))
+    counted = Counter(bracket[0] for bracket in brackets(candidate))
+    return counted["{"] == counted["}"] and counted["["] == counted["]"]

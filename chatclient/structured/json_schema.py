@@ -162,13 +162,17 @@ def _string(schema: Schema) -> Any:
     if "pattern" not in schema:
         return bounded
     pattern = schema["pattern"]
-    matching = Annotated[bounded, Field(pattern=pattern)]
+    matching = _matching(bounded, Field(pattern=pattern))
     try:
         TypeAdapter(matching)
     except SchemaError:  # pydantic's engine has no look-around
         check = functools.partial(_of_pattern, _compiled(pattern))
-        return Annotated[bounded, AfterValidator(check)]
+        return _matching(bounded, AfterValidator(check))
     return matching
+
+
+def _matching(text: Any, condition: Any) -> Any:
+    return Annotated[text, condition]
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:
