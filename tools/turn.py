@@ -41,6 +41,7 @@ class ToolTurn:
         done: What tools have done whose calls failed after that, by the identity of the call.
         undone: Calls that were undone, by the identity of the call, with what is told of them.
         begun: Calls that were begun while the model was still speaking, see `key_of`.
+        resumed: Whether the turn goes on after it has waited.
         abandoned: Whether the turn has failed, and what it has done is undone.
     """
 
@@ -55,6 +56,7 @@ class ToolTurn:
     done: dict[int, ToolExecution] = field(default_factory=dict)
     undone: dict[int, ToolExecution] = field(default_factory=dict)
     begun: dict[tuple[str, str, str], Begun[ToolExecution]] = field(default_factory=dict)
+    resumed: bool = False
     abandoned: bool = False
     _repeats: dict[tuple[str, str], tuple[str, int]] = field(default_factory=dict)
     _made: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -108,6 +110,7 @@ class ToolTurn:
 
     def resume(self, pending: PendingTurn) -> None:
         """Go on from where *pending* came to wait."""
+        self.resumed = True
         self.calls.update(pending.calls)
         # The waiting calls were counted when they were made, and are counted when they are run.
         self.calls.subtract(call.name for call in pending.pending)
