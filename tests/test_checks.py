@@ -239,7 +239,7 @@ MISUSES: dict[str, tuple[Callable[[], object], str]] = {
         "what asks for approval is a function",
     ),
     "resolvers in a list": (
-        lambda: DelegatingToolCallbackResolver([StaticToolCallbackResolver()]),  # type: ignore[list-item]
+        lambda: DelegatingToolCallbackResolver([StaticToolCallbackResolver()]),  # type: ignore[arg-type]
         "pass several one by one",
     ),
     "a function as a tool callback": (
