@@ -191,6 +191,14 @@ def test_numbers_are_numbers(name: str) -> None:
     assert getattr(ChatOptions(**right), name) == 1
 
 
+@pytest.mark.parametrize("name", ["tool_context", "output_schema", "extra"])
+@pytest.mark.parametrize("given", [["x"], "x", AcmeOptions])
+def test_mappings_are_mappings(name: str, given: Any) -> None:
+    """Such as a schema: a type in its place is refused where it is given."""
+    with pytest.raises(UsageError, match=f"^{name} is a Mapping, not "):
+        NO_OPTIONS.mutate(**{name: given})
+
+
 def test_mutate_changes_a_copy() -> None:
     """The options themselves stay as they were; None takes an option back."""
     options = AcmeOptions(effort="low", seed=1)
