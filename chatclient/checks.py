@@ -108,12 +108,16 @@ def lasting(what: str, given: float | timedelta | None) -> timedelta | None:
     """Return how long something lasts, given in seconds or as a `timedelta`; None is for ever.
 
     Raises:
-        UsageError: It is neither, or not greater than 0.
+        UsageError: It is neither, not greater than 0, or longer than a `timedelta` can be.
     """
     if given is None:
         return None
     length = seconds(what, given)
-    return given if isinstance(given, timedelta) else timedelta(seconds=length)
+    try:
+        return given if isinstance(given, timedelta) else timedelta(seconds=length)
+    except OverflowError:
+        msg = f"{what} is None for ever, and no more than {timedelta.max.days} days, not {given!r}"
+        raise UsageError(msg) from None
 
 
 def names(given: str | Iterable[str]) -> frozenset[str]:

@@ -312,6 +312,10 @@ MISUSES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: SessionService(InMemorySessionRepository(), time_to_live=0),
         "time_to_live is a positive number of seconds",
     ),
+    "an endless time to live": (
+        lambda: SessionService(InMemorySessionRepository(), time_to_live=float("inf")),
+        "time_to_live is None for ever, and no more than 999999999 days, not inf",
+    ),
     "an observer's class": (
         lambda: ChatClient.builder(MODEL).observers(Telemetry),  # type: ignore[arg-type]
         "make one: Telemetry(...)",

@@ -11,7 +11,7 @@ import pytest
 from bag_of_words import BagOfWords
 
 from chatclient.embedding import Vector
-from chatclient.errors import OverloadedError, UsageError
+from chatclient.errors import OverloadedError, ProviderError, UsageError
 from chatclient.runtime import Runtime
 from chatclient.tool import ToolDefinition
 from chatclient.tools.search import (
@@ -411,6 +411,24 @@ def test_words_still_find_while_a_service_is_down() -> None:
 
     assert find(index, "letter") == ("send_letter",)
     assert find(index, "climate")[0] == "get_weather"
+
+
+def test_a_session_is_forgotten_by_all_parts_though_one_fails() -> None:
+    """A part of a hybrid index that fails keeps no other from forgetting, and is told."""
+
+    class Keeping(KeywordToolIndex):
+        async def drop(self, session_id: str, runtime: Runtime) -> None:
+            msg = "down"
+            raise ProviderError(msg, provider="test")
+
+    words = KeywordToolIndex()
+    index = HybridToolIndex(Keeping(), words)
+    index.index_tools("s", TOOLS)
+
+    with pytest.raises(ProviderError, match="down"):
+        index.clear_index("s")
+
+    assert find(words, "weather") == ()
 
 
 def test_a_hybrid_index_fails_when_all_its_parts_do() -> None:

@@ -94,9 +94,19 @@ class HybridToolIndex(ToolIndex):
         return as_response("hybrid", request, found, len(references), started)
 
     async def drop(self, session_id: str, runtime: Runtime) -> None:
-        """Forget the tools of a session in every index."""
+        """Forget the tools of a session in every index, also where one before it fails.
+
+        Raises:
+            ProviderError: One of them failed.
+        """
+        failures = []
         for index, _ in self._indexes:
-            await index.drop(session_id, runtime)
+            try:
+                await index.drop(session_id, runtime)
+            except ProviderError as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
 
     def _raise_if_all(self, failures: Sequence[ProviderError]) -> None:
         if len(failures) == len(self._indexes):
