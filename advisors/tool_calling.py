@@ -310,6 +310,8 @@ class _Loop:
 
     async def run(self, resumed: Resumed | None) -> ChatClientResponse:
         """Return the response that ends the turn."""
+        if self.before:
+            self._release()
         if resumed is not None:
             ended = await self._resume(resumed)
             if ended is not None:
@@ -325,7 +327,7 @@ class _Loop:
             )
             self.history = result.conversation_history
             self.note()
-            ended = await self._response_if_ended(response, result)
+            ended = await self._response_if_ended(sent, response, result)
             if ended is not None:
                 return ended
             await self._go_on(sent, response, result)
@@ -399,9 +401,14 @@ class _Loop:
             response = ChatClientResponse(response.chat_response, self.context)
         self.turn.rounds += 1
         self.usage += response.chat_response.usage
-        if advisor.reset_tool_choice and self.options.tool_choice not in (None, "auto", "none"):
-            self.options = self.options.mutate(tool_choice="auto")
+        self._release()
         return sent, response
+
+    def _release(self) -> None:
+        """Let the model answer: a choice that forces a call holds for the turn's first round."""
+        forced = self.options.tool_choice not in (None, "auto", "none")
+        if forced and self.advisor.reset_tool_choice:
+            self.options = self.options.mutate(tool_choice="auto")
 
     async def _watched(self, sent: ChatClientRequest) -> ChatClientRequest:
         """Return what is sent so that tools may begin while the model speaks.
@@ -433,9 +440,13 @@ class _Loop:
     async def _call_holding_back(self, sent: ChatClientRequest) -> ChatClientResponse:
         """Call the model, streaming its words only if they are the answer."""
         held: list[Any] = []
+        holding = True
 
         async def hold(event: Any) -> None:
-            held.append(event)
+            if holding:
+                held.append(event)
+            else:  # of a tool that was begun early, and still runs
+                await sent.runtime.emit(event)
 
         response = await self.call_next(
             await self._watched(sent.mutate(runtime=sent.runtime.with_emitter(hold)))
@@ -444,6 +455,7 @@ class _Loop:
         for event in held:
             if not (wordless and isinstance(event, TextDelta | ReasoningDelta | ReasoningSigned)):
                 await sent.runtime.emit(event)
+        holding = False
         return response
 
     async def _is_eligible(self, sent: ChatClientRequest, answer: ChatResponse) -> bool:
@@ -452,7 +464,7 @@ class _Loop:
         return bool(await awaited(self.request.runtime, eligible))
 
     async def _response_if_ended(
-        self, response: ChatClientResponse, result: ToolExecutionResult
+        self, sent: ChatClientRequest, response: ChatClientResponse, result: ToolExecutionResult
     ) -> ChatClientResponse | None:
         """Return the turn's response if this round was its last, else None."""
         if result.pending_turn is not None:
@@ -472,13 +484,13 @@ class _Loop:
             raise ToolLoopError(breach, result=result)
         if limits.on_exceeded == "partial":
             return await self._answer_with(response, (result.breach_generation(),))
-        return await self._final_answer(response, result)
+        return await self._final_answer(sent, response, result)
 
     async def _final_answer(
-        self, response: ChatClientResponse, result: ToolExecutionResult
+        self, sent: ChatClientRequest, response: ChatClientResponse, result: ToolExecutionResult
     ) -> ChatClientResponse:
         """Ask the model to answer from what it has, without tools."""
-        await self._go_on(self.request, response, result)
+        await self._go_on(sent, response, result)
         self.options = self.options.mutate(tool_choice="none")
         sent, response = await self._round()
         answer = response.chat_response
@@ -510,6 +522,7 @@ class _Loop:
         sent, pending = self.request.prompt, resumed.pending
         self.history, self.begun = pending.messages, len(pending.messages)
         self.usage = resumed.usage
+        self._release()
         result = await resumed.run(sent, self.advisor.manager, self.request.runtime, self.turn)
         response = ChatClientResponse(
             ChatResponse((Generation(pending.message, "tool_call"),)), self.request.context
@@ -519,7 +532,7 @@ class _Loop:
         self._look_through(since)
         self.history = self.messages = (*known, *since)
         self.note()
-        return await self._response_if_ended(response, result)
+        return await self._response_if_ended(self.request, response, result)
 
     def _look_through(self, messages: Sequence[Message]) -> None:
         """Take note of what of *messages* advisors have added to what was said on the way.

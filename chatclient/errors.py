@@ -24,7 +24,8 @@ ChatClientError
 │   │   └── ContentFilterError            refused by the provider's policy
 │   └── InvalidResponseError              the answer cannot be read
 │       └── StreamInterruptedError        .partial
-├── ToolError                             raise it in a tool: the model reads it
+├── ToolError                             raise it in a tool: the model reads it;
+│   │                                     .media .metadata .value
 │   └── McpServerError                    .server
 ├── ToolExecutionError                    a tool failed and your policy says to
 │   │                                     raise; .tool_name
@@ -44,7 +45,8 @@ ChatClientError
 ```
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 
@@ -227,7 +229,30 @@ class StreamInterruptedError(InvalidResponseError):
 
 
 class ToolError(ChatClientError):
-    """Raised by a tool to speak to the model: its text is the tool's answer, marked as an error."""
+    """Raised by a tool to speak to the model: its text is the tool's answer, marked as an error.
+
+    Attributes:
+        media: What the model is shown beside the text, such as a picture of what went wrong.
+        metadata: For the application, as in a `ToolResult`.
+        value: For the application, as in a `ToolResult`.
+    """
+
+    # Of the class as well: not every subclass calls what it inherits.
+    media: tuple[Any, ...] = ()
+    metadata: Mapping[str, Any] = MappingProxyType({})
+    value: object = None
+
+    def __init__(
+        self,
+        *args: object,
+        media: Iterable[Any] = (),
+        metadata: Mapping[str, Any] | None = None,
+        value: object = None,
+    ) -> None:
+        super().__init__(*args)
+        self.media = tuple(media)
+        self.metadata = dict(metadata or {})
+        self.value = value
 
 
 class McpServerError(ToolError):
@@ -239,8 +264,8 @@ class McpServerError(ToolError):
         server: The name the application gave the server.
     """
 
-    def __init__(self, message: str, *, server: str) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, *, server: str, **shown: Any) -> None:
+        super().__init__(message, **shown)
         self.server = server
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from chatclient.advisors.notes import note_messages, noted_messages
 from chatclient.advisors.resumed import Resumed
 from chatclient.advisors.tool_calling import PENDING_TURN, RESUME, TOOL_MESSAGES, UNDONE
 from chatclient.chain import ChatClientRequest, ChatClientResponse
@@ -19,7 +20,6 @@ from chatclient.observation import Step
 from chatclient.operations import ModelCall
 from chatclient.prompt import Prompt
 from chatclient.response import ChatResponse
-from chatclient.serialization import message_from_dict, message_to_dict
 from chatclient.tools import PendingTurn
 from chatclient.tools.compensation import rewritten
 
@@ -27,18 +27,11 @@ _NOTE = "said"  # what was said in a turn that waits, as dicts or as places in i
 
 
 def noted(response: ChatClientResponse) -> ChatClientResponse:
-    """Return *response*, if its turn waits with what was said in it so far.
-
-    The messages that go on when it does may be what advisors have made of them.
-    """
+    """Return *response*, if its turn waits with what was said in it so far."""
     pending: PendingTurn | None = response.context.get(PENDING_TURN)
     if pending is None:
         return response
-    places = {id(message): at for at, message in enumerate(pending.messages)}
-    said = [
-        places[id(each)] if id(each) in places else message_to_dict(each)
-        for each in _said(response)
-    ]
+    said = note_messages(_said(response), pending)
     pending = replace(pending, notes={**pending.notes, _NOTE: said})
     return response.mutate(context={PENDING_TURN: pending})
 
@@ -51,8 +44,7 @@ def said_before(context: Mapping[str, Any]) -> tuple[Message, ...]:
     resumed: Resumed | None = context.get(RESUME)
     if resumed is None:
         return ()
-    messages, note = resumed.pending.messages, resumed.pending.notes.get(_NOTE, ())
-    return tuple(messages[m] if isinstance(m, int) else message_from_dict(m) for m in note)
+    return noted_messages(resumed.pending.notes.get(_NOTE, ()), resumed.pending)
 
 
 def as_said(request: ChatClientRequest) -> ChatClientRequest:

@@ -8,6 +8,8 @@ import logging
 from collections.abc import MutableMapping
 from typing import Any
 
+_STACK = 5  # how far from the standard logger's caller it is to whoever writes: structlog, and us
+
 
 class Logger:
     """Writes events with fields to the standard logger of its name."""
@@ -71,4 +73,5 @@ def _render(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> dict
         "msg": text,  # without arguments, logging leaves percent signs alone
         "extra": {"chatclient": {"event": message, **event}},
         "exc_info": exc_info,
+        "stacklevel": _STACK,
     }

@@ -35,6 +35,9 @@ TIME_TO_FIRST_CHUNK = "gen_ai.response.time_to_first_chunk"
 ANSWERING_MODEL = "chatclient.model"
 """The name of the model that was asked in the end, an attribute found on the way."""
 
+WAITS = "chatclient.tool.waits_for"
+"""What a tool call waits for that was not run: `approval`; an attribute found on the way."""
+
 # What the conventions call providers, where that differs from our names.
 _PROVIDERS = {
     "azure": "azure.ai.openai",

@@ -10,7 +10,7 @@ from uuid import uuid4
 from chatclient.checks import check_kind
 from chatclient.errors import TemplateError
 from chatclient.messages import SystemMessage, UserMessage
-from chatclient.values import EMPTY, merged
+from chatclient.values import EMPTY, freeze_fields, merged
 
 
 class TemplateRenderer(Protocol):
@@ -63,10 +63,11 @@ class PlaceholderRenderer:
             if escape:
                 return match.group()[1:]
             try:
-                return _shown(_look_up(path, variables))
+                value = _look_up(path, variables)
             except (LookupError, AttributeError):
                 missing.add(path)
                 return ""
+            return _shown(value)
 
         rendered = self._pattern.sub(fill, template)
         if missing:
@@ -119,6 +120,8 @@ class PromptTemplate:
 
     def __post_init__(self) -> None:
         check_kind("a template", self.template, str)
+        check_kind("the variables of a template", self.variables, Mapping)
+        freeze_fields(self, "variables")
         if not self.template.strip():
             msg = "the template is blank"
             raise TemplateError(msg)

@@ -21,7 +21,7 @@ from chatclient.messages import (
     UserMessage,
 )
 from chatclient.options import ChatOptions
-from chatclient.providers.fields import fields_of
+from chatclient.providers.fields import arguments_in, fields_of
 from chatclient.providers.gemini_decoding import INVENTED_ID, beside_content
 from chatclient.providers.media import base64_of
 from chatclient.providers.wire_cache import kept_wire
@@ -260,21 +260,12 @@ def _thought(part: Reasoning) -> dict[str, Any]:
 
 
 def _function_call(call: ToolCall) -> dict[str, Any]:
-    function = {"name": call.name, "args": _object(call.arguments.strip() or "{}", "arguments")}
+    function = {"name": call.name, "args": arguments_in(call.arguments)}
     return {"functionCall": _with_id(function, call.id), **beside_content(call.metadata)}
 
 
 def _with_id(function: dict[str, Any], id: str) -> dict[str, Any]:
     return {"id": id, **function} if id and not id.startswith(INVENTED_ID) else function
-
-
-def _object(text: str, key: str) -> Any:
-    """Return the JSON object that *text* is, or one that holds what it is under *key*."""
-    try:
-        value = loads(text)
-    except ValueError:
-        value = text
-    return value if isinstance(value, dict) else {key: value}
 
 
 def _sign(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -300,7 +291,12 @@ def _results(responses: Sequence[ToolResponse], dialect: Dialect) -> list[dict[s
     return [*parts, *beside]
 
 
-def _result(response: ToolResponse) -> Any:
-    key = "error" if response.is_error else "result"
-    result = _object(response.data, key)
-    return {"error": result} if response.is_error and "error" not in result else result
+def _result(response: ToolResponse) -> dict[str, Any]:
+    """Return a tool's answer as an object, which the API insists on."""
+    try:
+        value = loads(response.data)
+    except ValueError:
+        value = response.data
+    if response.is_error:
+        return value if isinstance(value, dict) and "error" in value else {"error": value}
+    return value if isinstance(value, dict) else {"result": value}

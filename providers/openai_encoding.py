@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from chatclient.errors import UsageError
-from chatclient.json import dumps, loads
+from chatclient.json import dumps
 from chatclient.messages import (
     AssistantMessage,
     Media,
@@ -20,6 +20,7 @@ from chatclient.messages import (
     UserMessage,
 )
 from chatclient.options import ChatOptions
+from chatclient.providers.fields import arguments_in, object_in
 from chatclient.providers.openai_dialect import REASONING_FIELD, Dialect
 from chatclient.providers.openai_media import media_part
 from chatclient.providers.openai_schemas import enforceable, json_schema_format
@@ -330,15 +331,10 @@ def _tool_call(call: ToolCall, dialect: Dialect) -> dict[str, Any]:
 
 def _arguments(arguments: str, dialect: Dialect) -> str:
     arguments = arguments.strip() or "{}"
-    if not dialect.parses_arguments:
+    # Many chat templates parse the arguments. Those that are fine stay as they were written.
+    if not dialect.parses_arguments or object_in(arguments) is not None:
         return arguments
-    try:
-        loads(arguments)
-    except ValueError:
-        # Many chat templates parse the arguments: one malformed call in the history, and every
-        # later request fails. The model still sees what it wrote.
-        return dumps({"malformed_arguments": arguments}).decode()
-    return arguments
+    return dumps(arguments_in(arguments)).decode()
 
 
 def _call_id(id: str, dialect: Dialect) -> str:

@@ -4,7 +4,8 @@
 Run as `python mcp_peer.py [fault]`. It speaks protocol 2025-06-18, one line of JSON a message.
 Faults: `dead` ends at once, `mute` never answers, `noisy` writes lines that are no JSON between
 its messages, `silent-list` never answers the listing, `no-tools` has none, `endless` always names
-a next page, `odd` lists one tool twice, and schemas that cannot be checked.
+a next page, `odd` lists one tool twice, and schemas that cannot be checked, `resources` has one
+and knows nothing of templates, `mute-resources` says so and never answers.
 """
 
 import json
@@ -107,7 +108,10 @@ def call(name: str, arguments: dict[str, Any], meta: dict[str, Any]) -> dict[str
                     send(method="notifications/progress", params=note)
             return texts("told" if "progressToken" in meta else "not asked to tell")
         case "fail":
-            return texts("The printer is on fire.", isError=True)
+            picture = {"type": "image", "data": "AQID", "mimeType": "image/png"}
+            failed = texts("The printer is on fire.", isError=True, _meta={"room": 3})
+            failed["content"].append(picture)
+            return failed
         case "ask":
             send(id="q", **arguments)
             while (reply := json.loads(sys.stdin.readline())).get("id") != "q":
@@ -128,6 +132,8 @@ def answer(message: dict[str, Any]) -> None:
     match message["method"]:
         case "initialize":
             capabilities = {} if FAULT == "no-tools" else {"tools": {"listChanged": True}}
+            if "resources" in FAULT:
+                capabilities["resources"] = {}
             info = {"name": "peer", "version": "1"}
             version = "2025-06-18"
             send(
@@ -143,6 +149,9 @@ def answer(message: dict[str, Any]) -> None:
                 return
             more = {"nextCursor": "again"} if FAULT == "endless" else {}
             send(id=request, result={"tools": tools, **more})
+        case "resources/list" if "resources" in FAULT:
+            if FAULT == "resources":
+                send(id=request, result={"resources": [{"name": "a", "uri": "file:///a"}]})
         case "tools/call":
             name = params["name"]
             if name == "refuse":
@@ -162,6 +171,8 @@ def answer(message: dict[str, Any]) -> None:
                 error(request, -32601, "Method not found")
 
 
+if FAULT == "resources":
+    tools.append(tool("list_resources"))
 if FAULT == "asks":
     tools.append(tool("ask"))
 if FAULT == "dead":

@@ -58,6 +58,8 @@ _VALUES: dict[str, Any] = {
     "retry_after": 1.5,
     "body": {"error": ["x"]},
     "malformed": True,
+    "media": ("a",),
+    "metadata": {"a": 1},
 }
 
 

@@ -768,8 +768,8 @@ def test_arguments_that_are_no_object_are_wrapped() -> None:
 
     assert [part["functionCall"]["args"] for part in parts] == [
         {},
-        {"arguments": [1]},
-        {"arguments": "{oops"},
+        {"malformed_arguments": "[1]"},
+        {"malformed_arguments": "{oops"},
     ]
 
 

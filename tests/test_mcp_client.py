@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import gc
 import json
 import os
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -18,6 +20,7 @@ from chatclient import ChatClient
 from chatclient.driving import drive
 from chatclient.errors import ToolExecutionError, UsageError
 from chatclient.events import ToolCallFinished, ToolProgress
+from chatclient.messages import Media
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import (
     ToolCallback,
@@ -183,11 +186,14 @@ def test_many_mistakes_are_told_in_part() -> None:
 def test_what_a_tool_says_of_its_failure_is_told(
     ask: Ask, provider: McpToolCallbackProvider
 ) -> None:
-    """`isError` is an error for the model, in the server's words."""
+    """`isError` is an error for the model, in the server's words, with all that came along."""
     asked, _ = asked_for(ask, provider, call("fail"), "done")
 
-    assert asked.executions[0].is_error
-    assert asked.executions[0].response.data == "The printer is on fire."
+    [execution] = asked.executions
+    assert execution.is_error
+    assert execution.response.data == "The printer is on fire."
+    assert execution.response.media == (Media("image/png", b"\1\2\3"),)
+    assert execution.metadata == {"room": 3, "failure": "exception"}
 
 
 @pytest.mark.parametrize(
@@ -305,6 +311,17 @@ def test_a_server_cannot_stand_in_for_a_tool_of_the_application(
     asked, _ = asked_for(ask, sources, answers, "done")
 
     assert [e.response.data for e in asked.executions] == ["from here", "from there"]
+
+
+def test_a_server_cannot_stand_in_for_the_tools_that_read_resources(ask: Ask) -> None:
+    """They are the provider's own, and keep their names."""
+    with McpToolCallbackProvider(peer(fault="resources"), resources=True) as provider:
+        answers = [call("list_resources"), call("peer_list_resources")]
+        asked, _ = asked_for(ask, provider, answers, "done")
+
+    ours, theirs = (each.response.data for each in asked.executions)
+    assert json.loads(ours) == [{"server": "peer", "name": "a", "uri": "file:///a"}]
+    assert theirs == "list_resources has run"
 
 
 def test_tools_can_be_renamed() -> None:
@@ -434,6 +451,30 @@ def test_a_provider_that_is_dropped_takes_its_servers_with_it() -> None:
     del provider
 
     assert settled(lambda: not runs(pid))
+
+
+def test_a_provider_may_be_collected_on_its_own_thread() -> None:
+    """Where garbage is found, nobody can wait for the connections that live there."""
+    provider = McpToolCallbackProvider(peer())
+    pid = int(run(named(provider, "pid")))
+    hub = provider._hub
+    assert hub is not None
+    thread, _ = hub._open()
+    thread.circle = provider.circle = [provider, hub]  # type: ignore[attr-defined]
+    seconds: list[float] = []
+
+    def collect() -> None:
+        started = time.monotonic()
+        del thread.circle  # type: ignore[attr-defined]
+        gc.collect()
+        seconds.append(time.monotonic() - started)
+
+    del provider, hub
+    thread.soon(collect)
+
+    assert settled(lambda: not runs(pid))
+    assert settled(lambda: not thread.alive)
+    assert seconds[0] < 5
 
 
 def test_callbacks_keep_their_connection() -> None:

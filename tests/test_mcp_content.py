@@ -19,7 +19,7 @@ from mcp_types import (
 
 from chatclient.errors import ToolError
 from chatclient.messages import Media
-from chatclient.tool import ToolResult
+from chatclient.tool import OWN_METADATA, ToolResult
 from chatclient.tools.mcp.content import answer_of, result_of
 
 DATA = "AQID"  # the bytes 1, 2, 3
@@ -76,6 +76,14 @@ def test_data_is_told_once(text: str, data: Any, told: str) -> None:
     assert (result.text, result.value, dict(result.metadata)) == (told, data, {"cost": 1})
 
 
+@pytest.mark.parametrize("key", sorted(OWN_METADATA))
+def test_a_server_has_no_word_in_what_the_library_notes(key: str) -> None:
+    """Such as that its answer is final, or that a skill with its tools is in use."""
+    result = answered(TextContent(text="sunny"), _meta={"cost": 1, key: True})
+
+    assert dict(result.metadata) == {"cost": 1}
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [([TextContent(text="out of stock")], "out of stock"), ([], "does not say why")],
@@ -84,6 +92,26 @@ def test_a_failure_is_the_tools(content: Any, message: str) -> None:
     """The model reads the server's own words."""
     with pytest.raises(ToolError, match=message):
         answered(*content, is_error=True)
+
+
+def test_a_failure_keeps_what_came_with_it() -> None:
+    """A picture of what went wrong, and what is for the application only."""
+    picture = ImageContent(data=DATA, mime_type="image/png")
+    text = TextContent(text="no such button")
+    with pytest.raises(ToolError) as raised:
+        answered(text, picture, structured_content={"n": 1}, _meta={"cost": 1}, is_error=True)
+
+    error = raised.value
+    assert str(error) == 'no such button\n{"n": 1}'
+    assert error.media == (Media("image/png", b"\1\2\3"),)
+    assert (error.metadata, error.value) == ({"cost": 1}, {"n": 1})
+
+
+def test_a_server_cannot_say_what_only_the_library_says() -> None:
+    """Such as which skill was activated, or what a tool was really run with."""
+    ours = {"activated_skill": "x", "failure": "x", "ran_with": None, "remark": "x", "step": True}
+
+    assert dict(answered(_meta={**ours, "cost": 1}).metadata) == {"cost": 1}
 
 
 def test_garbage_is_a_failure() -> None:

@@ -1,9 +1,11 @@
 """MCP servers that die, hang, answer garbage or change: a documented outcome, and nothing hangs."""
 
+import json
 import logging
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -296,6 +298,16 @@ BROKEN = {
         lambda **settings: McpServer.http("peer", "http://127.0.0.1:9/mcp", **settings),
         r"cannot be reached \(ConnectError\)",
     ),
+    "unstartable": (
+        lambda **settings: McpServer.stdio(
+            "peer",
+            sys.executable,
+            5,  # type: ignore[arg-type]
+            connect_timeout=2.0,
+            **settings,
+        ),
+        r"cannot be reached by starting .* \(ValidationError\)",
+    ),
 }
 each_broken = pytest.mark.parametrize(
     ("server", "message"), list(BROKEN.values()), ids=list(BROKEN)
@@ -351,6 +363,57 @@ def test_a_server_that_comes_back_is_used_again(tmp_path: Path) -> None:
         assert tool_callbacks(provider) == []
         program.symlink_to(sys.executable)
         assert settled(lambda: len(tool_callbacks(provider)) > 0)
+
+
+def test_a_server_that_goes_away_takes_its_tools_with_it(tmp_path: Path) -> None:
+    """Those that it had are not offered as long as it is left out."""
+    program = tmp_path / "server"
+    program.symlink_to(sys.executable)
+    peer_file = str(Path(__file__).parent / "mcp_peer.py")
+    server = McpServer.stdio("peer", str(program), peer_file, required=False, retry_after=0.05)
+
+    with McpToolCallbackProvider(server) as provider:
+        pid = int(run(provider, "pid"))
+        program.unlink()
+        os.kill(pid, signal.SIGKILL)
+
+        assert settled(lambda: tool_callbacks(provider) == [])
+
+
+def test_resources_of_other_servers_are_listed_all_the_same(ask: Ask) -> None:
+    """A server need not know of templates; one that does not answer costs only its own."""
+    servers = (
+        peer("a", "resources"),
+        peer("b", "mute-resources", timeout=0.4),
+        peer("c"),
+    )
+    with McpToolCallbackProvider(*servers, resources=True, prefix="always") as provider:
+        asked, _ = asked_for(ask, provider, call("list_resources"), "done")
+
+    [execution] = asked.executions
+    assert not execution.is_error
+    assert json.loads(execution.response.data) == [
+        {"server": "a", "name": "a", "uri": "file:///a"},
+        {"server": "b", "error": "it did not answer in time"},
+    ]
+
+
+def test_closing_ends_what_is_under_way(caplog: pytest.LogCaptureFixture) -> None:
+    """No request that could be made again connects the server once more."""
+    provider = McpToolCallbackProvider(peer(fault="mute-resources"), resources=True)
+    listing = {c.definition.name: c for c in tool_callbacks(provider)}["list_resources"]
+    told: list[str] = []
+    request = threading.Thread(
+        target=lambda: told.append(drive(listing.invoke("{}", ToolContext())).text)
+    )
+    request.start()
+    time.sleep(0.2)  # the server is asked, and does not answer
+
+    provider.close()
+    request.join()
+
+    assert "the connection to the MCP server 'peer' was closed" in told[0]
+    assert caplog.text == ""
 
 
 def test_a_server_without_tools_offers_none() -> None:

@@ -124,6 +124,19 @@ def test_a_handler_that_fails_is_the_applications_business(
     assert "many" not in caplog.text
 
 
+@pytest.mark.filterwarnings("ignore:Automatically retrieving remote:DeprecationWarning")
+def test_a_form_is_not_fetched_from_elsewhere(tmp_path: Path) -> None:
+    """A server cannot have files and addresses read that only the application can reach."""
+    elsewhere = tmp_path / "form.json"
+    elsewhere.write_text("{}")
+    schema = {**FORM, "properties": {"guests": {"$ref": elsewhere.as_uri()}}}
+    server = peer(fault="asks", on_elicitation=lambda _: {"guests": 2})
+    form = question("elicitation/create", message="How many?", requestedSchema=schema)
+
+    told = json.loads(asked_back(server, Ask("call"), "ask", form))
+    assert told == {"code": -32603, "message": "the user could not be asked"}
+
+
 @pytest.mark.parametrize("method", ["elicitation/create", "sampling/createMessage"])
 def test_a_server_may_ask_nothing_unless_told_otherwise(method: str) -> None:
     """Without a handler or a model, the question is refused."""

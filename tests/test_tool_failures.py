@@ -17,7 +17,7 @@ from chatclient.errors import (
     ToolTimeoutError,
     UnknownToolError,
 )
-from chatclient.messages import ToolCall
+from chatclient.messages import Media, ToolCall
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import (
     NextTool,
@@ -216,6 +216,43 @@ def test_a_tool_error_is_always_told(ask: Ask, exception_text: Any) -> None:
     ask(client_of(model, shop, exception_processor=policy).prompt("x"))
 
     assert results(model.prompts[1]) == ["Closed until Monday."]
+
+
+def test_a_tool_error_may_show_more_than_a_text(ask: Ask) -> None:
+    """The model is shown the picture; the rest is for the application."""
+    picture = Media("image/png", b"\x89PNG")
+
+    @tool
+    def press() -> None:
+        raise ToolError("No such button.", media=[picture], metadata={"page": 3}, value=[3])
+
+    model = ScriptedModel(call("press"), "recovered")
+    [execution] = ask(client_of(model, press).prompt("x")).executions
+
+    assert (execution.response.data, execution.is_error) == ("No such button.", True)
+    assert execution.response.media == (picture,)
+    assert execution.metadata == {"page": 3, "failure": "exception"}
+    assert execution.value == [3]
+
+
+def test_a_tool_error_of_the_applications_own_need_not_call_what_it_inherits(ask: Ask) -> None:
+    """Its text is told all the same."""
+
+    class SoldOutError(ToolError):
+        def __init__(self, item: str) -> None:
+            self.item = item
+
+        def __str__(self) -> str:
+            return f"no {self.item} left"
+
+    @tool
+    def order() -> None:
+        raise SoldOutError("tea")
+
+    model = ScriptedModel(call("order"), "recovered")
+    ask(client_of(model, order).prompt("x"))
+
+    assert results(model.prompts[1]) == ["no tea left"]
 
 
 def test_a_tool_has_a_budget_of_failures(ask: Ask) -> None:

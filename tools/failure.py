@@ -113,16 +113,19 @@ class ToolFailurePolicy:
         spent = self.max_failures is not None and failure.count > self.max_failures
         if self.always_raise or reaction == "raise" or spent:
             _raise(failure)
-        return self.text_for(failure)
+        text, error = self.text_for(failure), failure.error
+        if isinstance(error, ToolError):  # which may have more to show than its text
+            return ToolResult(text, error.media, True, error.metadata, error.value)  # noqa: FBT003
+        return text
 
     def text_for(self, failure: ToolFailure) -> str:
         """Return what the model is told about *failure*."""
         name, error = failure.tool_call.name, failure.error
         if failure.kind == "timeout":
             return f"The tool {name!r} did not answer in time."
-        if failure.kind != "exception" or isinstance(error, ToolError):
-            return str(error)
         text = str(error).strip()
+        if text and (failure.kind != "exception" or isinstance(error, ToolError)):
+            return str(error)
         if self.exception_text == "message" and text:
             # Of a KeyError the message is only the key.
             return f"{type(error).__name__}: {text}" if isinstance(error, KeyError) else text

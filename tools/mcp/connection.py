@@ -100,6 +100,9 @@ def _end(thread: LoopThread, connections: "dict[str, Connection]") -> None:
     """Do what `Hub.close` does, when there is no hub any more."""
     if not thread.alive:
         return
+    if threading.current_thread() is thread.thread:  # where garbage happened to be collected
+        threading.Thread(target=_end, args=(thread, connections)).start()
+        return
     done = threading.Event()
 
     async def disconnect() -> None:
@@ -126,6 +129,7 @@ class Connection:
         """The same, but what it was before a change until it is listed again."""
         self._session: Session | None = None
         self._lock = asyncio.Lock()
+        self._closed = False
         self._changes = 0
         self._unreachable_until = 0.0
 
@@ -185,6 +189,7 @@ class Connection:
             async with asyncio.timeout(self.server.timeout):
                 tools = await self.ask(_all_tools, repeatable=True)
         except McpServerError:
+            self._leave_alone()
             raise
         except (TimeoutError, ToolError) as error:
             self._leave_alone()
@@ -202,15 +207,22 @@ class Connection:
         self.listing = None
 
     async def close(self) -> None:
-        """Disconnect; a process that was started for it is gone afterwards."""
+        """Disconnect for good; a process that was started for it is gone afterwards."""
+        self._closed = True
+        await self._disconnect()
+
+    async def _disconnect(self) -> None:
         session, self._session = self._session, None
         if session is not None:
             await session.close()
 
     async def _connected(self) -> Session:
         async with self._lock:
+            if self._closed:  # while somebody waited for an answer, and would ask again
+                msg = f"the connection to the MCP server {self.server.name!r} was closed"
+                raise McpServerError(msg, server=self.server.name)
             if self._session is None or self._session.ended:
-                await self.close()
+                await self._disconnect()
                 self.forget_listing()
                 # Kept before it is open: one that is given up has to be waited for as well.
                 self._session = Session(self.server, self.forget_listing)
@@ -222,6 +234,7 @@ class Connection:
             return self._session
 
     def _leave_alone(self) -> None:
+        self.known = ()
         self._unreachable_until = time.monotonic() + self.server.retry_after
 
     def _told(self, error: MCPError) -> Exception:

@@ -20,8 +20,7 @@ from mcp_types import (
 
 from chatclient.errors import ToolError
 from chatclient.messages import Media
-from chatclient.tool import ToolResult
-from chatclient.values import EMPTY
+from chatclient.tool import OWN_METADATA, ToolResult
 
 _UNKNOWN_TYPE = "application/octet-stream"
 
@@ -30,19 +29,24 @@ def result_of(answer: CallToolResult) -> ToolResult:
     """Return what a server answered as a tool's result.
 
     Texts are joined by lines. What the server answered as data is told as JSON, unless a text
-    says the same; it is the result's value as well. The answer's `_meta` is the result's metadata.
+    says the same; it is the result's value as well. The answer's `_meta` is the result's metadata,
+    but for what would be the library's own word there.
 
     Raises:
-        ToolError: The server says that the tool failed; the message is its words.
+        ToolError: The server says that the tool failed; the message is its words, and all the rest
+            of the answer is beside it.
     """
     texts, media = told(answer.content)
     text = "\n".join(texts)
     if answer.structured_content is not None and not _says(text, answer.structured_content):
         data = json.dumps(answer.structured_content, ensure_ascii=False)
         text = f"{text}\n{data}" if text else data
+    metadata = {key: item for key, item in (answer.meta or {}).items() if key not in OWN_METADATA}
+    value = answer.structured_content
     if answer.is_error:
-        raise ToolError(text or "the tool failed, and the server does not say why")
-    return ToolResult(text, media, metadata=answer.meta or EMPTY, value=answer.structured_content)
+        text = text or "the tool failed, and the server does not say why"
+        raise ToolError(text, media=media, metadata=metadata, value=value)
+    return ToolResult(text, media, metadata=metadata, value=value)
 
 
 def told(content: Iterable[ContentBlock]) -> tuple[list[str], tuple[Media, ...]]:

@@ -86,7 +86,9 @@ class McpToolCallbackProvider(Closeable):
         connections = hub.connections
         if any(each.listing is None and not each.waits for each in connections.values()):
             await hub.run(ON_LOOP, self._list_all)
-        taken = {c.definition.name for c in request.callbacks} if request is not None else set()
+        extra = self._extra_tools(hub)
+        others = extra if request is None else [*extra, *request.callbacks]
+        taken = {callback.definition.name for callback in others}
         found = [
             (connection.server, tool)
             for connection in connections.values()
@@ -99,7 +101,7 @@ class McpToolCallbackProvider(Closeable):
             self._callback(hub, server, tool, name)
             for (server, tool), name in zip(found, names, strict=True)
         ]
-        return [*(c for c in callbacks if c is not None), *self._extra_tools(hub)]
+        return [*(c for c in callbacks if c is not None), *extra]
 
     def close(self) -> None:
         """Disconnect from the servers; the tools cannot be used any more."""

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import jsonschema
+from jsonschema import ValidationError
+from jsonschema.validators import Draft202012Validator, validator_for
 from mcp.client.session import ClientRequestContext
 from mcp_types import (
     INTERNAL_ERROR,
@@ -20,6 +21,7 @@ from mcp_types import (
     SamplingMessage,
     TextContent,
 )
+from referencing import Registry
 
 from chatclient.errors import ToolError, UsageError
 from chatclient.logs import get_logger
@@ -103,14 +105,21 @@ async def _asked(
         wanted = "True, False or None" if schema is None else "the form's values, False or None"
         msg = f"an elicitation handler returns {wanted}, not a {type(answer).__name__}"
         raise UsageError(msg)
+    _check(dict(answer), schema)
+    return ElicitResult(action="accept", content=dict(answer))
+
+
+def _check(values: Mapping[str, Any], schema: Mapping[str, Any]) -> None:
+    kind = validator_for(schema, default=Draft202012Validator)
+    kind.check_schema(schema)
     try:
-        jsonschema.validate(dict(answer), schema)
-    except jsonschema.ValidationError as error:  # which shows the user's values
+        # An empty registry: a server cannot have anything fetched by naming it in its form.
+        kind(schema, registry=Registry()).validate(values)
+    except ValidationError as error:  # which shows the user's values
         msg = (
             f"the values do not fit the form: {error.json_path} is against its {error.validator!r}"
         )
         raise UsageError(msg) from None
-    return ElicitResult(action="accept", content=dict(answer))
 
 
 async def _sampled(model: ChatModel, prompt: Prompt) -> CreateMessageResult:

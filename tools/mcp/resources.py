@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, TypeVar
 
-from mcp import Client
+from mcp import Client, MCPError
+from mcp_types import METHOD_NOT_FOUND
 
-from chatclient.errors import McpServerError, ToolError
+from chatclient.errors import ToolError
 from chatclient.messages import Media
 from chatclient.runtime import ON_LOOP, Runtime
 from chatclient.tool import ToolCallback, ToolMetadata, ToolResult
@@ -39,7 +40,7 @@ def resource_tools(hub: Hub) -> list[ToolCallback]:
             add_resource(content, texts, media)
         return ToolResult("\n".join(texts), tuple(media))
 
-    return _tools(hub, list_resources, read_resource)
+    return _tools(list_resources, read_resource)
 
 
 def prompt_tools(hub: Hub) -> list[ToolCallback]:
@@ -64,12 +65,11 @@ def prompt_tools(hub: Hub) -> list[ToolCallback]:
             shown.extend(media)
         return ToolResult("\n".join(said), tuple(shown))
 
-    return _tools(hub, list_prompts, get_prompt)
+    return _tools(list_prompts, get_prompt)
 
 
-def _tools(hub: Hub, *functions: Callable[..., Any]) -> list[ToolCallback]:
-    limits = [server.timeout for server in hub.servers if server.timeout is not None]
-    metadata = ToolMetadata(timeout=max(limits, default=None), effect="read")
+def _tools(*functions: Callable[..., Any]) -> list[ToolCallback]:
+    metadata = ToolMetadata(effect="read")
     return [FunctionToolCallback(function, metadata=metadata) for function in functions]
 
 
@@ -78,15 +78,24 @@ async def _resources(connection: Connection) -> list[dict[str, Any]]:
         if client.server_capabilities.resources is None:
             return []
         listed = await all_pages(client.list_resources, lambda page: page.resources)
-        templates = await all_pages(
-            client.list_resource_templates, lambda page: page.resource_templates
-        )
         return [
             *(_described(connection, each, uri=each.uri) for each in listed),
-            *(_described(connection, each, uri_template=each.uri_template) for each in templates),
+            *(
+                _described(connection, each, uri_template=each.uri_template)
+                for each in await _templates(client)
+            ),
         ]
 
-    return await connection.ask(exchange, repeatable=True)
+    return await _in_time(connection, exchange)
+
+
+async def _templates(client: Client) -> list[Any]:
+    try:
+        return await all_pages(client.list_resource_templates, lambda page: page.resource_templates)
+    except MCPError as error:
+        if error.code == METHOD_NOT_FOUND:  # a server may have resources and no templates
+            return []
+        raise
 
 
 async def _prompts(connection: Connection) -> list[dict[str, Any]]:
@@ -105,7 +114,7 @@ async def _prompts(connection: Connection) -> list[dict[str, Any]]:
             for each in listed
         ]
 
-    return await connection.ask(exchange, repeatable=True)
+    return await _in_time(connection, exchange)
 
 
 def _described(connection: Connection, item: Any, **more: Any) -> dict[str, Any]:
@@ -122,8 +131,9 @@ async def _from_all(
         async def one(connection: Connection) -> list[dict[str, Any]]:
             try:
                 return await ask(connection)
-            except McpServerError as error:
-                return [{"server": connection.server.name, "error": str(error)}]
+            except (ToolError, TimeoutError) as error:
+                told = str(error) or "it did not answer in time"
+                return [{"server": connection.server.name, "error": told}]
 
         answers = await asyncio.gather(*map(one, hub.connections.values()))
         return [item for answer in answers for item in answer]
@@ -138,6 +148,12 @@ async def _ask(hub: Hub, server: str, exchange: Callable[[Client], Awaitable[T]]
         raise ToolError(msg)
 
     async def job(_runtime: Runtime) -> T:
-        return await connection.ask(exchange, repeatable=True)
+        return await _in_time(connection, exchange)
 
     return await hub.run(ON_LOOP, job)
+
+
+async def _in_time(connection: Connection, exchange: Callable[[Client], Awaitable[T]]) -> T:
+    """Ask one server, within the time that it gets: the others do not wait for it."""
+    async with asyncio.timeout(connection.server.timeout):
+        return await connection.ask(exchange, repeatable=True)

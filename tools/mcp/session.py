@@ -108,17 +108,9 @@ class Session:
 
     async def _keep(self) -> None:
         """Hold the session open until it is closed from either side."""
-        transport = _Watched(self._server.connect(), self._stop)
-        client = Client(
-            transport,
-            cache=None,
-            client_info=_CLIENT,
-            message_handler=self._on_message,
-            **callbacks_of(self._server),
-        )
         try:
             with self._scope:
-                async with client:
+                async with self._unopened() as client:
                     self._ready.set_result(client)
                     listener = asyncio.create_task(self._listen(client))
                     try:
@@ -134,6 +126,15 @@ class Session:
             self._changed()
             if not self._ready.done():
                 self._ready.set_exception(self._error or ConnectionAbortedError("closed"))
+
+    def _unopened(self) -> Client:
+        return Client(
+            _Watched(self._server.connect(), self._stop),
+            cache=None,
+            client_info=_CLIENT,
+            message_handler=self._on_message,
+            **callbacks_of(self._server),
+        )
 
     async def _on_message(self, message: IncomingMessage) -> None:
         if isinstance(message, ToolListChangedNotification):

@@ -146,6 +146,8 @@ class VectorToolIndex(ToolIndex):
             key = uuid4().hex
             await self._store.put(self._documents(key, segment.references), runtime)
             segment.payload = key
+            if not segment.users:  # all who wanted it are gone: nobody else would erase it
+                await self._erase((segment,), runtime)
 
     def _documents(self, key: str, references: Sequence[ToolReference]) -> Iterator[Document]:
         for number, reference in enumerate(references):
