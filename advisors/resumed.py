@@ -56,9 +56,13 @@ class Resumed:
         if self._turn is not None:
             return self._again(self._turn, turn)
         self._turn, self._sent = turn, len(prompt.messages)
-        self._result = await manager.resume(
-            self.pending, self.decisions, prompt.options, runtime, turn
-        )
+        try:
+            self._result = await manager.resume(
+                self.pending, self.decisions, prompt.options, runtime, turn
+            )
+        finally:
+            if not turn.resumed:  # it still waits, and may be gone on with
+                self._turn = None
         return self._result
 
     def said_since(self, prompt: Prompt) -> Sequence[Message]:

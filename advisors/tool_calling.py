@@ -417,7 +417,9 @@ class _Loop:
         It does not call the model itself: each event of a stream passes every coroutine around it.
         """
         await self.turn.forget_begun()  # by the round before, and not taken
-        watched = self.advisor.manager.watched(sent.prompt, sent.runtime, self.turn)
+        # What is sent may have more in it, or less, than the turn that the tools belong to.
+        prompt = sent.prompt if sent.prompt.messages is self.history else self.prompt
+        watched = self.advisor.manager.watched(prompt, sent.runtime, self.turn)
         return sent if watched is sent.runtime else sent.mutate(runtime=watched)
 
     async def _refresh_tools(self, refresh: RefreshTools) -> None:

@@ -135,6 +135,9 @@ class _CallBuilder:
         """Return whether *arguments* are another object after a complete one."""
         if not arguments.lstrip().startswith("{"):
             return False
+        last = next((piece for piece in reversed(self.arguments) if piece.strip()), "")
+        if not last.rstrip().endswith("}"):  # as it is before nearly every object inside
+            return False
         try:
             return isinstance(loads("".join(self.arguments)), dict)
         except ValueError:

@@ -226,7 +226,7 @@ class AsyncCallResponse(PendingRequest):
     """The answer to an asynchronous call: `await` it, or one of its accessors.
 
     The request runs once, when first awaited; what is awaited later is free. When it fails, every
-    accessor raises its error.
+    accessor raises its error. One that was cancelled runs anew when something is awaited again.
     """
 
     def __init__(self, run: Run, runtime: Runtime) -> None:

@@ -95,6 +95,11 @@ def present_listener(method: Literal["sent", "received"]) -> Tell | None:
     return None if step is None else step.listener(method)
 
 
+def forget_present_step() -> None:
+    """Let what follows in this task be a part of nothing, for who may keep its context."""
+    _step.set(None)
+
+
 class Step:
     """An operation while it runs, as a context manager around it, and afterwards.
 

@@ -66,7 +66,8 @@ class ChatOptions:
         tool_names: Tools to offer by name; the client's resolver knows them.
         tool_context: What the application tells its tools.
         internal_tool_execution_enabled: False hands tool calls back unexecuted.
-        extra: Fields for the provider's request that this library does not model.
+        extra: Fields for the provider's request that this library does not model. Objects join
+            those that other options make, and tools stand beside the application's.
 
     Raises:
         UsageError: A number is not one, or something else is of the wrong kind.
@@ -91,6 +92,8 @@ class ChatOptions:
     extra: Mapping[str, Any] = EMPTY
 
     def __post_init__(self) -> None:
+        if self.tool_context:
+            check_kind("tool_context", self.tool_context, Mapping)
         object.__setattr__(self, "tool_context", frozen(self.tool_context))
         for name in _NUMBERS:
             value = getattr(self, name)
@@ -162,6 +165,8 @@ def _kept(name: str, given: Any, form: tuple[type, ...]) -> Any:
     """Return *given* as options keep it: nobody can change it, and it can be hashed."""
     if name == "tool_callbacks":
         return _callbacks(given)
+    if name in ("output_schema", "extra"):
+        check_kind(name, given, Mapping)
     if Sequence not in form:
         return deep_frozen(given) or EMPTY if name == "extra" else deep_frozen(given)
     if isinstance(given, Mapping) and Mapping in form:

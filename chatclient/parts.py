@@ -3,11 +3,12 @@
 import base64
 import mimetypes
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, get_args
 
+from chatclient.checks import check_kind
 from chatclient.errors import UsageError, WrongTypeError
 from chatclient.values import EMPTY, freeze_fields
 
@@ -230,6 +231,17 @@ def with_text(parts: tuple[Any, ...], text: str) -> tuple[Any, ...]:
     at = places[0] if places else sum(isinstance(part, Reasoning) for part in parts)
     kept = [part for i, part in enumerate(parts) if i not in places]
     return (*kept[:at], text, *kept[at:]) if text else tuple(kept)
+
+
+def new_text(change: str | Callable[[str], str], text: str) -> str:
+    """Return *change*, or what it makes of *text*.
+
+    Raises:
+        WrongTypeError: That is no text, but None for instance, where a function returns nothing.
+    """
+    new: object = change(text) if callable(change) else change
+    check_kind("the new text", new, str, "a function from the old text has to return it")
+    return str(new)
 
 
 def parts_of(parts: tuple[Any, ...], kind: type[_P]) -> tuple[_P, ...]:

@@ -16,6 +16,7 @@ from chatclient.messages import (
     last_user_message,
 )
 from chatclient.options import NO_OPTIONS, ChatOptions, OptionValues
+from chatclient.parts import new_text
 
 DEFAULT_MESSAGES = "default_messages"
 """The key in a request's context of the messages that every conversation of the client begins with,
@@ -102,13 +103,14 @@ class Prompt:
 
         Args:
             change: The new text, or a function from the old text (empty if none) to it.
+
+        Raises:
+            WrongTypeError: There is no new text, such as of a function that returns nothing.
         """
         for at, message in enumerate(self.messages):
             if isinstance(message, SystemMessage):
-                text = change if isinstance(change, str) else change(message.text)
-                return self._with(at, message.mutate(text=text))
-        text = change if isinstance(change, str) else change("")
-        return self.of((SystemMessage(text), *self.messages), self.options)
+                return self._with(at, message.mutate(text=new_text(change, message.text)))
+        return self.of((SystemMessage(new_text(change, "")), *self.messages), self.options)
 
     def augment_user_message(self, change: str | Callable[[str], str]) -> Self:
         """Return this prompt with another text in its last user message.
@@ -117,13 +119,13 @@ class Prompt:
             change: The new text, or a function from the old text to it.
 
         Raises:
-            UsageError: There is no user message.
+            UsageError: There is no user message, or no new text, such as of a function that returns
+                nothing.
         """
         for at in reversed(range(len(self.messages))):
             message = self.messages[at]
             if isinstance(message, UserMessage):
-                text = change if isinstance(change, str) else change(message.text)
-                return self._with(at, message.mutate(text=text))
+                return self._with(at, message.mutate(text=new_text(change, message.text)))
         msg = "the prompt has no user message to change"
         raise UsageError(msg)
 

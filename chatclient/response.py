@@ -7,6 +7,7 @@ from typing import Any, Literal
 from chatclient.checks import names
 from chatclient.errors import InvalidResponseError
 from chatclient.messages import AssistantMessage
+from chatclient.parts import new_text
 from chatclient.values import EMPTY, freeze_fields
 
 FinishReason = Literal[
@@ -219,13 +220,16 @@ class ChatResponse:
         Args:
             change: The new text of the first generation, or a function from the old text to it,
                 which every generation that says something goes through.
+
+        Raises:
+            WrongTypeError: There is no new text, such as of a function that returns nothing.
         """
-        if isinstance(change, str):
+        if not callable(change):
             first, *others = self.generations or ChatResponse.of("").generations
-            changed = (_reworded(first, change), *others)
+            changed = (_reworded(first, new_text(change, "")), *others)
         else:
             changed = tuple(
-                _reworded(each, change(text)) if (text := each.output.text) else each
+                _reworded(each, new_text(change, text)) if (text := each.output.text) else each
                 for each in self.generations
             )
         return replace(self, generations=changed)

@@ -24,7 +24,7 @@ from chatclient.providers.anthropic_encoding import (
 from chatclient.providers.anthropic_schemas import enforceable, is_enforceable
 from chatclient.providers.anthropic_stream import StreamDecoder
 from chatclient.providers.failures import json_of
-from chatclient.providers.fields import fields_of
+from chatclient.providers.fields import fields_of, overlaid
 from chatclient.providers.http import (
     HttpAnswer,
     HttpClient,
@@ -275,10 +275,7 @@ def encode_options(options: AnthropicChatOptions, *, streaming: bool) -> dict[st
         "stream": streaming,
     }
     body.update({name: value for name, value in found.items() if value})
-    for name, value in options.extra.items():
-        both = isinstance(value, Mapping) and isinstance(body.get(name), Mapping)
-        body[name] = {**body[name], **value} if both else value
-    return body
+    return overlaid(body, options.extra)
 
 
 def _set(**values: Any) -> dict[str, Any]:

@@ -22,6 +22,21 @@ def fields_of(options: ChatOptions, names: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
+def overlaid(body: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a request with the fields of *extra* on top.
+
+    Objects join field by field, and the provider's own tools stand beside the application's.
+    """
+    result = {**body, **extra}
+    for name in body.keys() & extra.keys():
+        below, above = body[name], extra[name]
+        if isinstance(below, Mapping) and isinstance(above, Mapping):
+            result[name] = {**below, **above}
+        elif name == "tools":
+            result[name] = [*below, *above]
+    return result
+
+
 def object_in(text: str) -> dict[str, Any] | None:
     """Return the JSON object that *text* spells, or None where it spells none."""
     try:

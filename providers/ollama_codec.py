@@ -27,6 +27,7 @@ from chatclient.providers.fields import (
     beside,
     fields_of,
     number_of,
+    overlaid,
     text_of,
 )
 from chatclient.providers.media import base64_of
@@ -75,8 +76,7 @@ def encode_options(options: ChatOptions, *, streaming: bool) -> dict[str, Any]:
         body["format"] = wanted if options.output_schema is None else options.output_schema
     if options.tool_callbacks and options.tool_choice != "none":
         body["tools"] = [_tool(callback.definition) for callback in options.tool_callbacks]
-    body.update(options.extra)
-    return body
+    return overlaid(body, options.extra)
 
 
 def _tool(definition: ToolDefinition) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from chatclient.model import ChatModel
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
 from chatclient.providers.failures import json_of
+from chatclient.providers.fields import overlaid
 from chatclient.providers.http import (
     HttpAnswer,
     HttpClient,
@@ -24,7 +25,6 @@ from chatclient.providers.http import (
 from chatclient.providers.keys import Key, headers_with
 from chatclient.providers.listening import overheard
 from chatclient.providers.openai import BASE_URL, dialect_at, openai_key
-from chatclient.providers.openai_encoding import with_extra
 from chatclient.providers.openai_responses_codec import (
     CONVERSATION,
     Form,
@@ -256,7 +256,7 @@ def encode_options(options: ChatOptions, *, streaming: bool) -> dict[str, Any]:
     body |= _tools(given, form_for(options))
     if streaming:
         body["stream"] = True
-    return with_extra(body, options.extra)
+    return overlaid(body, options.extra)
 
 
 def _named(given: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:

@@ -5,7 +5,8 @@ Run as `python mcp_peer.py [fault]`. It speaks protocol 2025-06-18, one line of 
 Faults: `dead` ends at once, `mute` never answers, `noisy` writes lines that are no JSON between
 its messages, `silent-list` never answers the listing, `no-tools` has none, `endless` always names
 a next page, `odd` lists one tool twice, and schemas that cannot be checked, `resources` has one
-and knows nothing of templates, `mute-resources` says so and never answers.
+and knows nothing of templates, `mute-resources` says so and never answers, `lingering` takes a
+second to end.
 """
 
 import json
@@ -181,3 +182,5 @@ if FAULT == "mute":
     time.sleep(600)
 for line in sys.stdin:
     answer(json.loads(line))
+if FAULT == "lingering":
+    time.sleep(1)

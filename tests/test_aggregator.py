@@ -1,5 +1,6 @@
 """Streams: how chunks become the response they spell, and which events tell them."""
 
+import time
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -337,6 +338,32 @@ def test_whole_calls_of_a_tool_without_ids_are_told_apart(index: int | None) -> 
     for parts in (parts_of(*calls), parts_together(*calls)):
         arguments = [call.arguments for call in AssistantMessage(parts).tool_calls]
         assert arguments == ['{"x":1}', '{"x":2}']
+
+
+def test_a_whole_call_without_an_id_ends_before_space_and_nothing() -> None:
+    """Which servers send at the end of one; what follows is another call all the same."""
+    texts = ['{"x":1}\n', "", " ", '{"x":2}']
+    parts = parts_of(*(fragment(0, name="f", arguments=text) for text in texts))
+
+    assert [call.arguments for call in AssistantMessage(parts).tool_calls] == [
+        '{"x":1}\n ',
+        '{"x":2}',
+    ]
+
+
+@pytest.mark.parametrize("how", [{"name": "f"}, {"index": 0, "id": ""}], ids=str)
+def test_many_objects_in_the_arguments_of_a_call_take_no_longer(how: Any) -> None:
+    """Those so far are not read anew at the beginning of each, whatever a server leaves out."""
+    texts = ['{"x":[', *['{"y":1},'] * 4000, "{}]}"]
+    chunks = [ToolCallChunk(**how, arguments=text) for text in texts]
+    if "id" in how:  # some servers make a new id for each fragment
+        chunks = [replace(each, id=str(number)) for number, each in enumerate(chunks)]
+        chunks[0] = replace(chunks[0], name="f")
+    begun = time.process_time()
+    (call,) = AssistantMessage(parts_of(*chunks)).tool_calls
+
+    assert call.arguments == "".join(texts)
+    assert time.process_time() - begun < 2
 
 
 def test_calls_that_one_chunk_names_are_calls_of_their_own() -> None:

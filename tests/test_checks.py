@@ -58,7 +58,10 @@ from chatclient.template import PromptTemplate
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import (
     Decision,
+    DelegatingToolCallbackResolver,
     PendingTurn,
+    StaticToolCallbackResolver,
+    ToolApproval,
     ToolCallingManager,
     ToolContext,
     ToolFailurePolicy,
@@ -222,6 +225,22 @@ MISUSES: dict[str, tuple[Callable[[], object], str]] = {
     "errors of tools": (
         lambda: ToolFailurePolicy(raise_on=[ValueError("x")]),  # type: ignore[list-item]
         "raise_on is a type of errors",
+    ),
+    "a number of failures": (
+        lambda: ToolFailurePolicy(max_failures="3"),  # type: ignore[arg-type]
+        "max_failures is a number, not '3'",
+    ),
+    "approval always needed": (
+        lambda: ToolApproval(needed=True),  # type: ignore[arg-type]
+        "what tells whether approval is needed is a function or another callable object, not True",
+    ),
+    "a decision as what asks": (
+        lambda: ToolApproval(ask="approve"),  # type: ignore[arg-type]
+        "what asks for approval is a function",
+    ),
+    "resolvers in a list": (
+        lambda: DelegatingToolCallbackResolver([StaticToolCallbackResolver()]),  # type: ignore[arg-type]
+        "pass several one by one",
     ),
     "a function as a tool callback": (
         lambda: ChatOptions(tool_callbacks=[found]),  # type: ignore[list-item]

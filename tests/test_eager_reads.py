@@ -23,6 +23,7 @@ from chatclient import (
     Next,
     Prompt,
     ToolCall,
+    UserMessage,
 )
 from chatclient.advisors import ToolCallingAdvisor
 from chatclient.errors import ProviderError, ToolExecutionError
@@ -385,6 +386,26 @@ def test_limits_hold(ask: Ask) -> None:
     limits = ToolLimits(max_repeats=2)
     ask(eager(Watched(*again, "done"), shop, limits=limits).prompt("x"))
     assert shop.done == ["tea", "tea"]
+
+
+def test_keys_are_the_same_whatever_begins_early(ask: Ask) -> None:
+    """They depend on the conversation, and not on what a hook shows the model beside it."""
+
+    class Reminding(ToolCallingAdvisor):
+        async def before_call(self, request: ChatClientRequest) -> ChatClientRequest:
+            reminded = (*request.prompt.messages, UserMessage("Be brief."))
+            return request.mutate(prompt=Prompt.of(reminded, request.prompt.options))
+
+    def keys(*, eager_reads: bool) -> set[str]:
+        shop = Shop()
+        calls, early = [look("tea"), look("jam")], (lambda: not eager_reads or "tea" in shop.done)
+        model = Watched(calls, "done", until=early)
+        loop = Reminding(ToolCallingManager(eager_reads=eager_reads, blocking_concurrency=4))
+        builder = ChatClient.builder(model).default_tools(shop).default_advisors(loop)
+        ask(builder.build().prompt("x"))
+        return shop.keys
+
+    assert keys(eager_reads=True) == keys(eager_reads=False)
 
 
 def test_nothing_begins_after_a_tool_that_only_the_resolver_knows(ask: Ask) -> None:

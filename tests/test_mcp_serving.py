@@ -216,6 +216,44 @@ async def test_numbers_as_progress() -> None:
     assert seen == [(0.5, None, None), (1, None, "half"), (3, 4, "nearly")]
 
 
+WHICH = """
+from chatclient.tools import ToolContext, tool
+from chatclient.tools.mcp import McpToolServer
+
+@tool
+def which(context: ToolContext) -> str:
+    return f"call {context.tool_call_id}"
+
+McpToolServer(which).serve_stdio()
+"""
+
+
+def test_a_call_goes_by_the_id_of_its_request() -> None:
+    """Also by the first one of a client that counts from 0."""
+    hello = {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {},
+        "clientInfo": {"name": "x", "version": "1"},
+    }
+    messages: list[dict[str, Any]] = [
+        {"id": 1, "method": "initialize", "params": hello},
+        {"method": "notifications/initialized"},
+        {"id": 0, "method": "tools/call", "params": {"name": "which", "arguments": {}}},
+    ]
+    with subprocess.Popen(
+        [sys.executable, "-c", WHICH], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for message in messages:
+            print(json.dumps({"jsonrpc": "2.0", **message}), file=process.stdin, flush=True)
+        process.stdout.readline()
+        answer = json.loads(process.stdout.readline())
+        process.stdin.close()
+
+    assert answer["result"]["content"] == [{"type": "text", "text": "call 0"}]
+
+
 async def test_tool_context_is_the_applications() -> None:
     """What a client says of itself is believed only as far as the application says."""
 

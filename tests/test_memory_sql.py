@@ -614,11 +614,19 @@ def test_an_engine_may_open_its_file_by_itself(tmp_path: Path) -> None:
     ],
 )
 def test_an_engine_in_memory_may_be_one_for_all_threads(url: str, options: dict[str, Any]) -> None:
-    """What the error says works, and so does a cache that the connections share."""
+    """What the error says works, and so does a cache that the connections share, also at once."""
     engine = sa.create_engine(url, **options)
-    with SqlChatMemoryRepository(engine) as repository:
-        add(repository, 1)
-        assert asyncio.run(repository.afind_by_conversation_id("c")) == list(turn(1))
+    with (
+        SqlChatMemoryRepository(engine) as one,
+        SqlChatMemoryRepository(engine) as other,
+        ThreadPoolExecutor(8) as pool,
+    ):
+        list(pool.map(lambda number: add((one, other)[number % 2], number), range(80)))
+        found = asyncio.run(one.afind_by_conversation_id("c"))
+
+    numbers = [message.text.split()[1] for message in found[::2]]
+    assert sorted(map(int, numbers)) == list(range(80))
+    assert found == [message for number in numbers for message in turn(number)]
     engine.dispose()
 
 

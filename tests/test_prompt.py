@@ -18,6 +18,7 @@ from chatclient.messages import (
 )
 from chatclient.options import NO_OPTIONS, ChatOptions
 from chatclient.prompt import Prompt, as_prompt, with_default_options
+from chatclient.response import ChatResponse
 
 SYSTEM, OTHER_SYSTEM = SystemMessage("Be brief.", {"a": 1}), SystemMessage("Be kind.")
 FIRST, ANSWER, LAST = UserMessage("One"), AssistantMessage("Two"), UserMessage("Three")
@@ -164,6 +165,19 @@ def test_the_last_user_message_is_augmented(change: Any) -> None:
 
     changed = UserMessage("Three!", [image], {"a": 1})
     assert prompt == Prompt([FIRST, changed, ANSWER], OPTIONS)
+
+
+@pytest.mark.parametrize("change", [None, lambda _: None, 3])
+def test_a_change_of_a_text_comes_to_a_text(change: Any) -> None:
+    """A function that returns nothing would leave all as it was, and nobody would see."""
+    for augment in (
+        TALK.augment_system_message,
+        Prompt("Hi").augment_system_message,
+        TALK.augment_user_message,
+        ChatResponse.of("Hi").with_text,
+    ):
+        with pytest.raises(TypeError, match=r"the new text is a str, not .* has to return it"):
+            augment(change)
 
 
 def test_there_must_be_a_user_message_to_augment() -> None:

@@ -104,7 +104,7 @@ def test_routers_are_told_apart_by_where_their_models_are(ask: Ask) -> None:
     store = InMemoryResponseStore()
     for address in ("http://a", "http://b"):
         model = At(address)
-        router = RoutingChatModel(lambda _prompt, chosen=model: chosen, model)
+        router = RoutingChatModel(by_context(model, model), model)
         builder = ChatClient.builder(router).default_advisors(ResponseCacheAdvisor(store))
         assert ask(builder.build().prompt("x")).text == address
 

@@ -125,6 +125,15 @@ def test_what_models_ask_for_is_answered(asked: Any, told: str, ask: Ask) -> Non
     assert result.text == "done"
 
 
+def test_names_in_another_case_are_understood_unless_there_are_two(ask: Ask) -> None:
+    """A skill that is named exactly is the one that is meant."""
+    skills = Skills(Skill("PDF", "Read.", "Open it."), Skill("pdf", "Write.", "Close it."))
+    model = ScriptedModel([activate("pdf"), activate("Pdf")], "done")
+    ask(client_of(model, skills).prompt("x"))
+
+    assert results(model.prompts[1]) == ["Close it.", "Open it."]
+
+
 def test_a_tool_of_two_skills_is_offered_once(ask: Ask) -> None:
     """Skills may share tools, and be activated again."""
     activations = [activate(name) for name in ("painting", "cleaning")]
@@ -308,6 +317,9 @@ def test_a_folder_holds_a_skill(tmp_path: Path) -> None:
     (folder / "scripts").mkdir()
     (folder / "scripts" / "run.sh").write_text("rm -r .")
     (tmp_path / "secret.txt").write_text("secret")
+    (folder / ".env").write_text("TOKEN=secret")
+    (folder / ".git").mkdir()
+    (folder / ".git" / "config").write_text("[core]")
     (folder / "link.txt").symlink_to(tmp_path / "secret.txt")
 
     skill = Skill.from_folder(folder, tools=[measure])

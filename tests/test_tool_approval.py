@@ -329,7 +329,8 @@ def test_a_turn_goes_on_with_the_tools_it_waits_for(ask: Ask) -> None:
     assert ask(denied.tools(book)).text == "done"
 
 
-def test_a_turn_still_waits_when_its_tools_cannot_be_looked_up(ask: Ask) -> None:
+@pytest.mark.parametrize("again", ["by somebody", "by an advisor"])
+def test_a_turn_still_waits_when_its_tools_cannot_be_looked_up(ask: Ask, again: str) -> None:
     """Nothing is run, and nothing is undone: it may be gone on with once they can."""
     undone: list[int] = []
 
@@ -345,18 +346,31 @@ def test_a_turn_still_waits_when_its_tools_cannot_be_looked_up(ask: Ask) -> None
             return tool_callbacks(pay)[0] if name == "pay" else None
 
     registry = Registry()
+
+    async def once_more(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        try:
+            return await call_next(request)
+        except ConnectionError:
+            registry.down = False
+            return await call_next(request)
+
+    once_more.order = TOOL_CALLING_ORDER - 1  # type: ignore[attr-defined]
     model = ScriptedModel(call("book"), pay_call(1), "done")
     manager = ToolCallingManager(resolver=registry, interceptors=[ToolApproval()])
     builder = ChatClient.builder(model).tool_calling_manager(manager).default_tools(book)
     client = builder.build()
     turn = pending(ask(client.prompt("x")))
     registry.down = True
-    with pytest.raises(ConnectionError):
-        ask(client.resume(turn, "approve"))
-    assert (paid, undone) == ([], [])
-    registry.down = False
+    request = client.resume(turn, "approve")
+    if again == "by an advisor":
+        request = request.advisors(once_more)
+    else:
+        with pytest.raises(ConnectionError):
+            ask(request)
+        assert (paid, undone) == ([], [])
+        registry.down = False
 
-    assert ask(client.resume(turn, "approve")).text == "done"
+    assert ask(request).text == "done"
     assert (paid, undone) == ([1], [])
 
 
@@ -635,6 +649,8 @@ def test_a_loop_of_ones_own_goes_on(blocking: bool) -> None:
 
     told = [each.response.data for each in result.executions]
     assert told[:3] == ["paid 5", "paid 6", "balance: 100"]
+    assert [each.attempt for each in result.executions] == [1, 2, 1, 2]
+    assert all(each.started is not None for each in result.executions[:3])
     assert result.pending_turn is None
     assert "limit (1) exceeded for tool 'look'" in (result.breach or "")
     assert_paired(result.conversation_history)
@@ -928,7 +944,7 @@ def test_the_arguments_of_any_tool_can_be_had(ask: Ask) -> None:
     ask(builder.build().prompt("x"))
 
     assert seen == [{"what": "x", "reason": "y"}, {"a": 1}]
-    assert results(model.prompts[1])[2] == "The arguments for raw should be a JSON object"
+    assert "- should be a JSON object; got []" in results(model.prompts[1])[2]
 
 
 # --- what a turn that waits has come to ---

@@ -8,6 +8,7 @@ import pytest
 from conftest import Ask
 from test_tool_calling import assert_paired, client_of, results
 
+from chatclient import AssistantMessage, ChatOptions, ChatResponse, Prompt, UserMessage
 from chatclient.errors import (
     ToolArgumentError,
     ToolDeniedError,
@@ -18,14 +19,17 @@ from chatclient.errors import (
     UnknownToolError,
 )
 from chatclient.messages import Media, ToolCall
+from chatclient.response import Generation
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import (
     NextTool,
+    ToolCallingManager,
     ToolFailure,
     ToolFailurePolicy,
     ToolInvocation,
     ToolResult,
     tool,
+    tool_callbacks,
 )
 from chatclient.tools.failure import FailureKind
 
@@ -274,6 +278,20 @@ def test_the_budget_of_failures_is_that_of_one_turn(ask: Ask) -> None:
     request = failing(model, ToolFailurePolicy(max_failures=1))
 
     assert [ask(request).text, ask(request).text] == ["one", "two"]
+
+
+def test_the_budget_of_failures_holds_in_a_loop_of_ones_own() -> None:
+    """How often a tool has failed in the turn stands in the history."""
+    options = ChatOptions(tool_callbacks=tool_callbacks(query))
+    manager = ToolCallingManager(exception_processor=ToolFailurePolicy(max_failures=1))
+    asked = AssistantMessage(tool_calls=[call("query")])
+    response = ChatResponse((Generation(asked),))
+    first = manager.execute_tool_calls(Prompt([UserMessage("x")], options), response)
+    with pytest.raises(ToolExecutionError, match="no connection"):
+        manager.execute_tool_calls(Prompt(first.conversation_history, options), response)
+
+    again = (*first.conversation_history, AssistantMessage("sorry"), UserMessage("x"))
+    assert manager.execute_tool_calls(Prompt(again, options), response).breach is None
 
 
 def test_running_out_of_memory_is_nobodys_answer(ask: Ask) -> None:

@@ -208,6 +208,14 @@ def test_a_text_is_one_name_and_not_its_letters(index: ToolIndex) -> None:
     assert ToolReference("a", roles="admin").roles == {"admin"}  # type: ignore[arg-type]
 
 
+def test_tools_may_all_go_and_come_again(index: ToolIndex) -> None:
+    """A server that is away for a while takes its tools with it."""
+    for tools in (TOOLS[:3], (), TOOLS[:2], (), TOOLS[:1]):
+        index.index_tools("s", tools)
+
+        assert bool(find(index, "weather")) is bool(tools)
+
+
 def test_what_is_excluded_makes_room(index: ToolIndex) -> None:
     """Excluded names do not count against the limit."""
     index.index_tools("s", tuple(tool(f"weather_{n}", "Tells the weather.") for n in range(5)))
@@ -371,16 +379,16 @@ def test_documents_go_when_their_tools_went_before_they_came(leave: str) -> None
             embedded += 1
             if embedded == 1:
                 if leave == "clear_all":
-                    index.clear_all()
+                    vectors.clear_all()
                 else:
-                    index.clear_index("s")
+                    vectors.clear_index("s")
                     for number in range(10):
-                        index.index_tools(f"{number}", [tool(f"tool_{number}", "Other words.")])
+                        vectors.index_tools(f"{number}", [tool(f"tool_{number}", "Other words.")])
             return await super().embed_batch(texts, runtime)
 
     store = InMemoryVectorStore(Slow())
-    index = VectorToolIndex(store)
-    index.index_tools("s", TOOLS)
+    vectors = VectorToolIndex(store)
+    vectors.index_tools("s", TOOLS)
 
     assert embedded == (1 if leave == "clear_all" else 11)
     assert len(store) == embedded - 1

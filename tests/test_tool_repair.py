@@ -68,6 +68,25 @@ def test_anything_or_nothing_may_fit_a_place(schema: Any, value: Any, meant: Any
     assert repair_value(value, {"type": "object", **schema}) == meant
 
 
+@pytest.mark.parametrize("keyword", ["properties", "required", "type", "enum", "$ref", "items"])
+def test_a_keyword_that_is_null_says_nothing(keyword: str) -> None:
+    """Some servers write that for what is not there."""
+    schema = {"properties": {"a": {"type": "object", keyword: None}, "b": {keyword: None}}}
+    value = {"a": {"c": None}, "b": ["x", {"c": None}]}
+
+    assert repair_value(value, schema) == value
+
+
+def test_definitions_by_their_older_name() -> None:
+    """Many servers write the dialect of draft 7."""
+    schema = {
+        "properties": {"a": {"$ref": "#/definitions/A"}},
+        "definitions": {"A": {"type": "array"}},
+    }
+
+    assert repair_value({"a": "[1]"}, schema) == {"a": [1]}
+
+
 def test_a_schema_may_refer_to_itself() -> None:
     """What leads back to where it came from admits nothing more."""
     itself = {"$ref": "#/$defs/A"}

@@ -246,6 +246,20 @@ def test_what_a_partial_settles_is_not_shown() -> None:
     assert "secret" not in str(signature_of(functools.partial(function, key="secret")))
 
 
+@pytest.mark.parametrize("keywords", [["query"], None])
+def test_only_a_partial_settles_anything(keywords: Any) -> None:
+    """An object may have an attribute that is called like one of a partial's."""
+
+    class Search:
+        def __init__(self) -> None:
+            self.keywords = keywords
+
+        def __call__(self, query: str) -> None: ...
+
+    assert signature_of(Search()).parameters == ("query",)
+    assert signature_of_schema({}, Search()).read('{"query": "x"}') == {"query": "x"}
+
+
 @pytest.mark.parametrize(
     ("returns", "nothing"),
     [
@@ -471,13 +485,19 @@ def test_a_schema_as_data_stays_as_it_is() -> None:
     assert signature_of_schema(schema).input_schema == schema
 
 
-@pytest.mark.parametrize("schema", [{}, {"type": "object"}, {"properties": {}}])
+@pytest.mark.parametrize(
+    "schema",
+    [{}, {"type": "object"}, {"properties": {}}, {"properties": None, "required": None}],
+)
 def test_an_empty_schema_is_completed(schema: Any) -> None:
     """Providers want a type and properties, also when there are none."""
     assert signature_of_schema(schema).input_schema == {"type": "object", "properties": {}}
 
 
-@pytest.mark.parametrize("schema", [{"type": "string"}, {"properties": []}])
+@pytest.mark.parametrize(
+    "schema",
+    [{"type": "string"}, {"properties": []}, {"required": 5}, {"required": [["a"]]}],
+)
 def test_a_schema_of_something_else_is_refused(schema: Any) -> None:
     """Arguments are an object."""
     with pytest.raises(ToolDefinitionError, match="JSON object"):

@@ -459,6 +459,46 @@ def test_what_decorators_make_of_tools_are_tools(ask: Ask) -> None:
     assert use(ask, module, call("above"), call("double", '{"n": 2}')) == ["above", "4"]
 
 
+def test_what_a_provider_raises_is_raised_as_it_is() -> None:
+    """Only one that wants a request is said to want one."""
+
+    class Broken:
+        def tool_callbacks(self) -> list[Any]:
+            raise TypeError("of its own")
+
+    class ForRequests:
+        def tool_callbacks(self, request: Any) -> list[Any]:
+            return [request]
+
+    with pytest.raises(TypeError, match="of its own"):
+        tool_callbacks(Broken())
+    with pytest.raises(ToolDefinitionError, match="for a request only"):
+        tool_callbacks(ForRequests())
+
+
+def test_attributes_of_a_class_may_be_anything() -> None:
+    """Such as a proxy that has every attribute, or none at the moment."""
+
+    class Proxy:
+        def __init__(self, error: Exception | None = None) -> None:
+            self._error = error
+
+        def __getattr__(self, name: str) -> Any:
+            if self._error is not None:
+                raise self._error
+            return name
+
+    class Shop:
+        remote = Proxy()
+        current = Proxy(RuntimeError("outside of any request"))
+
+        @tool
+        def stock(self) -> str:
+            return "tea"
+
+    assert names(Shop()) == ["stock"]
+
+
 def test_partial_methods_go_by_their_own_names() -> None:
     """Several may be made of one method."""
     mark: Any = tool

@@ -179,6 +179,11 @@ async def test_events() -> None:
                 assert_type(response, ChatResponse)
     async for event in client_of("hello").prompt("?").astream().events():
         assert_type(event, StreamEvent | object)
+    for event in client_of('{"x": 1}').prompt("?").stream().events(entity=Point):
+        match event:
+            case Done(entity=Point() as point):
+                assert_type(point, Point)
+                assert point == Point(x=1)
 
 
 async def test_the_chunks_of_a_model() -> None:

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn
 
-from chatclient.checks import check_word
+from chatclient.checks import check_callable, check_word
 from chatclient.errors import ToolArgumentError, ToolDeniedError, ToolUsageError, UsageError
 from chatclient.json import loads
 from chatclient.tool import ToolContext, ToolResult
@@ -178,10 +178,18 @@ class ToolApproval:
         ask: Decides at once: a function, plain or asynchronous, from the invocation to a
             `Decision` or a bool. Without it the turn is suspended: its response carries a
             `PendingTurn`, which `client.resume` continues.
+
+    Raises:
+        UsageError: One of them is no function.
     """
 
     needed: Callable[[ToolInvocation], bool | Awaitable[bool]] = _writes
     ask: Ask | None = None
+
+    def __post_init__(self) -> None:
+        check_callable("what tells whether approval is needed", self.needed)
+        if self.ask is not None:
+            check_callable("what asks for approval", self.ask)
 
     async def __call__(self, invocation: ToolInvocation, call_next: NextTool, /) -> ToolResult:
         """Run the tool if that is allowed.

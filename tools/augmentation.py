@@ -5,15 +5,14 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, Generic, TypeVar
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter
 
-from chatclient.errors import ToolArgumentError, ToolDefinitionError
+from chatclient.errors import ToolDefinitionError
 from chatclient.json import dumps
 from chatclient.schemas import strict_form
 from chatclient.tool import ToolCallback, ToolContext, ToolDefinition, ToolMetadata, ToolResult
-from chatclient.tools.binding import object_in, read_arguments
+from chatclient.tools.binding import ArgumentReader, object_in, read_arguments
 from chatclient.tools.generation import schema_of
-from chatclient.tools.repair import repair_value
 from chatclient.tools.sources import ToolSource, tool_callbacks
 from chatclient.values import deep_frozen
 
@@ -34,6 +33,8 @@ class AugmentedArguments(Generic[M]):
     arguments: str
     extra: M
 
+
+_EXTRA = "extra"
 
 Consumer = Callable[[AugmentedArguments[M]], Any]
 """Takes the additional arguments before the tool runs; plain or asynchronous."""
@@ -65,13 +66,17 @@ class AugmentedToolCallback(Generic[M]):
         keep: bool = False,
     ) -> None:
         self.delegate = delegate
-        self._model = arguments
         self._consumer = consumer
         self._keep = keep
-        self._schema = schema_of(TypeAdapter(arguments))
-        self.definition = _augmented(delegate.definition, arguments, self._schema)
+        adapter = TypeAdapter(arguments)
+        schema = schema_of(adapter)
+        self.definition = _augmented(delegate.definition, arguments, schema)
         own = delegate.definition.input_schema.get("properties", {})
         self._names = frozenset(self.definition.input_schema["properties"]) - frozenset(own)
+        validate = adapter.validator.validate_json
+        self._reader = ArgumentReader(
+            self.definition.name, lambda text: {_EXTRA: validate(text)}, schema
+        )
 
     @property
     def metadata(self) -> ToolMetadata:
@@ -105,17 +110,8 @@ class AugmentedToolCallback(Generic[M]):
 
     def _extra(self, given: Mapping[str, Any]) -> M:
         values = {key: value for key, value in given.items() if key in self._names}
-        try:
-            return self._model.model_validate(repair_value(values, self._schema))
-        except ValidationError as error:
-            details = [
-                f"{'.'.join(map(str, item['loc']))}: {item['msg']}"
-                for item in error.errors(include_url=False)
-            ]
-            told = "".join(f"\n- {line}" for line in details)
-            name = self.definition.name
-            msg = f"The arguments for {name} do not fit:{told}"
-            raise ToolArgumentError(msg, tool_name=name, details=details) from error
+        extra: M = self._reader.read(dumps(values).decode())[_EXTRA]
+        return extra
 
 
 def _augmented(

@@ -62,47 +62,23 @@ class ArgumentReader:
             return self._read_again(text)
 
     def _read_again(self, text: str) -> dict[str, Any]:
+        name, bare = self.tool_name, self._wrapped is not None
         try:
-            given = repair_value(self._object(self._parsed(text)), self._schema)
+            given = repair_value(self._input(_value_in(text, name, bare=bare)), self._schema)
             mended = json.dumps(given)
         except RecursionError as error:
-            raise self._error(["nested too deeply"]) from error
+            raise _unfit(name, ["nested too deeply"]) from error
         try:
             return self._validate(mended)
         except ValidationError as error:
             known = self._schema.get("properties", {})
-            raise self._error(problems(error, given, known)) from error
+            raise _unfit(name, problems(error, given, known)) from error
 
-    def _parsed(self, text: str) -> Any:
-        text = whole_text(text)
-        if not text.strip():
-            return {}
-        try:
-            value = loads(text)
-        except ValueError as error:
-            mended = repair_json(text)
-            if mended is None:
-                details = [f"not valid JSON: {error}; got {_shortened(text)}"]
-                raise self._error(details, malformed=True) from error
-            value = loads(mended)
-        inner = repair_json(value) if isinstance(value, str) and self._wrapped is None else None
-        return value if inner is None else loads(inner)
-
-    def _object(self, value: Any) -> dict[str, Any]:
+    def _input(self, value: Any) -> dict[str, Any]:
         if self._wrapped is not None and not (isinstance(value, dict) and self._wrapped in value):
             return {self._wrapped: value} if value != {} else {}
-        if value is None:
-            return {}
-        if not isinstance(value, dict):
-            raise self._error([f"should be a JSON object; got {_shown(value)}"])
-        return {key: item for key, item in value.items() if key not in self._hidden}
-
-    def _error(self, details: Iterable[str], *, malformed: bool = False) -> ToolArgumentError:
-        details = tuple(details)
-        told = "".join(f"\n- {line}" for line in details)
-        msg = f"The arguments for {self.tool_name} do not fit:{told}"
-        name = self.tool_name
-        return ToolArgumentError(msg, tool_name=name, details=details, malformed=malformed)
+        given = _as_object(value, self.tool_name)
+        return {key: item for key, item in given.items() if key not in self._hidden}
 
 
 def read_arguments(callback: ToolCallback, arguments: str) -> Mapping[str, Any]:
@@ -124,19 +100,38 @@ def object_in(arguments: str, tool_name: str) -> dict[str, Any]:
     Raises:
         ToolArgumentError: There is none.
     """
-    text = arguments.strip() or "{}"
+    return _as_object(_value_in(arguments, tool_name), tool_name)
+
+
+def _value_in(text: str, tool_name: str, *, bare: bool = False) -> Any:
+    """Return the JSON that a model wrote, mended; *bare* if it may be a text and no object."""
+    text = whole_text(text)
+    if not text.strip():
+        return {}
     try:
         value = loads(text)
     except ValueError as error:
         mended = repair_json(text)
         if mended is None:
-            msg = f"The arguments for {tool_name} are not valid JSON: {error}"
-            raise ToolArgumentError(msg, tool_name=tool_name, malformed=True) from error
+            details = [f"not valid JSON: {error}; got {_shortened(text)}"]
+            raise _unfit(tool_name, details, malformed=True) from error
         value = loads(mended)
+    inner = repair_json(value) if isinstance(value, str) and not bare else None
+    return value if inner is None else loads(inner)
+
+
+def _as_object(value: Any, tool_name: str) -> dict[str, Any]:
+    if value is None:
+        return {}
     if not isinstance(value, dict):
-        msg = f"The arguments for {tool_name} should be a JSON object"
-        raise ToolArgumentError(msg, tool_name=tool_name)
+        raise _unfit(tool_name, [f"should be a JSON object; got {_shown(value)}"])
     return value
+
+
+def _unfit(tool_name: str, details: list[str], *, malformed: bool = False) -> ToolArgumentError:
+    told = "".join(f"\n- {line}" for line in details)
+    msg = f"The arguments for {tool_name} do not fit:{told}"
+    return ToolArgumentError(msg, tool_name=tool_name, details=details, malformed=malformed)
 
 
 # --- what to tell the model -----------------------------------------------------------------

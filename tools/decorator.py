@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast, overload
+from typing import Any, TypeVar, overload
 
 from chatclient.errors import ToolDefinitionError
 from chatclient.tool import Effect, ReturnDirect, ToolMetadata
@@ -116,5 +116,8 @@ def is_marked(target: object) -> bool:
 
 def mark_of(target: object) -> ToolMark | None:
     """Return what `@tool` was told about a function, method or static method, or None."""
-    function = getattr(target, "__func__", target)
-    return cast("ToolMark | None", getattr(function, _MARK, None))
+    try:
+        mark = getattr(getattr(target, "__func__", target), _MARK, None)
+    except Exception:  # noqa: BLE001 - such as that of a proxy with nothing behind it now
+        return None
+    return mark if isinstance(mark, ToolMark) else None  # some objects have any attribute

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NoReturn, Protocol
 
-from chatclient.checks import check_word, error_kinds
+from chatclient.checks import check_number, check_word, error_kinds
 from chatclient.errors import (
     ToolArgumentError,
     ToolDeniedError,
@@ -79,8 +79,8 @@ class ToolFailurePolicy:
             all; None for ever.
 
     Raises:
-        UsageError: A word in *reactions*, *tools* or *exception_text* is not a known one, or
-            *raise_on* is not a type of errors.
+        UsageError: A word in *reactions*, *tools* or *exception_text* is not a known one,
+            *raise_on* is not a type of errors, or *max_failures* no number.
     """
 
     raise_on: type[Exception] | Collection[type[Exception]] = ()
@@ -99,6 +99,8 @@ class ToolFailurePolicy:
         for name, reaction in self.tools.items():
             check_word(f"the reaction to failures of {name!r}", reaction, Reaction)
         check_word("exception_text", self.exception_text, ExceptionText)
+        if self.max_failures is not None:
+            check_number("max_failures", self.max_failures)
 
     def __call__(self, failure: ToolFailure, /) -> str | ToolResult:
         """Return what the model is told, or raise.

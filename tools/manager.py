@@ -213,7 +213,7 @@ class ToolCallingManager:
         is then never mended.
         """
         message = with_distinct_ids(message)
-        done = {response.id: response for response in answered}
+        done = _done(message, answered, turn) if answered else {}
         single = self._single_calls(prompt, turn)
         if cut_off:
             single = replace(single, cut_off=message.tool_calls[-1].id)
@@ -295,7 +295,7 @@ class ToolCallingManager:
         return by_name
 
     def watched(self, prompt: Prompt, runtime: Runtime, turn: ToolTurn) -> Runtime:
-        """Return *runtime* for the model that *prompt* is sent to, with reading tools begun early.
+        """Return *runtime* for a model that goes on from *prompt*, with reading tools begun early.
 
         They belong to *turn*; who calls this sees to `turn.forget_begun()` in the end.
         """
@@ -312,6 +312,19 @@ def _alone(prompt: Prompt, runtime: Runtime) -> tuple[Runtime, ToolTurn]:
     """Return how a loop of the application's own runs a round, and the turn that it belongs to."""
     turn = ToolTurn.of(prompt)
     return runtime.watched_by(None, log_observers(turn.context.get(CONVERSATION_ID))), turn
+
+
+def _done(
+    message: AssistantMessage, answered: Sequence[ToolResponse], turn: ToolTurn
+) -> dict[str, ToolExecution]:
+    """Return the calls of *message* that have been *answered*, by id, as *turn* knows them."""
+    responses = {response.id: response for response in answered}
+    known = {id(execution.tool_call): execution for execution in turn.executions}
+    return {
+        call.id: known.get(id(call)) or ToolExecution(call, responses[call.id])
+        for call in message.tool_calls
+        if call.id in responses
+    }
 
 
 def _direct(executions: Sequence[ToolExecution], tools: RunnableTools) -> tuple[ToolResponse, ...]:

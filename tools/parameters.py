@@ -144,8 +144,7 @@ def callee_of(function: Callable[..., Any], namespace: Mapping[str, Any] = EMPTY
         msg = f"{place} does not say what it takes ({error}); wrap it in a def"
         raise ToolDefinitionError(msg) from error
     names = {**getattr(inspect.unwrap(called), "__globals__", {}), **namespace}
-    # What functools.partial has given a name is settled; the model has no business with it.
-    settled: Mapping[str, Any] = getattr(function, "keywords", EMPTY)
+    settled = settled_by_partial(function)
     parameters = tuple(
         Parameter(each.name, each.kind, _resolved_parameter(each, names, place), each.default)
         for each in signature.parameters.values()
@@ -154,6 +153,11 @@ def callee_of(function: Callable[..., Any], namespace: Mapping[str, Any] = EMPTY
     _refuse_unbound(called, parameters, place)
     returns = MISSING if isinstance(function, type) else _returns(signature, names)
     return Callee(place, _doc(function, called), parameters, returns)
+
+
+def settled_by_partial(function: Callable[..., Any] | None) -> Mapping[str, Any]:
+    """Return what `functools.partial` gives *function* by name: no business of the model's."""
+    return function.keywords if isinstance(function, functools.partial) else EMPTY
 
 
 def returns_nothing(returns: Any) -> bool:

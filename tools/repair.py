@@ -114,6 +114,8 @@ _EXACT, _LARGEST = 2**53, 10**300
 def repair_value(value: Any, schema: Schema) -> Any:
     """Return *value* with what cannot be meant as it stands put right, by the JSON *schema*.
 
+    Servers write schemas too; of a keyword that is null nothing is understood.
+
     - Null for an optional property that cannot be null is left out: the strict form of a schema
       has no other way to leave it out.
     - An object or array that was written as a string of JSON is taken for what it says.
@@ -122,7 +124,9 @@ def repair_value(value: Any, schema: Schema) -> Any:
     - A text that is none of the admitted values, but is like exactly one of them when case and
       blanks around it do not count, is that one.
     """
-    return _repaired(value, schema, schema.get("$defs", {}))
+    # Older dialects call them definitions.
+    defs = {**(schema.get("definitions") or {}), **(schema.get("$defs") or {})}
+    return _repaired(value, schema, defs)
 
 
 def _repaired(value: Any, schema: Any, defs: Schema) -> Any:
@@ -147,8 +151,8 @@ def _repaired_number(value: Any, schema: Any, defs: Schema) -> Any:
 
 
 def _repaired_object(value: dict[str, Any], schema: Schema, defs: Schema) -> dict[str, Any]:
-    properties = schema.get("properties", {})
-    required = schema.get("required", ())
+    properties = schema.get("properties") or {}
+    required = schema.get("required") or ()
     others = schema.get("additionalProperties", True)
     others = others if isinstance(others, Mapping) else {}
     result: dict[str, Any] = {}
@@ -166,7 +170,7 @@ def _repaired_array(value: list[Any], schema: Any, defs: Schema) -> list[Any]:
     array = next(arrays, {})
     items = array.get("items", {})
     items = items if isinstance(items, Mapping) else {}
-    first = array.get("prefixItems", ())
+    first = array.get("prefixItems") or ()
     return [
         _repaired(item, first[i] if i < len(first) else items, defs) for i, item in enumerate(value)
     ]
@@ -216,9 +220,9 @@ def _branches(schema: Any, defs: Schema, seen: tuple[str, ...] = ()) -> Iterator
         if schema is True:
             yield {}
     elif "$ref" in schema:
-        ref: str = schema["$ref"]
+        ref = str(schema["$ref"])
         if ref not in seen:
-            named = defs.get(ref.removeprefix("#/$defs/"), {})
+            named = defs.get(ref.removeprefix("#/$defs/").removeprefix("#/definitions/"), {})
             yield from _branches(named, defs, (*seen, ref))
     elif "anyOf" in schema or "oneOf" in schema:
         for branch in schema.get("anyOf") or schema.get("oneOf") or ():
@@ -229,9 +233,9 @@ def _branches(schema: Any, defs: Schema, seen: tuple[str, ...] = ()) -> Iterator
 
 def _types(schema: Schema) -> frozenset[str]:
     """Return the JSON types that an alternative admits; all of them when it does not say."""
-    if "const" in schema or "enum" in schema:
-        return frozenset(map(_kind, schema.get("enum", [schema.get("const")])))
-    said = schema.get("type", _KINDS)
+    if "const" in schema or schema.get("enum"):
+        return frozenset(map(_kind, schema.get("enum") or [schema.get("const")]))
+    said = schema.get("type") or _KINDS
     return frozenset({said} if isinstance(said, str) else said)
 
 
@@ -265,7 +269,7 @@ def _branch_for(value: dict[str, Any], schema: Any, defs: Schema) -> Schema:
 
 
 def _is_meant(value: dict[str, Any], schema: Schema) -> bool:
-    properties: Schema = schema.get("properties", {})
+    properties: Schema = schema.get("properties") or {}
     return (
         schema.get("additionalProperties") is not False or value.keys() <= properties.keys()
     ) and all(

@@ -8,6 +8,7 @@ from pkgutil import walk_packages
 from types import ModuleType
 from typing import Protocol
 
+from chatclient.checks import check_method
 from chatclient.errors import ToolUsageError
 from chatclient.forks import ForkSafeLock
 from chatclient.runtime import Runtime
@@ -61,9 +62,15 @@ class StaticToolCallbackResolver:
 
 
 class DelegatingToolCallbackResolver:
-    """Asks one resolver after another; the first that knows the name answers."""
+    """Asks one resolver after another; the first that knows the name answers.
+
+    Raises:
+        UsageError: One of them is none.
+    """
 
     def __init__(self, *resolvers: ToolCallbackResolver) -> None:
+        for resolver in resolvers:
+            check_method("a resolver", resolver, "resolve", "pass several one by one")
         self._resolvers = resolvers
 
     def resolve(self, name: str, /) -> Answer:

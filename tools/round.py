@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from chatclient.messages import AssistantMessage, ToolCall, ToolResponse
+from chatclient.messages import AssistantMessage, ToolCall
 from chatclient.runtime import Runtime
 from chatclient.tool import ToolResult
 from chatclient.tools.approval import ApprovalRequired
@@ -35,14 +35,16 @@ class RoundRunner:
         self._counted: dict[int, tuple[int, int]] = {}  # of those that may be run
         self._executions: dict[int, ToolExecution] = {}
 
-    async def run(self, done: Mapping[str, ToolResponse]) -> list[ToolExecution]:
-        """Return an execution for every call but those that wait for approval."""
+    async def run(self, done: Mapping[str, ToolExecution]) -> list[ToolExecution]:
+        """Return an execution for every call but those that wait for approval.
+
+        Args:
+            done: Those that have been run before, by the id of the call.
+        """
         executions = self._executions
         if done:  # before anything else can fail: these may have to be undone
             executions |= {
-                at: ToolExecution(call, done[call.id])
-                for at, call in enumerate(self.calls)
-                if call.id in done
+                at: done[call.id] for at, call in enumerate(self.calls) if call.id in done
             }
         names = [call.name for call in self.calls]
         tools = await self.tools.with_resolved(names, self.runtime)

@@ -29,6 +29,7 @@ from chatclient.tools.parameters import (
     callee_of,
     returns_function,
     returns_nothing,
+    settled_by_partial,
 )
 from chatclient.tools.repair import repair_value
 from chatclient.values import EMPTY, FrozenDict, deep_frozen
@@ -253,28 +254,13 @@ def signature_of_schema(
         ToolDefinitionError: The schema is not that of an object, or has properties that the
             function does not take.
     """
-    complete = {"type": "object", "properties": {}, **schema}
-    properties = complete["properties"]
-    if complete["type"] != "object" or not isinstance(properties, Mapping):
-        msg = f"a tool takes a JSON object, but its input schema says {dict(schema)!r}"
-        raise ToolDefinitionError(msg)
+    complete = _of_object(schema)
     callee = callee_of(function, namespace) if function is not None else _ANYTHING
-    required = complete.get("required", ())
-    fields = {key: Any if key in required else NotRequired[Any] for key in properties}
-    fields.update(dict.fromkeys(required, Any))
-    closed = complete.get("additionalProperties") is False
     injected = _Injected.of(callee.parameters)
-    settled: set[str] = set(getattr(function, "keywords", ()))  # those that a partial gives
-    hidden = {*injected.names, *(settled - set(properties))}
+    settled = set(settled_by_partial(function))
+    hidden = {*injected.names, *(settled - set(complete["properties"]))}
     takes = _keywords(callee) if function is not None else None
-    if takes is not None:
-        if strange := [key for key in fields if key not in takes | settled | hidden]:
-            msg = f"the input schema has {strange}, which {callee.place} does not take"
-            raise ToolDefinitionError(msg)
-        if not closed:
-            fields = {**dict.fromkeys(takes, NotRequired[Any]), **fields}
-    forbids = closed or takes is not None
-    validate = typed_dict(fields, extra="forbid" if forbids else "allow").validator.validate_json
+    validate = _by_name(complete, takes, {*settled, *hidden}, callee.place)
 
     def read(text: str) -> dict[str, Any]:
         values = repair_value(validate(text), complete)
@@ -284,12 +270,7 @@ def signature_of_schema(
         deep_frozen(complete),
         parse_docstring(callee.doc).summary,
         returns_nothing(callee.returns),
-        ArgumentReader(
-            name or _name(function),
-            read,
-            complete,
-            hidden=hidden,
-        ),
+        ArgumentReader(name or _name(function), read, complete, hidden=hidden),
         injected,
         _by_position(callee),
     )
@@ -298,6 +279,7 @@ def signature_of_schema(
 # --- parts ----------------------------------------------------------------------------------
 
 _ANYTHING = Callee("the tool", None, (Parameter("input"),), MISSING)
+_MAY_BE_NULL = ("properties", "required")
 _VARIADIC = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
 
 
@@ -313,6 +295,49 @@ def _keywords(callee: Callee) -> set[str] | None:
         return None
     variadic = inspect.Parameter.VAR_POSITIONAL
     return {e.name for e in callee.parameters if e.role == "argument" and e.kind is not variadic}
+
+
+def _of_object(schema: Mapping[str, Any]) -> JsonSchema:
+    """Return the *schema* of an object with what it may leave out."""
+    # Null is how some servers write that there are none.
+    said = {k: v for k, v in schema.items() if v is not None or k not in _MAY_BE_NULL}
+    complete = {"type": "object", "properties": {}, **said}
+    required = complete.get("required", [])
+    if (
+        complete["type"] != "object"
+        or not isinstance(complete["properties"], Mapping)
+        or not isinstance(required, list | tuple)
+        or not all(isinstance(each, str) for each in required)
+    ):
+        msg = f"a tool takes a JSON object, but its input schema says {dict(schema)!r}"
+        raise ToolDefinitionError(msg)
+    return complete
+
+
+def _by_name(schema: JsonSchema, takes: set[str] | None, others: set[str], place: str) -> Validate:
+    """Return what reads an object whose properties are passed by name, as they come.
+
+    Args:
+        schema: The object's.
+        takes: The names that the function takes from the model; None when it takes any.
+        others: The names that it gets from elsewhere.
+        place: The function, for messages.
+
+    Raises:
+        ToolDefinitionError: The schema has properties that the function does not take.
+    """
+    required = schema.get("required", ())
+    fields = {key: Any if key in required else NotRequired[Any] for key in schema["properties"]}
+    fields.update(dict.fromkeys(required, Any))
+    closed = schema.get("additionalProperties") is False
+    if takes is not None:
+        if strange := [key for key in fields if key not in takes | others]:
+            msg = f"the input schema has {strange}, which {place} does not take"
+            raise ToolDefinitionError(msg)
+        if not closed:
+            fields = {**dict.fromkeys(takes, NotRequired[Any]), **fields}
+    forbids = closed or takes is not None
+    return typed_dict(fields, extra="forbid" if forbids else "allow").validator.validate_json
 
 
 def _by_position(callee: Callee) -> tuple[Parameter, ...]:

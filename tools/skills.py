@@ -71,7 +71,8 @@ class Skill:
 
         The instructions are in `SKILL.md`, with `name` and `description` as YAML between two lines
         of `---` at its top (agentskills.io). Other text files are resources; a folder `scripts`,
-        empty and binary files and links that lead elsewhere are not. Needs the extra `skills`.
+        hidden, empty and binary files and links that lead elsewhere are not. Needs the extra
+        `skills`.
 
         Args:
             folder: Where the skill is.
@@ -208,9 +209,11 @@ class Skills:
         return resources[path]
 
     def _named(self, name: str) -> Skill:
-        wanted = name.strip().casefold()
+        wanted = name.strip()
+        if wanted in self.skills:
+            return self.skills[wanted]
         for skill in self.skills.values():
-            if skill.name.casefold() == wanted:
+            if skill.name.casefold() == wanted.casefold():
                 return skill
         msg = f"There is no skill {name!r}; available: {', '.join(self.skills)}"
         raise ToolError(msg)
@@ -267,7 +270,8 @@ def _texts_in(folder: Path) -> dict[str, str]:
     for file in sorted(folder.rglob("*")):
         path = file.relative_to(folder)
         inside = file.resolve().is_relative_to(root)
-        if path.parts[0] == _NOT_RESOURCES or path == Path(_FILE) or not inside:
+        hidden = any(part.startswith(".") for part in path.parts)  # such as .env, or all of .git
+        if path.parts[0] == _NOT_RESOURCES or path == Path(_FILE) or hidden or not inside:
             continue
         if file.is_file() and (text := _text_of(file)):
             found[path.as_posix()] = text

@@ -48,11 +48,11 @@ def tool_callbacks(*sources: ToolSource) -> list[ToolCallback]:
 def _provided(provider: ToolCallbackProvider) -> Iterable[ToolCallback]:
     """Return what a provider offers outside of any request."""
     try:
-        offered = drive(BLOCKING.invoke(provider.tool_callbacks))
+        inspect.signature(provider.tool_callbacks).bind()
     except TypeError as error:
         msg = f"{provider!r} offers tools for a request only; pass it to .tools(...)"
         raise ToolDefinitionError(msg) from error
-    return offered_by(provider, offered)
+    return offered_by(provider, drive(BLOCKING.invoke(provider.tool_callbacks)))
 
 
 def offered_by(provider: ToolCallbackProvider, offered: Any) -> list[ToolCallback]:

@@ -17,7 +17,7 @@ from chatclient.messages import (
 )
 from chatclient.prompt import Prompt
 from chatclient.runtime import Begun
-from chatclient.tool import CONVERSATION_ID, ToolCallback
+from chatclient.tool import CONVERSATION_ID, FAILURE, ToolCallback
 from chatclient.tools.execution import ToolExecutionResult
 from chatclient.tools.outcome import ToolExecution
 from chatclient.tools.pending import PendingTurn
@@ -41,6 +41,7 @@ class ToolTurn:
         done: What tools have done whose calls failed after that, by the identity of the call.
         undone: Calls that were undone, by the identity of the call, with what is told of them.
         begun: Calls that were begun while the model was still speaking, see `key_of`.
+        resumed: Whether the turn goes on after it has waited.
         abandoned: Whether the turn has failed, and what it has done is undone.
     """
 
@@ -55,6 +56,7 @@ class ToolTurn:
     done: dict[int, ToolExecution] = field(default_factory=dict)
     undone: dict[int, ToolExecution] = field(default_factory=dict)
     begun: dict[tuple[str, str, str], Begun[ToolExecution]] = field(default_factory=dict)
+    resumed: bool = False
     abandoned: bool = False
     _repeats: dict[tuple[str, str], tuple[str, int]] = field(default_factory=dict)
     _made: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -71,6 +73,8 @@ class ToolTurn:
             if isinstance(message, ToolResponseMessage):
                 turn.rounds += 1
                 turn.calls.update(response.name for response in message.responses)
+                kinds = ((each.name, each.metadata.get(FAILURE)) for each in message.responses)
+                turn.failures.update((name, kind) for name, kind in kinds if kind is not None)
         turn.recall(prompt.messages)
         return turn
 
@@ -106,6 +110,7 @@ class ToolTurn:
 
     def resume(self, pending: PendingTurn) -> None:
         """Go on from where *pending* came to wait."""
+        self.resumed = True
         self.calls.update(pending.calls)
         # The waiting calls were counted when they were made, and are counted when they are run.
         self.calls.subtract(call.name for call in pending.pending)

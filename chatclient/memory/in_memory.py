@@ -47,12 +47,13 @@ class InMemoryChatMemoryRepository(ChatMemoryRepository):
         key: str | None = None,
     ) -> bool:
         """Add *messages* at the end of a conversation."""
+        if not messages:
+            return True
         with self._lock:
             log = self._logs.get(conversation_id) or _Log()
             if key is not None and key in log.keys:
                 return False
-            if messages:
-                self._logs[conversation_id] = log.plus(messages, next(self._versions), key)
+            self._logs[conversation_id] = log.plus(messages, next(self._versions), key)
             return True
 
     async def replace(

@@ -113,7 +113,7 @@ class ChatMemoryRepository(Closeable, ABC):
 
         Args:
             conversation_id: Which conversation.
-            messages: What to add; nothing happens when there are none.
+            messages: What to add; nothing happens, whatever the key, when there are none.
             runtime: How the request runs.
             key: Names this addition. When the conversation has seen the key before, nothing is
                 added, so that a caller may repeat what it does not know to have happened. Keys

@@ -347,6 +347,7 @@ class ChatMemoryRepositoryContract:
         assert store.append(name, turn(2), key="k") is False
         assert store.append(name, turn(3), key="K") is True
         assert store.append(f"{name}-other", turn(4), key="k") is True
+        assert store.append(name, (), key="k") is True
         found = store.load(name)
         assert found.messages == (*turn(1), *turn(3))
 

@@ -24,6 +24,7 @@ from pydantic import ValidationError
 
 from chatclient.errors import McpServerError, ToolError, UsageError
 from chatclient.forks import ForkSafeLock
+from chatclient.observation import forget_present_step
 from chatclient.runtime import Runtime
 from chatclient.threads import LoopThread
 from chatclient.tools.mcp.server import McpServer
@@ -64,7 +65,14 @@ class Hub:
         Raises:
             UsageError: The hub was closed.
         """
-        return await runtime.run_on(self._open()[0], job, timeout=timeout)
+
+        async def alone(there: Runtime) -> T:
+            # A session keeps the context of what was sent last, which would keep the request, and
+            # with its tools this hub.
+            forget_present_step()
+            return await job(there)
+
+        return await runtime.run_on(self._open()[0], alone, timeout=timeout)
 
     async def close(self, runtime: Runtime) -> None:
         """Disconnect from all servers, and end the thread."""
@@ -100,9 +108,14 @@ def _end(thread: LoopThread, connections: "dict[str, Connection]") -> None:
     """Do what `Hub.close` does, when there is no hub any more."""
     if not thread.alive:
         return
-    if threading.current_thread() is thread.thread:  # where garbage happened to be collected
-        threading.Thread(target=_end, args=(thread, connections)).start()
-        return
+    if threading.main_thread().is_alive():
+        # Nobody is to wait where garbage happens to be collected, least of all *thread* itself.
+        threading.Thread(target=_end_now, args=(thread, connections)).start()
+    else:  # the process ends, and waits for no other thread
+        _end_now(thread, connections)
+
+
+def _end_now(thread: LoopThread, connections: "dict[str, Connection]") -> None:
     done = threading.Event()
 
     async def disconnect() -> None:
@@ -155,10 +168,11 @@ class Connection:
         except MCPError as error:
             if not session.lost_by(error):
                 raise self._told(error) from error
+            refused = session.refused()
             await session.close()
             self.forget_listing()
             if not (repeatable or session.never_reached(error)):
-                msg = (
+                msg = refused or (
                     f"the MCP server {self.server.name!r} went away during the call;"
                     " whether it was carried out is not known"
                 )

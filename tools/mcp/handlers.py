@@ -74,6 +74,7 @@ class _Call:
         self._tools = tools
         self._context = context
         self._params = params
+        self._said = 0
 
     async def run(self) -> CallToolResult:
         """Run the tool like the one call of a turn."""
@@ -86,7 +87,7 @@ class _Call:
             tool_callbacks=tuple(callbacks), tool_context=self._tools.context_for(meta)
         )
         arguments = json.dumps(self._params.arguments or {})
-        call = ToolCall(str(self._context.request_id or ""), name, arguments)
+        call = ToolCall(str(self._context.request_id), name, arguments)
         prompt = Prompt.of((UserMessage(name),), options)
         runtime = Runtime(blocking=False, streaming=True, emitter=self._emit)
         result = await self._tools.manager.execute_message(
@@ -110,5 +111,3 @@ class _Call:
             case _:
                 return
         await self._context.session.report_progress(news.progress, news.total, news.message)
-
-    _said = 0

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
+from chatclient.checks import seconds
 from chatclient.errors import UsageError
 from chatclient.model import ChatModel
 from chatclient.tool import ToolContext
@@ -103,9 +104,10 @@ class McpServer:
         if not self.name.strip():
             msg = "an MCP server needs a name, for errors and for its tools where names clash"
             raise UsageError(msg)
-        if min(self.connect_timeout, self.retry_after, self.timeout or 1.0) <= 0:
-            msg = f"the times of the MCP server {self.name!r} are in seconds, more than 0"
-            raise UsageError(msg)
+        for name in ("timeout", "connect_timeout", "retry_after"):
+            given = getattr(self, name)
+            if given is not None or name != "timeout":
+                object.__setattr__(self, name, seconds(name, given))
 
     @classmethod
     def stdio(
@@ -164,9 +166,9 @@ class McpServer:
         """
 
         def connect() -> Any:
-            from chatclient.tools.mcp.session import http_transport  # noqa: PLC0415
+            from chatclient.tools.mcp.session import HttpTransport  # noqa: PLC0415
 
-            return http_transport(url, dict(headers or {}), auth)
+            return HttpTransport(url, dict(headers or {}), auth)
 
         return cls(name, connect, **settings)
 

@@ -1,8 +1,8 @@
 """One session with an MCP server, held open by a task of its own."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
 from contextvars import Context
 from types import TracebackType
 from typing import Any, Self
@@ -26,6 +26,7 @@ from chatclient.version import __version__
 # The SDK's words, which say more than its codes.
 _CLOSED = "Connection closed"
 _HTTP_ERROR = "Server returned an error response"
+_REFUSALS = (401, 403)  # of whoever asks, not of what is asked
 _CLIENT = Implementation(name="chatclient", version=__version__)
 
 log = get_logger(__name__)
@@ -39,6 +40,7 @@ class Session:
         self._changed = changed
         self._stop = asyncio.Event()
         self._error: BaseException | None = None
+        self._transport: Any = None
         self._ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         self._ready.add_done_callback(look_at_error)
         # The task is never cancelled itself: only a scope leaves alone what the SDK shields, which
@@ -74,7 +76,7 @@ class Session:
                 f"the MCP server {server.name!r} cannot be reached{program}"
                 f" ({type(cause).__name__}{told})"
             )
-            raise McpServerError(msg, server=server.name) from cause
+            raise McpServerError(self.refused() or msg, server=server.name) from cause
 
     @property
     def client(self) -> Client:
@@ -98,6 +100,14 @@ class Session:
         """Return whether the request that ended with *error* cannot have been carried out."""
         refused = type(_leaf(self._error)).__name__ == "ConnectError"  # whichever HTTP library
         return refused or _is_terminated(error)
+
+    def refused(self) -> str:
+        """Return how the server's last answer refused whoever asks; nothing if it did not."""
+        status = getattr(self._transport, "refusal", None)
+        if status is None:
+            return ""
+        name = self._server.name
+        return f"the MCP server {name!r} refuses its user (HTTP {status}); check headers and auth"
 
     async def close(self) -> None:
         """End the session and wait until nothing is left of it."""
@@ -128,8 +138,9 @@ class Session:
                 self._ready.set_exception(self._error or ConnectionAbortedError("closed"))
 
     def _unopened(self) -> Client:
+        self._transport = self._server.connect()
         return Client(
-            _Watched(self._server.connect(), self._stop),
+            _Watched(self._transport, self._stop),
             cache=None,
             client_info=_CLIENT,
             message_handler=self._on_message,
@@ -215,11 +226,33 @@ class _WatchedStream:
         return await self._stream.__aexit__(*error)
 
 
-@asynccontextmanager
-async def http_transport(url: str, headers: dict[str, str], auth: Any) -> AsyncGenerator[Any]:
-    """Return a streamable HTTP transport over an HTTP client that is closed with it."""
-    async with (
-        create_mcp_http_client(headers=headers, auth=auth) as http,
-        streamable_http_client(url, http_client=http) as streams,
-    ):
-        yield streams
+class HttpTransport:
+    """A streamable HTTP transport over an HTTP client of its own, which is closed with it."""
+
+    def __init__(self, url: str, headers: dict[str, str], auth: Any) -> None:
+        self._url = url
+        self._http = create_mcp_http_client(headers=headers, auth=auth)
+        self._http.event_hooks = {"response": [self._look_at]}
+        self._open = AsyncExitStack()
+        self.refusal: int | None = None
+        """The status of the server's last answer, where it says that it knows no such user."""
+
+    async def __aenter__(self) -> Any:
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self._http)
+            streams = await stack.enter_async_context(
+                streamable_http_client(self._url, http_client=self._http)
+            )
+            self._open = stack.pop_all()
+        return streams
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> Any:
+        return await self._open.__aexit__(kind, error, traceback)
+
+    async def _look_at(self, response: Any) -> None:
+        self.refusal = response.status_code if response.status_code in _REFUSALS else None

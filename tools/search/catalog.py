@@ -271,7 +271,7 @@ def _derived(base: Catalog[P], wanted: dict[bytes, ToolReference]) -> list[Part[
     for part in base.parts:
         gone = {number for number, r in part.live() if lacking.pop(r.fingerprint, None) is None}
         parts.append(Part(part.segment, 0, part.removed | gone))
-    if len(parts[0]) < len(wanted) // 2:
+    if not parts or len(parts[0]) < len(wanted) // 2:
         return None
     if len(parts) >= _MOST_PARTS:
         lacking.update((r.fingerprint, r) for part in parts[1:] for _, r in part.live())
