@@ -263,6 +263,7 @@ def _sorted(value: Any) -> Any:
 
 def _is_complete(answer: ChatResponse) -> bool:
     return bool(answer.generations) and all(
-        generation.finish_reason in _COMPLETE and generation.output.parts
+        generation.finish_reason in _COMPLETE
+        and any(not isinstance(part, str) or part.strip() for part in generation.output.parts)
         for generation in answer.generations
     )

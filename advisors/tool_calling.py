@@ -198,6 +198,7 @@ class ToolCallingAdvisor:
                 await request.runtime.shielded(turn.forget_begun())
         if resumed is not None:
             resumed.usage = NO_USAGE  # whoever asks again adds up what each answer has cost
+            response = response.mutate(context={RESUME: resumed})
         said = loop.said
         if turn.executions or said:
             response = response.mutate(
@@ -302,8 +303,8 @@ class _Loop:
         self.context = request.context
         self.refresh: RefreshTools | None = request.context.get(REFRESH_TOOLS)
         self.meanwhile: Callable[[], tuple[Message, ...]] | None = request.context.get(MEANWHILE)
-        if self.refresh is not None or self.meanwhile is not None:
-            own = (REFRESH_TOOLS, MEANWHILE)  # the loop's business, not that of advisors inside it
+        if self.refresh is not None or self.meanwhile is not None or RESUME in self.context:
+            own = (REFRESH_TOOLS, MEANWHILE, RESUME)  # no business of advisors inside the loop
             self.context = {k: v for k, v in self.context.items() if k not in own}
         self.found: Sequence[ToolCallback] = self.options.tool_callbacks or ()
         self.usage = NO_USAGE

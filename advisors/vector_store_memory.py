@@ -6,6 +6,7 @@ from html import escape
 from uuid import NAMESPACE_OID, uuid4, uuid5
 
 from chatclient.advisors.notes import note_of, noted
+from chatclient.advisors.tool_calling import EARLIER_MESSAGES
 from chatclient.advisors.turns import (
     answer_of,
     conversation_id_of,
@@ -15,7 +16,7 @@ from chatclient.advisors.turns import (
 )
 from chatclient.chain import MEMORY_ORDER, ChatClientRequest, ChatClientResponse, Next
 from chatclient.errors import ChatMemoryError, UsageError
-from chatclient.messages import UserMessage
+from chatclient.messages import Message, UserMessage, last_user_message
 from chatclient.runtime import Runtime
 from chatclient.template import PromptTemplate, require_placeholders
 from chatclient.vector_store import Document, SimilaritySearch, VectorStore
@@ -87,7 +88,9 @@ class VectorStoreChatMemoryAdvisor:
             ChatMemoryError: The store failed; the model may have answered.
             DeadlineExceededError: The request's time is over before the store could be asked.
         """
-        asked = request.prompt.user_message
+        # Where another memory stands behind it inside the tool loop, a round holds what is new.
+        earlier: Sequence[Message] = request.context.get(EARLIER_MESSAGES, ())
+        asked = request.prompt.user_message or last_user_message(earlier)
         if asked is None or not asked.text.strip():
             return await call_next(request)
         conversation_id = conversation_id_of(request)

@@ -155,8 +155,10 @@ def test_incomplete_answers_are_never_kept(ask: Ask, reason: Any) -> None:
     assert ask(client.prompt("?")).text == "whole"
 
 
-@pytest.mark.parametrize("empty", [ChatResponse(), ChatResponse.of("")])
-def test_empty_answers_are_never_kept(ask: Ask, empty: ChatResponse) -> None:
+@pytest.mark.parametrize(
+    "empty", [ChatResponse(), ChatResponse.of(""), ChatResponse.of(" \n"), AssistantMessage([""])]
+)
+def test_empty_answers_are_never_kept(ask: Ask, empty: Any) -> None:
     """There is nothing to give."""
     client = cached(ScriptedModel(empty, "whole"))
     ask(client.prompt("?"))

@@ -422,3 +422,24 @@ def test_an_input_guardrail_judges_what_was_said_when_a_turn_goes_on(ask: Ask) -
     assert heard == ["Be brief.\nBook"] * 3
     assert result.text == "Done."
     assert told(model.prompts[-1]) == ["booking 1", "booking 2"]
+
+
+def test_inside_the_loop_an_input_guardrail_sees_each_round_of_a_turn_that_goes_on(
+    ask: Ask,
+) -> None:
+    """What it keeps from the model there, it keeps from it in all rounds."""
+
+    def discreet(request: ChatClientRequest) -> GuardrailResult:
+        message = request.prompt.user_message
+        assert message is not None
+        return success(message.text.replace("4711", "****"))
+
+    model = ScriptedModel(call("book", id="1"), call("book", id="2"), "Done.")
+    builder = client_of(model, InputGuardrailAdvisor(discreet, order=0)).mutate()
+    builder = builder.default_tools(Desk())
+    client = builder.tool_calling_manager(ToolCallingManager(interceptors=[ToolApproval()])).build()
+    turn = ask(client.prompt("Book with 4711")).response.context["pending_turn"]
+    turn = ask(client.resume(turn.to_json(), "approve")).response.context["pending_turn"]
+    ask(client.resume(turn.to_json(), "approve"))
+
+    assert [p.messages[0].text for p in model.prompts] == ["Book with ****"] * 3

@@ -15,6 +15,7 @@ from chatclient.advisors.memory import MessageChatMemoryAdvisor
 from chatclient.advisors.safe_guard import SafeGuardAdvisor
 from chatclient.advisors.turns import TURN_KEY
 from chatclient.advisors.vector_store_memory import TOP_K, VectorStoreChatMemoryAdvisor
+from chatclient.chain import TOOL_CALLING_ORDER
 from chatclient.embedding import Vector
 from chatclient.errors import ChatMemoryError, DeadlineExceededError, TemplateError, UsageError
 from chatclient.memory import MessageWindowChatMemory
@@ -102,6 +103,26 @@ def test_what_is_recalled_in_the_first_round_is_told_in_all(ask: Ask) -> None:
     ask(client.prompt("And when opens the zoo?").conversation("a"))
 
     assert searches == ["The zoo?", "And when opens the zoo?"]
+    assert "Lions." in system(model.prompts[1])
+    assert system(model.prompts[1]) == system(model.prompts[2])
+
+
+def test_in_front_of_a_memory_inside_the_loop_it_knows_what_was_asked(ask: Ask) -> None:
+    """Also in rounds that hold no more than what the tools have answered."""
+    store = store_of()
+    model = ScriptedModel("Lions.", call("clock"), "Nine.")
+    here = VectorStoreChatMemoryAdvisor(store, order=TOOL_CALLING_ORDER + 50)
+    behind = MessageChatMemoryAdvisor(
+        MessageWindowChatMemory(max_messages=1), order=TOOL_CALLING_ORDER + 100
+    )
+    client = client_of(model, here, behind)
+    ask(client.prompt("The zoo?").conversation("a"))
+    ask(client.prompt("And when opens the zoo?").conversation("a"))
+
+    assert [text for _, text in kept(store)] == [
+        *("The zoo?", "Lions."),
+        *("And when opens the zoo?", "Nine."),
+    ]
     assert "Lions." in system(model.prompts[1])
     assert system(model.prompts[1]) == system(model.prompts[2])
 
