@@ -802,6 +802,21 @@ def endless(log: list[str]) -> Callable[[Runtime], Any]:
     return request
 
 
+def test_what_fails_while_a_blocking_stream_is_left_is_raised_as_it_is() -> None:
+    """Whoever closes it hears of it."""
+
+    async def request(runtime: Runtime) -> None:
+        try:
+            await runtime.emit("event")
+        finally:
+            raise RuntimeError("no room to clean up")
+
+    stream = drive_stream(request, BLOCKING)
+    next(stream)
+    with pytest.raises(RuntimeError, match="no room"):
+        stream.close()
+
+
 def test_leaving_a_blocking_stream_runs_every_finally() -> None:
     """Breaking out of the loop ends the request at once."""
     log: list[str] = []

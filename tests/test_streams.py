@@ -214,6 +214,32 @@ def test_an_advisor_that_cannot_is_told_so_once(ask: Ask) -> None:
         ask(client.prompt("x").advisors(insist))
 
 
+@pytest.mark.parametrize("seconds", [0, 0.01])
+def test_an_advisor_that_wants_a_loop_for_cleaning_up_is_told_so(seconds: float) -> None:
+    """When a blocking stream is left; what others have to clean up is cleaned up."""
+    log: list[str] = []
+
+    async def outer(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        try:
+            return await call_next(request)
+        finally:
+            log.append("outer")
+
+    async def inner(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        try:
+            return await call_next(request)
+        finally:
+            await asyncio.sleep(seconds)
+
+    client = ChatClient.create(ScriptedModel("one two"))
+    pieces = client.prompt("x").advisors(outer, inner).stream().content()
+    next(pieces)
+    with pytest.raises(BlockingCallError, match="acall"):
+        pieces.close()
+
+    assert log == ["outer"]
+
+
 def test_an_iterator_that_ends_in_an_advisor_does_not_end_the_stream(ask: Ask) -> None:
     """A mistake like `await anext(rows)` is seen in all four ways."""
 
