@@ -2,8 +2,10 @@
 
 import asyncio
 import contextvars
+import gc
 import threading
 import time
+import weakref
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
@@ -460,6 +462,25 @@ def test_no_tool_begins_once_another_has_ended_the_turn(ask: Ask) -> None:
         ask(client_of(model, look, pay, fails, **settings).prompt("x"))
 
     assert log == ["looked"]
+
+
+def test_a_turn_is_gone_with_its_response(ask: Ask) -> None:
+    """What it said and was told in secret does not wait for the garbage collector."""
+
+    class Secret:
+        pass
+
+    secret = Secret()
+    gone = weakref.ref(secret)
+    model = ScriptedModel(call("double", '{"n": 1}'), "2")
+    gc.disable()
+    try:
+        ask(client_of(model, double).prompt("x").tool_context(secret=secret))
+        model.prompts.clear()
+        del secret
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 # --- results that need no answer ---
