@@ -28,7 +28,7 @@ def drive(coroutine: Coroutine[Any, Any, T]) -> T:
     except RuntimeError as error:
         check_for_loop(error)
         raise
-    coroutine.close()
+    close(coroutine)
     raise refusal
 
 

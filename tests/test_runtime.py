@@ -80,6 +80,21 @@ def test_drive_refuses_a_foreign_future_inside_a_running_loop() -> None:
     assert places == ["at the await"]
 
 
+def test_a_coroutine_that_waits_whatever_it_is_told_is_given_up() -> None:
+    """The error is the one that names the ways out, also where cleaning up waits once more."""
+
+    async def insists() -> None:
+        try:
+            with suppress(BlockingCallError):
+                await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        finally:
+            await asyncio.sleep(0)
+
+    with pytest.raises(BlockingCallError, match="acall"):
+        drive(insists())
+
+
 def test_a_coroutine_may_answer_the_refusal() -> None:
     """An advisor that catches the refusal may still come to a result."""
 
