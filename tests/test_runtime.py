@@ -546,11 +546,11 @@ def test_what_would_come_next_in_a_job_is_not_called_once_another_has_failed(mod
     called: list[str] = []
 
     async def goes_on(runtime: Runtime) -> None:
-        await runtime.invoke(time.sleep, 0.2)
+        await runtime.invoke(time.sleep, 0.5)
         await runtime.invoke(called.append, "next")
 
     async def pauses(runtime: Runtime) -> None:
-        await runtime.invoke(time.sleep, 0.2)
+        await runtime.invoke(time.sleep, 0.5)
         await runtime.sleep(60)
 
     async def fails(runtime: Runtime) -> None:
