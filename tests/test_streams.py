@@ -1,6 +1,7 @@
 """What the consumer of a stream can rely on: its end, its time, and what was said last."""
 
 import asyncio
+import threading
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 from typing import Any
@@ -238,6 +239,22 @@ def test_an_advisor_that_wants_a_loop_for_cleaning_up_is_told_so(seconds: float)
         pieces.close()
 
     assert log == ["outer"]
+
+
+@pytest.mark.parametrize("way", ["stream", "astream"])
+def test_a_stream_may_be_consumed_after_a_type_that_was_none(way: str) -> None:
+    """The mistake was seen before anything was sent."""
+    stream = getattr(ChatClient.create(ScriptedModel("Hello.")).prompt("x"), way)()
+    with pytest.raises(UsageError, match="no model can be asked"):
+        stream.entity(threading.Lock)
+
+    async def consume() -> list[str]:
+        return [piece async for piece in stream]
+
+    pieces = list(stream) if way == "stream" else asyncio.run(consume())
+    assert "".join(pieces) == "Hello."
+    with pytest.raises(UsageError, match="consumed once"):
+        stream.content()
 
 
 def test_an_iterator_that_ends_in_an_advisor_does_not_end_the_stream(ask: Ask) -> None:
