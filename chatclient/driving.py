@@ -28,8 +28,23 @@ def drive(coroutine: Coroutine[Any, Any, T]) -> T:
     except RuntimeError as error:
         check_for_loop(error)
         raise
-    coroutine.close()
+    close(coroutine)
     raise refusal
+
+
+def close(coroutine: Coroutine[Any, Any, Any]) -> None:
+    """Close *coroutine* where it stands; for cleaning up it has no event loop either.
+
+    Raises:
+        BlockingCallError: It awaited something then that only an event loop can provide.
+    """
+    try:
+        coroutine.close()
+    except RuntimeError as error:
+        check_for_loop(error)
+        if str(error) == "coroutine ignored GeneratorExit":  # it waits
+            raise no_loop() from error
+        raise
 
 
 def check_for_loop(error: RuntimeError) -> None:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Generator
 from contextvars import Context, copy_context
 from typing import Any, Generic, TypeVar, cast
 
-from chatclient.driving import check_for_loop, no_loop
+from chatclient.driving import check_for_loop, close, no_loop
 from chatclient.errors import UsageError
 from chatclient.inbox import INBOX
 from chatclient.runtime import Runtime
@@ -72,7 +72,7 @@ def drive_stream(
             yield channel.event
     finally:
         channel.closed = True
-        context.run(coroutine.close)
+        context.run(close, coroutine)
 
 
 def _refuse_to_wait(coroutine: Coroutine[Any, Any, Any], context: Context) -> None:

@@ -103,6 +103,7 @@ class _Stream(PendingRequest):
 
     def __init__(self, run: Run, runtime: Runtime) -> None:
         self._trail = Trail()
+        self._consumed = False
         super().__init__(run, runtime.watched_by(self._trail.steps, runtime.observers))
 
     @property
@@ -157,10 +158,10 @@ class _Stream(PendingRequest):
         return pending_in(self.response)
 
     def _begin(self) -> None:
-        if self._asked:
+        if self._consumed:
             msg = "a stream is consumed once; call stream() again to ask the model again"
             raise UsageError(msg)
-        self._asked = True
+        self._asked = self._consumed = True
 
     def _last_events(self, response: ChatClientResponse, spoken: int) -> list[Any]:
         """Return what closes the stream of a request that came to *response*."""

@@ -130,15 +130,17 @@ class Telemetry:
             return None
 
     def count(
-        self, operation: Operation, seconds: float, attributes: Attributes, error_type: str | None
+        self, operation: Operation, seconds: float, found: Attributes, error_type: str | None
     ) -> None:
-        """Add an operation to the metrics."""
+        """Add an operation, of which more was *found* on the way, to the metrics."""
+        if operation.kind not in ("model", "tool"):
+            return
+        attributes = {**operation.attributes(), **found}
         labels = {} if error_type is None else {"error.type": error_type}
         if operation.kind == "tool":
             # Of names that a model makes up there is no end, and each would be a series of its own.
             known = _OPERATION_ONLY if error_type == UnknownToolError.__name__ else _TOOL_LABELS
             self._tool_duration.record(seconds, {**labels, **_only(attributes, known)})
-        if operation.kind != "model":
             return
         labels |= _only(attributes, _MODEL_LABELS)
         self._duration.record(seconds, labels)
@@ -178,8 +180,7 @@ class _Spanned:
                     self._fail(error, error_type)
         finally:
             self._span.end()
-        attributes = {**operation.attributes(), **found}
-        self._telemetry.count(operation, ended.seconds or 0.0, attributes, error_type)
+        self._telemetry.count(operation, ended.seconds or 0.0, found, error_type)
 
     def _describe(self, operation: Operation, result: Any, found: dict[str, Any]) -> None:
         if self._telemetry.captures_content:

@@ -375,7 +375,7 @@ def _words(change: Change) -> str:
         f"removed {len(change.removed)} messages" if change.removed else "",
         f"offered {', '.join(change.tools_added)}" if change.tools_added else "",
         f"hid {', '.join(change.tools_removed)}" if change.tools_removed else "",
-        *(f"set {name}={value!r}" for name, value in change.options),
+        *(f"set {name}={_short(repr(value))}" for name, value in change.options),
     ]
     return "; ".join(word for word in words if word)
 

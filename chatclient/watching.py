@@ -41,6 +41,7 @@ async def run_observed(
             except BaseException:  # whatever ends it without an answer
                 await runtime.undo()
                 raise
+            runtime.settle()  # what would undo the request holds all of it, and is held by it
             observed.result = response.chat_response
     except ChatClientError as error:
         error.trail = trail  # that of an agent which raised it is a part of it

@@ -80,6 +80,21 @@ def test_drive_refuses_a_foreign_future_inside_a_running_loop() -> None:
     assert places == ["at the await"]
 
 
+def test_a_coroutine_that_waits_whatever_it_is_told_is_given_up() -> None:
+    """The error is the one that names the ways out, also where cleaning up waits once more."""
+
+    async def insists() -> None:
+        try:
+            with suppress(BlockingCallError):
+                await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        finally:
+            await asyncio.sleep(0)
+
+    with pytest.raises(BlockingCallError, match="acall"):
+        drive(insists())
+
+
 def test_a_coroutine_may_answer_the_refusal() -> None:
     """An advisor that catches the refusal may still come to a result."""
 
@@ -531,11 +546,11 @@ def test_what_would_come_next_in_a_job_is_not_called_once_another_has_failed(mod
     called: list[str] = []
 
     async def goes_on(runtime: Runtime) -> None:
-        await runtime.invoke(time.sleep, 0.2)
+        await runtime.invoke(time.sleep, 0.5)
         await runtime.invoke(called.append, "next")
 
     async def pauses(runtime: Runtime) -> None:
-        await runtime.invoke(time.sleep, 0.2)
+        await runtime.invoke(time.sleep, 0.5)
         await runtime.sleep(60)
 
     async def fails(runtime: Runtime) -> None:
@@ -800,6 +815,21 @@ def endless(log: list[str]) -> Callable[[Runtime], Any]:
             log.append("cleaned")
 
     return request
+
+
+def test_what_fails_while_a_blocking_stream_is_left_is_raised_as_it_is() -> None:
+    """Whoever closes it hears of it."""
+
+    async def request(runtime: Runtime) -> None:
+        try:
+            await runtime.emit("event")
+        finally:
+            raise RuntimeError("no room to clean up")
+
+    stream = drive_stream(request, BLOCKING)
+    next(stream)
+    with pytest.raises(RuntimeError, match="no room"):
+        stream.close()
 
 
 def test_leaving_a_blocking_stream_runs_every_finally() -> None:

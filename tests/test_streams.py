@@ -1,6 +1,7 @@
 """What the consumer of a stream can rely on: its end, its time, and what was said last."""
 
 import asyncio
+import threading
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 from typing import Any
@@ -212,6 +213,48 @@ def test_an_advisor_that_cannot_is_told_so_once(ask: Ask) -> None:
     client = ChatClient.create(ScriptedModel("never"))
     with pytest.raises(BlockingCallError, match="acall"):
         ask(client.prompt("x").advisors(insist))
+
+
+@pytest.mark.parametrize("seconds", [0, 0.01])
+def test_an_advisor_that_wants_a_loop_for_cleaning_up_is_told_so(seconds: float) -> None:
+    """When a blocking stream is left; what others have to clean up is cleaned up."""
+    log: list[str] = []
+
+    async def outer(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        try:
+            return await call_next(request)
+        finally:
+            log.append("outer")
+
+    async def inner(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        try:
+            return await call_next(request)
+        finally:
+            await asyncio.sleep(seconds)
+
+    client = ChatClient.create(ScriptedModel("one two"))
+    pieces = client.prompt("x").advisors(outer, inner).stream().content()
+    next(pieces)
+    with pytest.raises(BlockingCallError, match="acall"):
+        pieces.close()
+
+    assert log == ["outer"]
+
+
+@pytest.mark.parametrize("way", ["stream", "astream"])
+def test_a_stream_may_be_consumed_after_a_type_that_was_none(way: str) -> None:
+    """The mistake was seen before anything was sent."""
+    stream = getattr(ChatClient.create(ScriptedModel("Hello.")).prompt("x"), way)()
+    with pytest.raises(UsageError, match="no model can be asked"):
+        stream.entity(threading.Lock)
+
+    async def consume() -> list[str]:
+        return [piece async for piece in stream]
+
+    pieces = list(stream) if way == "stream" else asyncio.run(consume())
+    assert "".join(pieces) == "Hello."
+    with pytest.raises(UsageError, match="consumed once"):
+        stream.content()
 
 
 def test_an_iterator_that_ends_in_an_advisor_does_not_end_the_stream(ask: Ask) -> None:

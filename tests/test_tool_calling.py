@@ -2,8 +2,10 @@
 
 import asyncio
 import contextvars
+import gc
 import threading
 import time
+import weakref
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -51,6 +53,7 @@ from chatclient.tools import (
     ToolFailure,
     ToolFailurePolicy,
     ToolInvocation,
+    ToolMetadata,
     ToolResult,
     tool,
     tool_callbacks,
@@ -471,6 +474,49 @@ def test_no_tool_begins_once_another_has_ended_the_turn(ask: Ask) -> None:
         ask(client_of(model, look, pay, fails, **settings).prompt("x"))
 
     assert log == ["looked"]
+
+
+def test_no_agent_is_asked_once_a_tool_has_ended_the_turn(ask: Ask) -> None:
+    """Nor any other tool that does not go through a function."""
+
+    @tool(concurrency_group="bank")
+    def look() -> None:
+        time.sleep(0.5)
+
+    @tool
+    def fails() -> None:
+        time.sleep(0.1)
+        raise LookupError
+
+    inner = ScriptedModel("never")
+    metadata = ToolMetadata(concurrency_group="bank")
+    agent = ChatClient.create(inner).as_tool("agent", "Pays.", metadata=metadata)
+    model = ScriptedModel([call("look"), call("agent", '{"request": "x"}'), call("fails")])
+    policy = ToolFailurePolicy(raise_on=(LookupError,))
+    settings = {"exception_processor": policy, "blocking_concurrency": 4}
+    with pytest.raises(LookupError):
+        ask(client_of(model, look, agent, fails, **settings).prompt("x"))
+
+    assert inner.prompts == []
+
+
+def test_a_turn_is_gone_with_its_response(ask: Ask) -> None:
+    """What it said and was told in secret does not wait for the garbage collector."""
+
+    class Secret:
+        pass
+
+    secret = Secret()
+    gone = weakref.ref(secret)
+    model = ScriptedModel(call("double", '{"n": 1}'), "2")
+    gc.disable()
+    try:
+        ask(client_of(model, double).prompt("x").tool_context(secret=secret))
+        model.prompts.clear()
+        del secret
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 # --- results that need no answer ---

@@ -176,6 +176,22 @@ def test_a_call_that_waits_has_not_failed(ask: Ask) -> None:
     assert "    pay({}) waits for approval" in str(trail).splitlines()
 
 
+def test_long_options_are_cut_short_in_the_text(ask: Ask) -> None:
+    """Such as a schema, which would be most of it."""
+    schema = {"type": "object", "properties": {f"field_{n}": {} for n in range(100)}}
+
+    async def demand(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        options = request.prompt.options.mutate(output_schema=schema)
+        return await call_next(request.mutate(prompt=request.prompt.with_options(options)))
+
+    client = ChatClient.builder(ScriptedModel("{}")).default_advisors(demand).build()
+    trail = trail_of(ask(client.prompt("x")).response)
+
+    (line,) = (line for line in str(trail).splitlines() if "output_schema" in line)
+    assert len(line) < 120
+    assert trail.rounds[0].changes[0].options == (("output_schema", schema),)
+
+
 def test_retries_are_told(ask: Ask, chat_server: Callable[..., ChatServer]) -> None:
     """Each repetition with its reason."""
     server = chat_server(Reply(b"{}", 500), Reply(b"{}", 429), completion("Fine."))

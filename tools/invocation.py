@@ -12,7 +12,7 @@ import anyio
 from chatclient.errors import ToolResultError
 from chatclient.messages import ToolCall
 from chatclient.runtime import Runtime, caller_deadline
-from chatclient.threads import is_interrupted
+from chatclient.threads import check_interruption, is_interrupted
 from chatclient.tool import ToolCallback, ToolContext, ToolDefinition, ToolMetadata, ToolResult
 from chatclient.tools.binding import read_arguments
 
@@ -78,6 +78,7 @@ async def run_tool(invocation: ToolInvocation) -> ToolResult:
     Raises:
         TimeoutError: It took too long, or the interceptors left it no time at all.
     """
+    check_interruption()
     context, callback = invocation.context, invocation.callback
     runtime = context.runtime
     context.timeout = timeout = time_for(callback.metadata.timeout, runtime)
