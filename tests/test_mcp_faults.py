@@ -1,5 +1,6 @@
 """MCP servers that die, hang, answer garbage or change: a documented outcome, and nothing hangs."""
 
+import asyncio
 import json
 import logging
 import os
@@ -351,6 +352,21 @@ def test_a_request_goes_on_without_a_server_that_is_not_required(
     assert not asked.executions[0].is_error
     assert caplog.text.count("mcp server left out") == 1
     assert again < 0.2  # it is not tried again for every request
+
+
+async def test_many_do_not_wait_one_after_the_other_for_a_server_that_is_not_there() -> None:
+    """Who waits while somebody else tries to connect is told what that came to."""
+    async with McpToolCallbackProvider(peer(fault="mute", connect_timeout=0.5)) as provider:
+        with pytest.raises(McpServerError):  # it loads the SDK
+            await provider.tool_callbacks()
+        started = time.monotonic()
+        errors = await asyncio.gather(
+            *(provider.tool_callbacks() for _ in range(20)), return_exceptions=True
+        )
+        took = time.monotonic() - started
+
+    assert {str(error) for error in errors} == {"the MCP server 'peer' did not answer within 0.5 s"}
+    assert took < 8  # one has to wait for half a second, and until the process is ended
 
 
 def test_a_server_that_comes_back_is_used_again(tmp_path: Path) -> None:

@@ -142,6 +142,8 @@ class Connection:
         """The same, but what it was before a change until it is listed again."""
         self._session: Session | None = None
         self._lock = asyncio.Lock()
+        self._failures = 0
+        self._failure: tuple[str, BaseException | None] = ("", None)  # the last one
         self._closed = False
         self._changes = 0
         self._unreachable_until = 0.0
@@ -231,21 +233,34 @@ class Connection:
             await session.close()
 
     async def _connected(self) -> Session:
+        failures = self._failures
         async with self._lock:
             if self._closed:  # while somebody waited for an answer, and would ask again
                 msg = f"the connection to the MCP server {self.server.name!r} was closed"
                 raise McpServerError(msg, server=self.server.name)
-            if self._session is None or self._session.ended:
-                await self._disconnect()
-                self.forget_listing()
-                # Kept before it is open: one that is given up has to be waited for as well.
-                self._session = Session(self.server, self.forget_listing)
-                try:
-                    await self._session.opened()
-                except McpServerError:
-                    self._leave_alone()
-                    raise
-            return self._session
+            if self._failures > failures:
+                # Somebody tried while this one waited. If all tried, one after the other, the
+                # last of many would wait for hours.
+                msg, cause = self._failure
+                raise McpServerError(msg, server=self.server.name) from cause
+            session = self._session
+            if session is None or session.ended:
+                session = await self._connect()
+            return session
+
+    async def _connect(self) -> Session:
+        await self._disconnect()
+        self.forget_listing()
+        # Kept before it is open: one that is given up has to be waited for as well.
+        session = self._session = Session(self.server, self.forget_listing)
+        try:
+            await session.opened()
+        except McpServerError as error:
+            self._failures += 1
+            self._failure = str(error), error.__cause__  # the error itself knows the request
+            self._leave_alone()
+            raise
+        return session
 
     def _leave_alone(self) -> None:
         self.known = ()
