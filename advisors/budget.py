@@ -145,7 +145,8 @@ class _Ledger:
             of = self.spent if unit in ("calls", "cost") else self.spent.usage
             spent = getattr(of, unit)
             if spent >= limit:
-                msg = f"the turn has spent {spent:g} of {limit:g} ({unit}); nothing more was sent"
+                so_far = f"{spent:.12g} of {limit:.12g} ({unit})"
+                msg = f"the turn has spent {so_far}; nothing more was sent"
                 raise BudgetExceededError(msg, spent=spent, limit=limit, unit=unit)
         if self.around is not None:
             self.around.check()

@@ -22,6 +22,7 @@ from chatclient.forks import ForkSafeLock
 from chatclient.json import dumps
 from chatclient.logs import get_logger
 from chatclient.model import ChatModel
+from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
 from chatclient.response import NO_USAGE, ChatResponse
 from chatclient.runtime import Runtime
@@ -141,6 +142,7 @@ class ResponseCacheAdvisor:
             check_method("a response store", store, "get")
         self.store: ResponseStore = InMemoryResponseStore() if store is None else store
         self.order = order
+        self._last: tuple[ChatOptions, bytes] | None = None
 
     def before_model(self, model: ChatModel) -> Advisor:
         """Return this advisor for a chain that ends in *model*: its answers are its own."""
@@ -156,11 +158,9 @@ class ResponseCacheAdvisor:
         wanted = request.context.get(CACHE_RESPONSES)
         if wanted is False:
             return await call_next(request)
-        key = cache_key(request.prompt, model)
+        key = self._key(request.prompt, model)
         runtime = request.runtime
-        known: ChatResponse | None = None
-        if wanted != REFRESH:
-            known = await self._do(runtime, self.store.get, key)
+        known = None if wanted == REFRESH else await self._kept(key, runtime)
         if known is None:
             response = await call_next(request)
             if _is_complete(response.chat_response):
@@ -174,6 +174,20 @@ class ResponseCacheAdvisor:
                     await runtime.emit(event)
             await runtime.emit(RoundEnded(known))
         return ChatClientResponse(known, request.context)
+
+    def _key(self, prompt: Prompt, model: tuple[str, ...]) -> str:
+        last = self._last  # all rounds of all requests have the same options, as a rule
+        if last is None or last[0] is not prompt.options:
+            last = self._last = (prompt.options, _written(prompt.options))
+        return _key_of(prompt, last[1], model)
+
+    async def _kept(self, key: str, runtime: Runtime) -> ChatResponse | None:
+        try:
+            kept: ChatResponse | None = await self._do(runtime, self.store.get, key)
+        except Exception as error:  # noqa: BLE001 - the model can be asked
+            log.warning("response not read", store=type(self.store).__name__, error=repr(error))
+            return None
+        return kept
 
     async def _keep(self, key: str, answer: ChatResponse, runtime: Runtime) -> None:
         try:
@@ -194,17 +208,24 @@ def cache_key(prompt: Prompt, model: tuple[str, ...] = ()) -> str:
         prompt: The prompt.
         model: What tells the model from others: its provider, its name and its address.
     """
-    options = prompt.options
+    return _key_of(prompt, _written(prompt.options), model)
+
+
+def _key_of(prompt: Prompt, options: bytes, model: tuple[str, ...]) -> str:
+    said = [_said(message_to_dict(message)) for message in prompt.messages]
+    return hashlib.sha256(options + dumps([model, said])).hexdigest()
+
+
+def _written(options: ChatOptions) -> bytes:
+    """Return what of *options* is sent, as JSON."""
     values = {name: value for name, value in options.set_values().items() if name not in _NOT_SENT}
     tools = [callback.definition for callback in options.tool_callbacks or ()]
     sent = {
-        "model": model,
         "options": type(options).__qualname__,
         "values": _sorted(values),
         "tools": [[tool.name, tool.description, tool.input_schema, tool.strict] for tool in tools],
-        "messages": [_said(message_to_dict(message)) for message in prompt.messages],
     }
-    return hashlib.sha256(dumps(sent)).hexdigest()
+    return dumps(sent)
 
 
 def _said(value: Any) -> Any:

@@ -7,10 +7,12 @@ from chatclient.chain import LOWEST_PRECEDENCE, ChatClientRequest, ChatClientRes
 from chatclient.checks import check_word
 from chatclient.errors import ContextWindowError, UsageError
 from chatclient.json import dumps
+from chatclient.memory.conversation import begins_turn
 from chatclient.memory.window import Window, estimated_tokens
 from chatclient.messages import Message, SystemMessage
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
+from chatclient.structured.output import CORRECTION
 
 CONTEXT_WINDOW_ORDER = LOWEST_PRECEDENCE - 700
 """Where the guard stands by default: inside the tool loop, where every round makes a prompt grow,
@@ -61,6 +63,7 @@ class ContextWindowAdvisor:
         self._trim = on_exceeded == "trim"
         self._reserve = reserve
         self._estimate = estimator
+        self._last: tuple[ChatOptions, int] | None = None
 
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         """Return the response to the prompt, or to what of it fits.
@@ -70,7 +73,7 @@ class ContextWindowAdvisor:
         """
         prompt = request.prompt
         answer = prompt.options.max_tokens or self._reserve
-        room = self.max_tokens - answer - _beside_messages(prompt.options)
+        room = self.max_tokens - answer - self._beside(prompt.options)
         if self._tokens(prompt.messages) <= room:
             return await call_next(request)
         kept = self._kept(prompt.messages, room) if self._trim else prompt.messages
@@ -86,9 +89,16 @@ class ContextWindowAdvisor:
         response = await call_next(request.mutate(prompt=Prompt.of(kept, prompt.options)))
         return response.mutate(context={TRIMMED_MESSAGES: trimmed})
 
+    def _beside(self, options: ChatOptions) -> int:
+        last = self._last  # all rounds of all requests have the same options, as a rule
+        if last is None or last[0] is not options:
+            last = self._last = (options, _tokens_beside(options))
+        return last[1]
+
     def _kept(self, messages: tuple[Message, ...], room: int) -> tuple[Message, ...]:
         """Return the newest whole turns that there is room for, and all system messages."""
         start = Window.tokens(max(room, 1), self._estimate).start(messages)
+        start = min(start, _present_turn(messages))
         older = (message for message in messages[:start] if isinstance(message, SystemMessage))
         return (*older, *messages[start:])
 
@@ -96,8 +106,16 @@ class ContextWindowAdvisor:
         return sum(map(self._estimate, messages))
 
 
-def _beside_messages(options: ChatOptions) -> int:
-    """Return about how many tokens tools and schema take."""
+def _present_turn(messages: tuple[Message, ...]) -> int:
+    """Return where the present turn begins: with a question, and not with an advisor's word."""
+    for at in reversed(range(len(messages))):
+        if CORRECTION not in messages[at].metadata and begins_turn(messages, at):
+            return at
+    return 0
+
+
+def _tokens_beside(options: ChatOptions) -> int:
+    """Return about how many tokens tools and schema take beside the messages."""
     definitions = [callback.definition for callback in options.tool_callbacks or ()]
     described = [[d.name, d.description, d.input_schema] for d in definitions]
     described += [[options.output_schema]] if options.output_schema is not None else []

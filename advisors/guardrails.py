@@ -7,11 +7,18 @@ from typing import Any, Literal
 
 from chatclient.advisors.caching import CACHE_RESPONSES, REFRESH
 from chatclient.advisors.holding import HeldBack
-from chatclient.advisors.tool_calling import TOOL_EXECUTIONS, TOOL_MESSAGES, wants_both
+from chatclient.advisors.questions import RETRIEVED
+from chatclient.advisors.tool_calling import (
+    RESUME,
+    TOOL_EXECUTIONS,
+    TOOL_MESSAGES,
+    wants_both,
+)
 from chatclient.chain import MEMORY_ORDER, ChatClientRequest, ChatClientResponse, Next, name_of
 from chatclient.checks import check_callable, check_number, check_word
 from chatclient.errors import EntityError, GuardrailError, UsageError, WrongTypeError
 from chatclient.events import TextDelta
+from chatclient.exchange import as_said
 from chatclient.messages import Message, UserMessage
 from chatclient.moderation import ModerationModel
 from chatclient.prompt import Prompt
@@ -94,7 +101,8 @@ the documents that it rests on (`SOURCES`), the tools that were run."""
 
 _PASSED = GuardrailResult("success")
 
-_OF_THE_LOOP = (TOOL_EXECUTIONS, TOOL_MESSAGES)  # what it goes on from when it is asked again
+# What is not done again for another answer: the loop goes on from what its tools have said.
+_DONE = (TOOL_EXECUTIONS, TOOL_MESSAGES, RETRIEVED)
 
 
 class InputGuardrailAdvisor:
@@ -125,18 +133,19 @@ class InputGuardrailAdvisor:
             GuardrailError: One of them refused it.
         """
         failures = _Failures()
+        judged = as_said(request)  # that of a turn that goes on is what advisors have made of it
         for guardrail in self.guardrails:
-            result = await _ask(guardrail, request.runtime, request)
+            result = await _ask(guardrail, request.runtime, judged)
             if result.outcome in ("retry", "reprompt"):
-                msg = f"input guardrail {_name(guardrail)!r} asks for another answer before any"
+                msg = f"input guardrail {name_of(guardrail)!r} asks for another answer before any"
                 raise UsageError(msg)
             if failures.add(guardrail, result):
                 break
             if result.text is not None:
-                prompt = request.prompt.augment_user_message(result.text)
-                request = request.mutate(prompt=prompt)
+                prompt = judged.prompt.augment_user_message(result.text)
+                judged = judged.mutate(prompt=prompt)
         failures.raise_if_any(None)
-        return await call_next(request)
+        return await call_next(request if RESUME in request.context else judged)
 
 
 class OutputGuardrailAdvisor:
@@ -235,7 +244,7 @@ class _Failures:
     def add(self, guardrail: Callable[..., Any], result: GuardrailResult) -> bool:
         """Take a result, and return whether nobody else needs to be asked."""
         if result.outcome in ("failure", "fatal"):
-            self._said.append((_name(guardrail), result.message))
+            self._said.append((name_of(guardrail), result.message))
         return result.outcome == "fatal"
 
     def raise_if_any(self, response: ChatResponse | None) -> None:
@@ -254,13 +263,10 @@ async def _ask(guardrail: Callable[..., Any], runtime: Runtime, *about: Any) -> 
     if result is None:
         return _PASSED
     if not isinstance(result, GuardrailResult):
-        msg = f"guardrail {_name(guardrail)!r} returned {result!r}, which is not a GuardrailResult"
+        name = name_of(guardrail)
+        msg = f"guardrail {name!r} returned {result!r}, which is not a GuardrailResult"
         raise WrongTypeError(msg)
     return result
-
-
-def _name(guardrail: Any) -> str:
-    return name_of(guardrail)
 
 
 async def _release(
@@ -280,7 +286,7 @@ def _again(
 
     With *text*, the model is shown its answer, and asked with that.
     """
-    context = {key: response.context[key] for key in _OF_THE_LOOP if key in response.context}
+    context = {key: response.context[key] for key in _DONE if key in response.context}
     if sent.context.get(CACHE_RESPONSES) is not False:
         context[CACHE_RESPONSES] = REFRESH
     before = sent.context.get(TOOL_MESSAGES, ())
@@ -299,7 +305,7 @@ def _again(
 def _exhausted(
     guardrail: OutputGuardrail, result: GuardrailResult, retries: int, answer: ChatResponse
 ) -> GuardrailError:
-    name = _name(guardrail)
+    name = name_of(guardrail)
     msg = f"{name} still refuses the answer after {retries} retries: {result.message}"
     return GuardrailError(msg, guardrail=name, messages=[result.message], response=answer)
 

@@ -11,8 +11,6 @@ built (`around_loop`), begins and ends the turn. That way a turn is written once
 loop ends without asking the model again.
 """
 
-from uuid import uuid4
-
 from chatclient.advisors.turns import Turns, WholeTurns, shown_as_messages
 from chatclient.chain import (
     MEMORY_ORDER,
@@ -22,11 +20,10 @@ from chatclient.chain import (
     Next,
     name_of,
 )
-from chatclient.errors import TemplateError
 from chatclient.memory.chat_memory import ChatMemory
 from chatclient.memory.transcript import transcript
 from chatclient.messages import Message, SystemMessage, without_system
-from chatclient.template import PromptTemplate
+from chatclient.template import PromptTemplate, require_placeholders
 
 MEMORY_TEMPLATE = """\
 {instructions}
@@ -90,11 +87,11 @@ class PromptChatMemoryAdvisor:
         memory: What remembers the conversations.
         order: Where the advisor stands; above `TOOL_CALLING_ORDER` that is inside the tool loop.
         tool_messages: Whether tool calls and their answers are remembered too.
-        template: The system text, with the placeholders `{instructions}`, for the text that the
-            request has without it, and `{memory}`. Unused while there is nothing to remember.
+        template: The system text, with `{instructions}`, for the text that the request has without
+            it, and `{memory}`. Unused while there is nothing to remember.
 
     Raises:
-        TemplateError: The template has no place for the memory.
+        TemplateError: The template lacks a placeholder.
     """
 
     is_memory = True
@@ -111,10 +108,7 @@ class PromptChatMemoryAdvisor:
         self.memory = memory
         self._template = PromptTemplate(template)
         self._turns = Turns(memory, tool_messages=tool_messages)
-        mark = uuid4().hex
-        if mark not in self._template.render(instructions="", memory=mark):
-            msg = "the template has no {memory}"
-            raise TemplateError(msg)
+        require_placeholders(self._template, "instructions", "memory")
 
     def around_loop(self, order: int) -> Advisor:
         """Return the half that begins and ends turns, to stand outside of the tool loop."""

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 from chatclient.advisors.retrieval import RETRIEVAL_ORDER, Augmentation
 from chatclient.chain import ChatClientRequest, ChatClientResponse, Next
-from chatclient.rag.augmentation import framed, require_placeholders
+from chatclient.rag.augmentation import framed
 from chatclient.rag.query import Query
 from chatclient.rag.stores import VectorStoreDocumentRetriever
-from chatclient.template import PromptTemplate
+from chatclient.template import PromptTemplate, require_placeholders
 from chatclient.vector_store import DEFAULT_TOP_K, Document, Filter, VectorStore
 
 RETRIEVED_DOCUMENTS = "qa_retrieved_documents"

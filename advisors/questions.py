@@ -1,14 +1,20 @@
 """What a request asks: the user's last message that no advisor has added."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from chatclient.advisors.tool_calling import TOOL_MESSAGES
 from chatclient.chain import ChatClientRequest
-from chatclient.messages import UserMessage
+from chatclient.messages import Message, UserMessage
 from chatclient.prompt import Prompt
 from chatclient.structured.output import CORRECTION
 
 PUT_AS = "question_put_as"
 """The key in a request's context of how an advisor has put the question, and of the question."""
+
+RETRIEVED = "retrieved_for_question"
+"""The key in a request's context of what advisors have found for the question, and made of it: it
+is found once, however often the model is asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,16 +35,20 @@ class Question:
         return Prompt.of((*before, self.message.mutate(text=text), *after), prompt.options)
 
 
-def question_in(prompt: Prompt) -> Question | None:
-    """Return what *prompt* asks, or None when it asks nothing in words.
+def question_in(request: ChatClientRequest) -> Question | None:
+    """Return what *request* asks, or None when it asks nothing in words.
 
     Advisors that ask for a better answer mark their messages with `CORRECTION` in the metadata:
-    these are no questions of the user's.
+    these are no questions of the user's. Nor is what users have said on the way to an earlier
+    answer.
     """
-    messages = prompt.messages
+    messages = request.prompt.messages
+    on_the_way: Sequence[Message] = request.context.get(TOOL_MESSAGES, ())
     for at in reversed(range(len(messages))):
         message = messages[at]
-        if isinstance(message, UserMessage) and CORRECTION not in message.metadata:
+        if not isinstance(message, UserMessage) or CORRECTION in message.metadata:
+            continue
+        if not any(message is each for each in on_the_way):
             return Question(message, at) if message.text.strip() else None
     return None
 

@@ -2,8 +2,7 @@
 
 from chatclient.advisors.questions import PUT_AS, question_in
 from chatclient.chain import MEMORY_ORDER, ChatClientRequest, ChatClientResponse, Next
-from chatclient.errors import TemplateError
-from chatclient.template import PromptTemplate
+from chatclient.template import PromptTemplate, require_placeholders
 
 RE_READING_ORDER = MEMORY_ORDER + 60
 """Where it stands by default: inside memory, which keeps the question as it was asked, and outside
@@ -31,13 +30,11 @@ class ReReadingAdvisor:
     ) -> None:
         self._template = PromptTemplate(template)
         self.order = order
-        if self._template.render(question="") == self._template.render(question="?"):
-            msg = "the template has no {question}"
-            raise TemplateError(msg)
+        require_placeholders(self._template, "question")
 
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         """Return the response to the question asked twice."""
-        question = question_in(request.prompt)
+        question = question_in(request)
         if question is None:
             return await call_next(request)
         own = question.message.text

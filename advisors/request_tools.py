@@ -1,7 +1,7 @@
 """What tool search knows of the tools of a request, computed once for as long as they stay."""
 
 import operator
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from hashlib import blake2b
 
@@ -51,9 +51,14 @@ class RequestTools:
         )
 
     @cached_property
-    def categories(self) -> tuple[str, ...]:
-        """All categories of the tools."""
-        return tuple(sorted(set().union(*(r.categories for r in self.references))))
+    def _categories(self) -> tuple[str, ...]:
+        return _categories_of(self.references)
+
+    def categories_among(self, names: Collection[str]) -> tuple[str, ...]:
+        """Return all categories of the tools that somebody may use, given their *names*."""
+        if not self._restricted:
+            return self._categories
+        return _categories_of(r for r in self.references if r.tool_name in names)
 
     @cached_property
     def key(self) -> str:
@@ -101,6 +106,10 @@ class RequestToolsCache:
         return tuple(
             r if (k := known.get(r.tool_name)) != r or k is None else k for r in references
         )
+
+
+def _categories_of(references: Iterable[ToolReference]) -> tuple[str, ...]:
+    return tuple(sorted({each for reference in references for each in reference.categories}))
 
 
 def _same(one: tuple[ToolCallback, ...], other: tuple[ToolCallback, ...]) -> bool:

@@ -69,6 +69,7 @@ class Resumed:
         """Return the result once more, with what has been undone since."""
         result = self._result
         if result is None:
+            turn.abandoned = True  # what there was to undo has been undone
             msg = (
                 "the calls of the resumed turn were begun and came to no end; they are not run "
                 "again unless somebody resumes the turn again"
@@ -78,10 +79,11 @@ class Resumed:
         turn.undone.update(first.undone)
         executions = tuple(first.undone.get(id(e.tool_call), e) for e in result.executions)
         answered = {response.id for response in self.pending.responses}
+        known = {id(each.tool_call) for each in turn.executions}
         for execution in executions:
             if execution.tool_call.id not in answered:
                 turn.remember(execution)
-                if not any(execution is each for each in turn.executions):
+                if id(execution.tool_call) not in known:
                     turn.executions.append(execution)
         turn.calls.update(call.name for call in self.pending.pending)
         history = rewritten(result.conversation_history, first.undone)

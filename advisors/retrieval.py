@@ -1,12 +1,13 @@
 """Answers from documents: what is found for the user's question goes into the prompt."""
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+import json
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from inspect import isawaitable
-from typing import Any
+from typing import Any, TypeVar
 
 from chatclient.advisors.notes import note_of, noted
-from chatclient.advisors.questions import in_own_words, question_in
+from chatclient.advisors.questions import RETRIEVED, Question, in_own_words, question_in
 from chatclient.chain import (
     MEMORY_ORDER,
     SOURCES,
@@ -18,7 +19,7 @@ from chatclient.chain import (
 from chatclient.checks import check_callable, check_kind
 from chatclient.errors import UsageError, WrongTypeError
 from chatclient.logs import get_logger
-from chatclient.messages import Message, SystemMessage
+from chatclient.messages import without_system
 from chatclient.rag import (
     ConcatenationJoiner,
     ContextualQueryAugmenter,
@@ -35,8 +36,9 @@ from chatclient.rag import (
 from chatclient.runtime import Runtime
 from chatclient.threads import is_async
 from chatclient.tools.awaiting import awaited
-from chatclient.values import merged
+from chatclient.values import EMPTY, merged
 from chatclient.vector_store import Document
+from chatclient.vector_store.store import documents_among
 
 RETRIEVAL_ORDER = MEMORY_ORDER + 70
 """Where retrieval stands by default: inside memory, which remembers what the user said and not what
@@ -48,6 +50,8 @@ DOCUMENT_CONTEXT = "rag_document_context"
 response, and in the values of the response's metadata."""
 
 log = get_logger(__name__)
+
+T = TypeVar("T")
 
 Find = Callable[[Query, Runtime], Awaitable[Sequence[Document]]]
 """Finds all documents for a query, the way an advisor does it."""
@@ -137,11 +141,13 @@ class RetrievalAugmentationAdvisor:
             check_kind("what a query transformer returns", wanted, Query)
         queries = [wanted]
         if self._expand is not None:
-            queries = await _run_step(runtime, self._expand, wanted, runtime)
+            expanded = await _run_step(runtime, self._expand, wanted, runtime)
+            queries = _list_of(Query, self._expand, expanded)
         found = await self._retrieve(queries, runtime)
-        documents: Sequence[Document] = await awaited(runtime, self._join(found))
+        documents = _list_of(Document, self._join, await awaited(runtime, self._join(found)))
         for process in self._post_processors:
-            documents = await _run_step(runtime, process, query, documents, runtime)
+            left = await _run_step(runtime, process, query, documents, runtime)
+            documents = _list_of(Document, process, left)
         return documents
 
     async def _retrieve(
@@ -152,7 +158,9 @@ class RetrievalAugmentationAdvisor:
         for query in queries:
             chosen: Sequence[DocumentRetriever] = self._retrievers
             if self._route is not None:
-                chosen = await _run_step(runtime, self._route, query, runtime)
+                chosen = _several(
+                    "the chosen retrievers", await _run_step(runtime, self._route, query, runtime)
+                )
             jobs += [self._job(retriever, query) for retriever in chosen]
         results = await runtime.gather(jobs, limit=self._concurrency[runtime.blocking])
         errors = [result for result in results if isinstance(result, Exception)]
@@ -168,7 +176,7 @@ class RetrievalAugmentationAdvisor:
             try:
                 timeout = self._timeout[runtime.blocking]
                 found = await _run_step(runtime, retriever, query, runtime, timeout=timeout)
-                return _documents(retriever, found)
+                return _list_of(Document, retriever, found)
             except _MISTAKES:
                 raise
             except Exception as error:  # noqa: BLE001 - the others may do without it
@@ -200,10 +208,10 @@ async def _run_step(
     return await runtime.within(timeout, given) if isawaitable(given) else given
 
 
-def _documents(retriever: Any, found: Any) -> list[Document]:
-    several = list(found) if isinstance(found, Iterable) else [found]
-    if not all(isinstance(each, Document) for each in several):
-        msg = f"{name_of(retriever)} returned {found!r}; a retriever returns several Documents"
+def _list_of(kind: type[T], step: Any, returned: Any) -> list[T]:
+    several = list(returned) if isinstance(returned, Iterable) else [returned]
+    if not all(isinstance(each, kind) for each in several):
+        msg = f"{name_of(step)} returned {returned!r}; it has to return a list[{kind.__name__}]"
         raise WrongTypeError(msg)
     return several
 
@@ -243,27 +251,19 @@ class Augmentation:
 
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         """Return the response to the augmented request, with the documents."""
-        question = question_in(request.prompt)
+        question = question_in(request)
         if question is None:
             return await call_next(request)
-        asked = question.message.text
-        if note_of(self._key, request):  # what has waited is the question asked with documents
-            response = await call_next(request)
-            return noted(self._key, lambda: asked, request, response) or response
+        note: Mapping[str, Any] | None = note_of(self._key, request)
+        if note is None:
+            sent, documents = await self._augmented(question, request)
+            found = documents
+        else:  # what has waited is the question asked with documents
+            sent, documents, found = request, _read(note["documents"]), _read(note["sources"])
         sources: tuple[Any, ...] = request.context.get(SOURCES, ())
-        done: tuple[str, str, tuple[Document, ...]] | None = request.context.get(self._slot)
-        if done is None or done[0] != asked:
-            before = _said(request.prompt.messages[: question.at])
-            query = Query(in_own_words(question, request), before, request.context)
-            documents = tuple(await self._find(query, request.runtime))
-            query = replace(query, text=asked)
-            text = await awaited(request.runtime, self._augment(query, documents))
-            done = (asked, text, documents)
-            sources = (*sources, *documents)
-        _, text, documents = done
-        context = {self._slot: done, self._key: documents, SOURCES: sources}
-        prompt = question.asked_as(text, request.prompt)
-        response = await call_next(request.mutate(prompt=prompt, context=context))
+        sources = (*sources, *(each for each in found if each not in sources))
+        context = {self._key: documents, SOURCES: sources}
+        response = await call_next(sent.mutate(context=context))
         if SOURCES in response.context:  # those of advisors further in are among them
             del context[SOURCES]
         answer = response.chat_response
@@ -271,9 +271,55 @@ class Augmentation:
         values = merged(metadata.values, {self._key: documents})
         answer = replace(answer, metadata=replace(metadata, values=values))
         response = response.mutate(chat_response=answer, context=context)
-        return noted(self._key, lambda: asked, request, response) or response
+
+        def noting() -> dict[str, Any]:
+            rests_on = documents_among(response.context[SOURCES])
+            return {"documents": _written(documents), "sources": _written(rests_on)}
+
+        return noted(self._key, noting, request, response) or response
+
+    async def _augmented(
+        self, question: Question, request: ChatClientRequest
+    ) -> tuple[ChatClientRequest, tuple[Document, ...]]:
+        """Return the request to ask *question* with documents, and the documents."""
+        asked = question.message.text
+        known: Mapping[str, Any] = request.context.get(RETRIEVED, EMPTY)
+        done: tuple[str, str, tuple[Document, ...]] | None = known.get(self._slot)
+        if done is None or done[0] != asked:
+            before = without_system(request.prompt.messages[: question.at])
+            query = Query(in_own_words(question, request), before, request.context)
+            documents = tuple(await self._find(query, request.runtime))
+            query = replace(query, text=asked)
+            text = await awaited(request.runtime, self._augment(query, documents))
+            check_kind("what an augmenter returns", text, str)
+            done = (asked, text, documents)
+            known = merged(known, {self._slot: done})
+        _, text, documents = done
+        prompt = question.asked_as(text, request.prompt)
+        return request.mutate(prompt=prompt, context={RETRIEVED: known}), documents
 
 
-def _said(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """Return *messages* without those of the system."""
-    return tuple(m for m in messages if not isinstance(m, SystemMessage))
+def _written(documents: Iterable[Document]) -> list[dict[str, Any]]:
+    """Return *documents* as JSON knows them, without the metadata that has no form in it."""
+    return [
+        {
+            "text": document.text,
+            "metadata": {k: v for k, v in document.metadata.items() if _has_json_form(v)},
+            "id": document.id,
+            "score": document.score,
+        }
+        for document in documents
+    ]
+
+
+def _read(written: Iterable[Mapping[str, Any]]) -> tuple[Document, ...]:
+    """Return the documents that `_written` has written."""
+    return tuple(Document(**fields) for fields in written)
+
+
+def _has_json_form(value: Any) -> bool:
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError):
+        return False
+    return True

@@ -3,15 +3,18 @@
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from itertools import takewhile
 from typing import Any
 
+from chatclient.advisors.tool_calling import RESUME
 from chatclient.chain import MEMORY_ORDER, Advisor, ChatClientRequest, ChatClientResponse, Next
 from chatclient.checks import check_callable
 from chatclient.errors import UsageError
 from chatclient.events import ReasoningDelta, ReasoningSigned, RoundEnded, TextDelta
-from chatclient.messages import AssistantMessage, Message, UserMessage
+from chatclient.messages import AssistantMessage, Message, ToolResponseMessage, UserMessage
 from chatclient.response import ChatResponse, Generation
 from chatclient.runtime import Runtime
+from chatclient.structured.output import CORRECTION
 from chatclient.values import FrozenDict
 
 SAFE_GUARD_ORDER = MEMORY_ORDER + 50
@@ -26,6 +29,8 @@ FAILURE_RESPONSE = (
     " talk about something else?"
 )
 
+_WIDEST_SPACE = 5  # characters between the words of a phrase
+
 Forbidden = str | re.Pattern[str] | Callable[[str], Any]
 """A word or phrase; a pattern; or a function, plain or asynchronous, that says whether a text
 holds something forbidden."""
@@ -38,8 +43,9 @@ class SafeGuardAdvisor:
     is refused is answered with a text of its own, finish reason `content_filter`, and memory keeps
     neither the question nor the refusal, so that one bad turn does not spoil the next.
 
-    Each round of the tool loop is looked at, and what is refused there ends the turn: the tools
-    that the round asked for are not run. What tools did in earlier rounds stands.
+    Each round of the tool loop is looked at, with what the user says meanwhile, and what is refused
+    there ends the turn: the tools that the round asked for are not run. What tools did in earlier
+    rounds stands.
 
     In a stream nothing forbidden is ever emitted: words are held back for as long as they may
     become forbidden, and with patterns and functions until the round has ended. What was already
@@ -76,19 +82,22 @@ class SafeGuardAdvisor:
 
     def inside_loop(self, order: int) -> Advisor | None:
         """Return the half that judges each round, to stand right inside of the tool loop."""
-        if not self._check_output:
+        checks = (self._check_input, self._check_output)
+        if not any(checks):
             return None
-        return _EachRound(self._forbidden, self._failure, self._slot, order)
+        return _EachRound(self._forbidden, self._failure, self._slot, order, checks)
 
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         """Return the response of the rest of the chain, or a refusal."""
         runtime = request.runtime
-        if self._check_input and await self._forbidden.is_in(_just_said(request), runtime):
+        # What a turn goes on with has been said before, and is what advisors have made of it.
+        asked = "" if RESUME in request.context else _just_said(request)
+        if self._check_input and asked and await self._forbidden.is_in(asked, runtime):
             return _refusal(
                 ChatClientResponse(ChatResponse(), request.context), self._failure, "input"
             )
         if not self._check_output:
-            return await call_next(request)
+            return self._without_slot(await call_next(request))
         judge = _Judge(self._forbidden, runtime)
         heard = _Heard(self._forbidden, judge, runtime)
         sent = request.mutate(
@@ -102,6 +111,9 @@ class SafeGuardAdvisor:
             response, refused = _refusal(response, self._failure, "output"), True
         if refused or heard.withheld:
             await heard.say_apart(response.chat_response.text)
+        return self._without_slot(response)
+
+    def _without_slot(self, response: ChatClientResponse) -> ChatClientResponse:
         context = {k: v for k, v in response.context.items() if k != self._slot}
         return ChatClientResponse(response.chat_response, FrozenDict(context))
 
@@ -131,7 +143,7 @@ class ForbiddenText:
         for check in self._checks:
             check_callable("what is forbidden", check)
         # How far back a word that has begun may reach, space that is wider than usual included.
-        self._reach = max((len(word) + 4 * word.count(" ") for word in words), default=0) + 1
+        self._reach = max(map(_longest, words), default=0) + 1
 
     async def is_in(self, text: str, runtime: Runtime) -> bool:
         """Return whether *text* holds something forbidden."""
@@ -165,8 +177,15 @@ def _flat(forbidden: Iterable[Forbidden | Iterable[Forbidden]]) -> Iterable[Forb
             yield from item
 
 
+def _longest(word: str) -> int:
+    """Return how many characters the pattern of *word* takes at most."""
+    parts = word.split()
+    return sum(map(len, parts)) + _WIDEST_SPACE * (len(parts) - 1)
+
+
 def _pattern_of(words: Iterable[str]) -> re.Pattern[str] | None:
-    alternatives = [r"\s{1,5}".join(map(re.escape, word.split())) for word in words]
+    space = rf"\s{{1,{_WIDEST_SPACE}}}"
+    alternatives = [space.join(map(re.escape, word.split())) for word in words]
     if not alternatives:
         return None
     return re.compile(rf"(?<!\w)(?:{'|'.join(alternatives)})(?!\w)", re.IGNORECASE)
@@ -174,12 +193,26 @@ def _pattern_of(words: Iterable[str]) -> re.Pattern[str] | None:
 
 def _just_said(request: ChatClientRequest) -> str:
     """Return what the user says in this request, not in those before it."""
-    said: list[Message] = []
-    for message in reversed(request.prompt.messages):
-        if isinstance(message, AssistantMessage):
-            break
-        said.append(message)
-    return "\n".join(m.text for m in reversed(said) if isinstance(m, UserMessage))
+    return _said_by_user(request, AssistantMessage)
+
+
+def _said_meanwhile(request: ChatClientRequest) -> str:
+    """Return what the user has said while the tools of the round before were running."""
+    messages = request.prompt.messages
+    others = (m for m in reversed(messages) if not isinstance(m, UserMessage))
+    if not isinstance(next(others, None), ToolResponseMessage):
+        return ""
+    return _said_by_user(request, ToolResponseMessage)
+
+
+def _said_by_user(request: ChatClientRequest, since: type[Message]) -> str:
+    """Return what the user says behind the last message of a kind; advisors may have spoken too."""
+    said = list(takewhile(lambda m: not isinstance(m, since), reversed(request.prompt.messages)))
+    return "\n".join(
+        m.text
+        for m in reversed(said)
+        if isinstance(m, UserMessage) and CORRECTION not in m.metadata
+    )
 
 
 def _all_said(answer: ChatResponse) -> str:
@@ -214,24 +247,41 @@ class _Judge:
 
 
 class _EachRound:
-    """Refuses a round of the tool loop in which something forbidden was said, and so ends it."""
+    """Refuses a round of the tool loop in which something forbidden was said, and so ends it.
+
+    By the model, or by the user while the tools of the round before were running.
+    """
 
     name = "SafeGuardAdvisor, each round"
 
-    def __init__(self, forbidden: ForbiddenText, failure: str, slot: str, order: int) -> None:
+    def __init__(
+        self,
+        forbidden: ForbiddenText,
+        failure: str,
+        slot: str,
+        order: int,
+        checks: tuple[bool, bool],
+    ) -> None:
         self._forbidden = forbidden
         self._failure = failure
         self._slot = slot
         self.order = order
+        self._check_input, self._check_output = checks
 
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         judge = request.context.get(self._slot)
         if not isinstance(judge, _Judge):  # an advisor between has begun anew
             judge = _Judge(self._forbidden, request.runtime)
+        said = _said_meanwhile(request) if self._check_input else ""
+        if said and await judge.forbids(said):
+            return self._refusal(ChatClientResponse(ChatResponse(), request.context), "input")
         response = await call_next(request)
-        if not await judge.forbids(_all_said(response.chat_response)):
-            return response
-        refusal = _refusal(response, self._failure, "output")
+        if self._check_output and await judge.forbids(_all_said(response.chat_response)):
+            return self._refusal(response, "output")
+        return response
+
+    def _refusal(self, response: ChatClientResponse, what: str) -> ChatClientResponse:
+        refusal = _refusal(response, self._failure, what)
         return refusal.mutate(context={self._slot: _REFUSED})
 
 

@@ -57,7 +57,8 @@ class SessionMemoryAdvisor:
         self.order = order
         self.memory = memory
         self._tool_messages = tool_messages
-        self._slot = Turns(memory, tool_messages=tool_messages).slot
+        # Where the two halves meet, and no other advisor; requests have a `Turns` of their own.
+        self._slot = f"session_memory_turn_{id(self):x}"
 
     def around_loop(self, order: int) -> Advisor:
         """Return the half that begins and ends turns, to stand outside of the tool loop."""

@@ -46,15 +46,18 @@ class SimpleLoggerAdvisor:
     ) -> None:
         check_word("level", level, "debug", "info")
         self.order = order
-        self._log = log.info if level == "info" else log.debug
+        info = level == "info"
+        self._log = log.info if info else log.debug
+        # A text is made only for somebody to read it: of a long conversation, in every round.
+        self._is_read = log.is_enabled_for_info if info else log.is_enabled_for_debug
         self._request_to_text = request_to_text
         self._response_to_text = response_to_text
 
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         """Return the response of the rest of the chain, unchanged."""
-        if self._request_to_text is not None:
+        if self._request_to_text is not None and self._is_read():
             self._log("request", text=self._request_to_text(request))
         response = await call_next(request)
-        if self._response_to_text is not None:
+        if self._response_to_text is not None and self._is_read():
             self._log("response", text=self._response_to_text(response.chat_response))
         return response

@@ -4,6 +4,8 @@ from collections import deque
 
 from chatclient.advisors.tool_calling import MEANWHILE
 from chatclient.chain import TOOL_CALLING_ORDER, ChatClientRequest, ChatClientResponse, Next
+from chatclient.checks import check_kind
+from chatclient.errors import UsageError
 from chatclient.messages import Message, UserMessage
 
 
@@ -22,8 +24,18 @@ class Steering:
         self._said: deque[Message] = deque()
 
     def say(self, text: str | UserMessage) -> None:
-        """Say something to the turn."""
-        self._said.append(UserMessage(text) if isinstance(text, str) else text)
+        """Say something to the turn.
+
+        Raises:
+            UsageError: The text is blank.
+            WrongTypeError: It is neither a text nor a user's message.
+        """
+        message = UserMessage(text) if isinstance(text, str) else text
+        check_kind("what is said to a turn", message, UserMessage)
+        if all(isinstance(part, str) and not part.strip() for part in message.parts):
+            msg = "what is said to a turn is blank, and no provider would take it"
+            raise UsageError(msg)
+        self._said.append(message)
 
     @property
     def unheard(self) -> tuple[Message, ...]:

@@ -19,7 +19,7 @@ from chatclient.chain import (
 from chatclient.checks import check_kind
 from chatclient.errors import DeadlineExceededError, ToolLoopError, UsageError
 from chatclient.events import ReasoningDelta, ReasoningSigned, TextDelta
-from chatclient.messages import Message, SystemMessage
+from chatclient.messages import Message, SystemMessage, UserMessage
 from chatclient.operations import ClientCall
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
@@ -297,7 +297,7 @@ class _Loop:
         # An advisor that asks again may have added to what was said before, or to the question.
         self.before: Sequence[Message] = request.context.get(TOOL_MESSAGES, ())
         self.begun = _begin_of(self.before, self.history)
-        self.added: Sequence[Message] = self._not_ours(self.history[self.begun :])
+        self._look_through(self.history[self.begun :])
         self.options = request.prompt.options
         self.context = request.context
         self.refresh: RefreshTools | None = request.context.get(REFRESH_TOOLS)
@@ -310,6 +310,8 @@ class _Loop:
 
     async def run(self, resumed: Resumed | None) -> ChatClientResponse:
         """Return the response that ends the turn."""
+        if self.before:
+            self._release()
         if resumed is not None:
             ended = await self._resume(resumed)
             if ended is not None:
@@ -325,7 +327,7 @@ class _Loop:
             )
             self.history = result.conversation_history
             self.note()
-            ended = await self._response_if_ended(response, result)
+            ended = await self._response_if_ended(sent, response, result)
             if ended is not None:
                 return ended
             await self._go_on(sent, response, result)
@@ -351,7 +353,9 @@ class _Loop:
     def said(self) -> tuple[Message, ...]:
         """What models and tools have said so far, but for the answer that ends the turn."""
         said = self.history[self.begun :]
-        return tuple(m for m in said if not _is_among(m, self.added)) if self.added else said
+        if not self.added and not self.own_words:
+            return said
+        return tuple(self.own_words.get(id(m), m) for m in said if not _is_among(m, self.added))
 
     @property
     def prompt(self) -> Prompt:
@@ -397,9 +401,14 @@ class _Loop:
             response = ChatClientResponse(response.chat_response, self.context)
         self.turn.rounds += 1
         self.usage += response.chat_response.usage
-        if advisor.reset_tool_choice and self.options.tool_choice not in (None, "auto", "none"):
-            self.options = self.options.mutate(tool_choice="auto")
+        self._release()
         return sent, response
+
+    def _release(self) -> None:
+        """Let the model answer: a choice that forces a call holds for the turn's first round."""
+        forced = self.options.tool_choice not in (None, "auto", "none")
+        if forced and self.advisor.reset_tool_choice:
+            self.options = self.options.mutate(tool_choice="auto")
 
     async def _watched(self, sent: ChatClientRequest) -> ChatClientRequest:
         """Return what is sent so that tools may begin while the model speaks.
@@ -431,9 +440,13 @@ class _Loop:
     async def _call_holding_back(self, sent: ChatClientRequest) -> ChatClientResponse:
         """Call the model, streaming its words only if they are the answer."""
         held: list[Any] = []
+        holding = True
 
         async def hold(event: Any) -> None:
-            held.append(event)
+            if holding:
+                held.append(event)
+            else:  # of a tool that was begun early, and still runs
+                await sent.runtime.emit(event)
 
         response = await self.call_next(
             await self._watched(sent.mutate(runtime=sent.runtime.with_emitter(hold)))
@@ -442,6 +455,7 @@ class _Loop:
         for event in held:
             if not (wordless and isinstance(event, TextDelta | ReasoningDelta | ReasoningSigned)):
                 await sent.runtime.emit(event)
+        holding = False
         return response
 
     async def _is_eligible(self, sent: ChatClientRequest, answer: ChatResponse) -> bool:
@@ -450,7 +464,7 @@ class _Loop:
         return bool(await awaited(self.request.runtime, eligible))
 
     async def _response_if_ended(
-        self, response: ChatClientResponse, result: ToolExecutionResult
+        self, sent: ChatClientRequest, response: ChatClientResponse, result: ToolExecutionResult
     ) -> ChatClientResponse | None:
         """Return the turn's response if this round was its last, else None."""
         if result.pending_turn is not None:
@@ -470,13 +484,13 @@ class _Loop:
             raise ToolLoopError(breach, result=result)
         if limits.on_exceeded == "partial":
             return await self._answer_with(response, (result.breach_generation(),))
-        return await self._final_answer(response, result)
+        return await self._final_answer(sent, response, result)
 
     async def _final_answer(
-        self, response: ChatClientResponse, result: ToolExecutionResult
+        self, sent: ChatClientRequest, response: ChatClientResponse, result: ToolExecutionResult
     ) -> ChatClientResponse:
         """Ask the model to answer from what it has, without tools."""
-        await self._go_on(self.request, response, result)
+        await self._go_on(sent, response, result)
         self.options = self.options.mutate(tool_choice="none")
         sent, response = await self._round()
         answer = response.chat_response
@@ -508,20 +522,28 @@ class _Loop:
         sent, pending = self.request.prompt, resumed.pending
         self.history, self.begun = pending.messages, len(pending.messages)
         self.usage = resumed.usage
+        self._release()
         result = await resumed.run(sent, self.advisor.manager, self.request.runtime, self.turn)
         response = ChatClientResponse(
             ChatResponse((Generation(pending.message, "tool_call"),)), self.request.context
         )
         known = result.conversation_history
         since = tuple(m for m in resumed.said_since(sent) if not _is_among(m, known))
-        self.added = self._not_ours(since)
+        self._look_through(since)
         self.history = self.messages = (*known, *since)
         self.note()
-        return await self._response_if_ended(response, result)
+        return await self._response_if_ended(self.request, response, result)
 
-    def _not_ours(self, messages: Sequence[Message]) -> tuple[Message, ...]:
-        """Return those of *messages* that neither models nor tools have said on the way."""
-        return tuple(m for m in messages if not _is_among(m, self.before))
+    def _look_through(self, messages: Sequence[Message]) -> None:
+        """Take note of what of *messages* advisors have added to what was said on the way.
+
+        And of what they have made of the user's words among it: those are remembered.
+        """
+        added = [m for m in messages if not _is_among(m, self.before)]
+        said = [m for m in self.before if isinstance(m, UserMessage) and not _is_among(m, messages)]
+        changed = [m for m in added if isinstance(m, UserMessage)][: len(said)]
+        self.own_words = {id(m): own for m, own in zip(changed, said, strict=False)}
+        self.added = tuple(m for m in added if not _is_among(m, changed))
 
 
 def _begin_of(said: Sequence[Message], history: Sequence[Message]) -> int:

@@ -12,6 +12,7 @@ from chatclient.advisors.tool_calling import (
     EARLIER_MESSAGES,
     REFRESH_TOOLS,
     EligibilityChecker,
+    RefreshTools,
     ToolCallingAdvisor,
 )
 from chatclient.advisors.tool_search_session import (
@@ -30,7 +31,7 @@ from chatclient.checks import check_kind, names
 from chatclient.driving import drive
 from chatclient.errors import UsageError
 from chatclient.logs import get_logger
-from chatclient.messages import ToolResponseMessage
+from chatclient.messages import Message
 from chatclient.response import ChatResponse
 from chatclient.runtime import BLOCKING, ON_LOOP, Runtime
 from chatclient.tool import CONVERSATION_ID, ToolCallback
@@ -93,7 +94,8 @@ class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
             conversation's as a rule. A request without one is a session of its own.
         eviction_strategy: Decides which sessions are forgotten; default: all but the 1,000 that
             were used last.
-        threshold: Where fewer tools than this could be searched, all are sent, and no search.
+        threshold: Where fewer tools than this could be searched, all that the user may use are
+            sent, and no search.
         always_visible: The names of tools that the model is always told about, beside those that
             say so themselves (`@tool(always_visible=True)`).
         run_undiscovered: Whether a tool of the request that the model calls without having found
@@ -153,7 +155,7 @@ class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
         prompt = request.prompt
         session = self._session_of(request)
         if session is None:
-            return request
+            return self._unsearched(request)
         if session.id:
             await self._make_room(session.id, request.runtime)
         options = prompt.options.mutate(tool_callbacks=session.visible)
@@ -174,8 +176,7 @@ class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
         session: SearchSession | None = request.context.get(_SESSION)
         if session is None:
             return request
-        last = request.prompt.messages[-1]
-        if isinstance(last, ToolResponseMessage) and session.learn(last) and session.id:
+        if session.learn(request.prompt.messages) and session.id:
             self._memories.keep(session.id, session.names, accumulate=self.accumulates)
             await self._still_used(session.id, request.runtime)
         if session.refresh is not None:
@@ -210,7 +211,7 @@ class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
         session = SearchSession(
             str(context.get(self.session_id_key_name) or ""),
             self._request_tools.of(tuple(options.tool_callbacks)),
-            names(context.get(TOOL_SEARCH_ROLES) or ()),
+            _roles_in(request),
             accumulates=self.accumulates,
             refresh=context.get(REFRESH_TOOLS),
         )
@@ -219,7 +220,7 @@ class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
         session.search = ToolSearchTool(
             functools.partial(self._find, session),
             session.tools,
-            categories=session.all_tools.categories,
+            categories=session.all_tools.categories_among(session.tools),
             roles=session.roles,
             max_results=self.max_results,
         )
@@ -228,6 +229,30 @@ class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
         messages = (*itertools.chain.from_iterable(told), *request.prompt.messages)
         session.begin(self._memories.names_of(session.id), messages, options.tool_choice)
         return session
+
+    def _unsearched(self, request: ChatClientRequest) -> ChatClientRequest:
+        """Return *request* with all tools that its user may use."""
+        options, roles = request.prompt.options, _roles_in(request)
+        callbacks = tuple(options.tool_callbacks or ())
+        admitted = self._admitted(callbacks, roles)
+        if len(admitted) < len(callbacks):
+            prompt = request.prompt.with_options(options.mutate(tool_callbacks=admitted))
+            request = request.mutate(prompt=prompt)
+        refresh: RefreshTools | None = request.context.get(REFRESH_TOOLS)
+        if refresh is None:
+            return request
+
+        async def refreshed(said: Sequence[Message], runtime: Runtime) -> Sequence[ToolCallback]:
+            return self._admitted(tuple(await refresh(said, runtime)), roles)
+
+        return request.mutate(context={REFRESH_TOOLS: refreshed})
+
+    def _admitted(
+        self, callbacks: tuple[ToolCallback, ...], roles: frozenset[str]
+    ) -> tuple[ToolCallback, ...]:
+        tools = self._request_tools.of(callbacks)
+        admitted = tools.admitted(roles)
+        return callbacks if admitted is tools.by_name else tuple(admitted.values())
 
     async def _find(
         self, session: SearchSession, request: ToolSearchRequest, runtime: Runtime
@@ -246,8 +271,8 @@ class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
                 return response
         # Nobody disturbs a name that nobody else knows; the tools are indexed already.
         index_id = f"{session.all_tools.key}-{uuid4().hex}"
-        await self.tool_index.put(index_id, session.all_tools.references, runtime)
         try:
+            await self.tool_index.put(index_id, session.all_tools.references, runtime)
             return await self.tool_index.find(replace(request, session_id=index_id), runtime)
         finally:
             await runtime.shielded(self.tool_index.drop(index_id, runtime))
@@ -294,6 +319,10 @@ class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
             self._memories.forget(session_id)
         with self._memories.changing(session_id, None):
             await self.tool_index.drop(session_id, runtime)
+
+
+def _roles_in(request: ChatClientRequest) -> frozenset[str]:
+    return names(request.context.get(TOOL_SEARCH_ROLES) or ())
 
 
 def _with_suffix(text: str, suffix: str) -> str:

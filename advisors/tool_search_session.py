@@ -121,6 +121,7 @@ class SearchSession:
         self._accumulates = accumulates
         self._must_use = False
         self._found = False
+        self._recalled: ToolResponseMessage | None = None
 
     def change(self, all_tools: RequestTools) -> None:
         """Go on with other tools."""
@@ -165,11 +166,15 @@ class SearchSession:
         """
         self.names = [*names]
         recalled: list[str] = []
+        message: Message | None = None
         for message in messages:
             if isinstance(message, AssistantMessage):
                 self._add(recalled, names_in(message.metadata.get(FOUND_TOOLS)), anew=True)
             elif isinstance(message, ToolResponseMessage):
                 self._learn(recalled, message.responses)
+                self._recalled = message
+        if message is self._recalled:  # what the first round goes on from
+            self._recalled = None
         if self._accumulates or not self.names:
             self._add(self.names, recalled)
         if tool_choice is not None and tool_choice in self.tools:
@@ -177,8 +182,15 @@ class SearchSession:
             self._add(self.names, [tool_choice])
         self._must_use = tool_choice == "required"
 
-    def learn(self, message: ToolResponseMessage) -> bool:
-        """Take note of what a round of this request has found or called; return whether it has."""
+    def learn(self, messages: Sequence[Message]) -> bool:
+        """Take note of what the round before has found or called; return whether it has.
+
+        Args:
+            messages: What the model is to go on from.
+        """
+        message = _last_answers(messages)
+        if message is None or message is self._recalled:
+            return False
         if any(response.name != SEARCH_TOOL for response in message.responses):
             self._must_use = False
         before = list(self.names)
@@ -210,3 +222,16 @@ class SearchSession:
         if more and anew and not self._accumulates:
             names.clear()
         names.extend(name for name in more if name not in names)
+
+
+def _last_answers(messages: Sequence[Message]) -> ToolResponseMessage | None:
+    """Return what tools have answered last, if a model is to go on from it.
+
+    The user may have said something since, while the turn was running.
+    """
+    for message in reversed(messages):
+        if isinstance(message, ToolResponseMessage):
+            return message
+        if isinstance(message, AssistantMessage):
+            break
+    return None

@@ -6,14 +6,20 @@ failed, was cancelled or limited by an error, or waits for approval) leaves noth
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 from uuid import uuid4
 
-from chatclient.advisors.notes import noted
-from chatclient.advisors.tool_calling import EARLIER_MESSAGES, RESUME, TOOL_MESSAGES, UNDONE
+from chatclient.advisors.notes import note_messages, noted, noted_messages
+from chatclient.advisors.tool_calling import (
+    EARLIER_MESSAGES,
+    PENDING_TURN,
+    RESUME,
+    TOOL_MESSAGES,
+    UNDONE,
+)
 from chatclient.chain import ChatClientRequest, ChatClientResponse, Next
 from chatclient.checks import check_kind
 from chatclient.errors import DeadlineExceededError, UsageError
@@ -34,7 +40,6 @@ from chatclient.operations import MemoryAccess
 from chatclient.prompt import DEFAULT_MESSAGES, Prompt
 from chatclient.response import ChatResponse
 from chatclient.runtime import Runtime
-from chatclient.serialization import message_from_dict, message_to_dict
 from chatclient.tool import CONVERSATION_ID
 from chatclient.tools import PendingTurn
 from chatclient.tools.compensation import rewritten
@@ -140,13 +145,14 @@ class Turns:
         note = pending.notes.get(_NOTE, {})
         start = len(said) - note["messages"] if note else _last_turn(said)
         # The messages that waited may be what other advisors made of them, such as retrieval.
-        own = tuple(message_from_dict(data) for data in note.get("own", ()))
+        own = noted_messages(note.get("own", ()), pending)
         if not own:
             own = tuple(takewhile(lambda m: isinstance(m, UserMessage), said[start:]))
         # Where the memory stands outside the loop, the waiting turn holds what was before it.
         shown = start > default_count(request, said)
         history = () if shown else await self._load(conversation_id, request.runtime)
-        tools = said[start + len(own) :]
+        # What advisors have said to the model on the way, such as that it errs, is among the rest.
+        tools = noted_messages(note["said"], pending) if note else said[start + len(own) :]
         return Turn(conversation_id, own, history, note.get("key", key), tools)
 
     async def end(
@@ -163,9 +169,12 @@ class Turns:
         said = (*earlier, *(m for m in tools if not any(m is each for each in before)))
 
         def note() -> dict[str, Any]:
+            pending: PendingTurn = response.context[PENDING_TURN]
+            waiting = without_system(pending.messages)
             return {
-                "own": [message_to_dict(message) for message in turn.own],
-                "messages": len(turn.own) + len(said),
+                "own": note_messages(turn.own, pending),
+                "said": note_messages(said, pending),
+                "messages": len(waiting) - _begin_of(turn.own, said, waiting),
                 "key": turn.key or uuid4().hex,
             }
 
@@ -308,6 +317,18 @@ def _last_turn(said: tuple[Message, ...]) -> int:
     return next((at for at in range(len(said) - 1, -1, -1) if begins_turn(said, at)), 0)
 
 
+def _begin_of(own: Sequence[Message], said: Sequence[Message], waiting: Sequence[Message]) -> int:
+    """Return where in *waiting* a turn begins that has its *own* messages and what was *said* on.
+
+    Advisors may have put others for its own ones, and said things themselves.
+    """
+    for known, before in ((own, 0), (said, len(own))):
+        for at, message in enumerate(waiting):
+            if known and message is known[0]:
+                return max(0, at - before)
+    return max(0, len(waiting) - len(own) - len(said))
+
+
 def _end_of(part: tuple[Message, ...], whole: tuple[Message, ...]) -> int | None:
     """Return the index behind *part* where it stands in *whole*, or None if it does not.
 
@@ -320,8 +341,9 @@ def _end_of(part: tuple[Message, ...], whole: tuple[Message, ...]) -> int | None
     if not 0 < size <= len(places):
         return None
     words = [_words(message) for message in wanted]
+    present = [_words(whole[at]) for at in places]
     for end in range(len(places), size - 1, -1):
-        if [_words(whole[at]) for at in places[end - size : end]] == words:
+        if present[end - size : end] == words:
             return places[end - 1] + 1
     return None
 

@@ -16,9 +16,8 @@ from chatclient.advisors.turns import (
 from chatclient.chain import MEMORY_ORDER, ChatClientRequest, ChatClientResponse, Next
 from chatclient.errors import ChatMemoryError, UsageError
 from chatclient.messages import UserMessage
-from chatclient.rag.augmentation import require_placeholders
 from chatclient.runtime import Runtime
-from chatclient.template import PromptTemplate
+from chatclient.template import PromptTemplate, require_placeholders
 from chatclient.vector_store import Document, SimilaritySearch, VectorStore
 
 LONG_TERM_MEMORY_ORDER = MEMORY_ORDER + 10

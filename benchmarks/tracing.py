@@ -57,7 +57,7 @@ def _no_observers(_: object) -> tuple[()]:
 
 
 async def _passed(
-    chain: AdvisorChain, prompt: Any, context: Any, runtime: Runtime, _observers: Any
+    chain: AdvisorChain, prompt: Any, context: Any, runtime: Runtime, *_others: Any
 ) -> ChatClientResponse:
     return await chain(ChatClientRequest(prompt, context, runtime))
 

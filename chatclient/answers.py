@@ -405,7 +405,9 @@ def refuse_waiting(response: ChatClientResponse) -> None:
         hint = "see its pending_turn, and go on with client.resume(turn, decisions)"
         msg = f"there is no answer yet, the turn waits for approval of {names}; {hint}"
         chat = response.chat_response
-        raise EntityError(msg, text=chat.text, response=chat, pending_turn=pending)
+        error = EntityError(msg, text=chat.text, response=chat, pending_turn=pending)
+        error.trail = response.trail
+        raise error
 
 
 def refuse_forgotten(response: ChatClientResponse) -> None:

@@ -161,8 +161,8 @@ def order_of(advisor: Advisor) -> int:
     return order
 
 
-def name_of(advisor: Advisor) -> str:
-    """Return what *advisor* is called."""
+def name_of(advisor: Callable[..., Any]) -> str:
+    """Return what *advisor* is called, or another callable that it consists of."""
     name: str | None = getattr(advisor, "name", None) or getattr(advisor, "__name__", None)
     return name or type(advisor).__name__
 

@@ -1,19 +1,23 @@
 """What is checked of arguments when something is made of them: a slip would show late, or never."""
 
-from collections.abc import Collection, Iterable
+import inspect
+from collections.abc import Callable, Collection, Iterable
 from datetime import timedelta
 from typing import Any, get_args
 
 from chatclient.errors import UsageError, WrongTypeError
 
 
-def check_word(what: str, given: object, *known: object) -> None:
+def check_word(
+    what: str, given: object, *known: object, error: type[UsageError] = UsageError
+) -> None:
     """Make sure that a setting has one of the values that it knows.
 
     Args:
         what: The setting.
         given: Its value.
         *known: What it may be: values, and `Literal`s for all that they have in them.
+        error: What kind of error is raised.
 
     Raises:
         UsageError: It is something else.
@@ -22,7 +26,7 @@ def check_word(what: str, given: object, *known: object) -> None:
     # 1 is equal to True, and "READ" to nothing.
     if not any(given is word or (given == word and isinstance(given, str)) for word in words):
         msg = f"{what} is {_listed(words)}, not {given!r}"
-        raise UsageError(msg)
+        raise error(msg)
 
 
 def check_kind(
@@ -144,6 +148,18 @@ def error_kinds(
         if not isinstance(each, type) or not issubclass(each, Exception):
             raise _wrong(what, "a type of errors, or several of them", each, None)
     return tuple(several)
+
+
+def wants_argument(function: Callable[..., object]) -> bool:
+    """Return whether *function*, which may take an argument or not, is to be called with it.
+
+    A parameter with a value of its own keeps it, as in `lambda name=name: ...`.
+    """
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            return parameter.default is parameter.empty or parameter.default is None
+        return parameter.kind is parameter.VAR_POSITIONAL
+    return False
 
 
 def _wrong(what: str, right: str, given: object, hint: str | None) -> WrongTypeError:

@@ -207,7 +207,13 @@ def _named(name: str) -> Any:
     found: Any = importlib.import_module(module)
     for part in path.split("."):
         found = getattr(found, part)
-    return found() if isinstance(found, type) else found
+    if not isinstance(found, type):
+        return found
+    try:
+        return found()
+    except TypeError as error:
+        msg = f"cannot make a {path} ({error}); make one in {module}, and name that"
+        raise UsageError(msg) from error
 
 
 def _memory(url: str | None, resources: ExitStack) -> MessageWindowChatMemory:

@@ -24,7 +24,7 @@ from chatclient.closing import Closeable
 from chatclient.engine import Engine
 from chatclient.entities import prompt_for_entity, with_output_advisors
 from chatclient.errors import UsageError
-from chatclient.exchange import noted
+from chatclient.exchange import noted, said_before
 from chatclient.instructions import SystemFunction
 from chatclient.messages import Media, Message
 from chatclient.model import ChatModel
@@ -153,7 +153,7 @@ class ChatClient(Closeable):
 
         Returns:
             A request to be called like any other; give it the tools and context of the first one
-            where they were not the client's own.
+            where they were not the client's own. Its words are those of the turn.
 
         Raises:
             UsageError: A call is left undecided, or *turn* is not a pending turn.
@@ -280,19 +280,24 @@ class ChatClient(Closeable):
         runtime = within_callers_deadline(runtime)
         if spec.deadline is not None:
             runtime = runtime.with_deadline(spec.deadline)
+        if RESUME in spec.advisor_params:
+            _refuse_words(spec)
         if spec.written_system is not None:
-            spec = await with_system_text(spec, runtime)
+            spec = await runtime.until_deadline(with_system_text(spec, runtime))
         messages = spec.build_messages()
         options, context = self._options, spec.advisor_params
         if options is None or not spec.has_same_options(self._defaults):
-            options, context = await complete_request(self._engine, spec, messages, runtime)
+            completion = complete_request(self._engine, spec, messages, runtime)
+            completed = await runtime.until_deadline(completion)
+            options, context = completed
         if self._defaults.messages:
             context = merged(context, {DEFAULT_MESSAGES: self._defaults.messages})
         prompt = Prompt.of(messages, options)
         if output is not None:
             prompt, context = prompt_for_entity(output, prompt, context, self._engine.model)
         chain = self._chain_of(spec, output)
-        return noted(await run_observed(chain, prompt, context, runtime, self._engine.observers))
+        observers, asked = self._engine.observers, said_before(context)
+        return noted(await run_observed(chain, prompt, context, runtime, observers, asked))
 
 
 class ChatClientBuilder:
@@ -463,7 +468,7 @@ class ChatClientRequestSpec:
 
         Args:
             text: Goes first in the conversation, in place of the default text. A template when
-                there are params, otherwise sent as it is. Or a function, plain or asynchronous,
+                params are given, otherwise sent as it is. Or a function, plain or asynchronous,
                 that returns it anew whenever the request is sent; it may take a `SystemRequest`.
             params: Values for the template's placeholders, added to those already set.
             metadata: For the application, not sent.
@@ -485,7 +490,7 @@ class ChatClientRequestSpec:
 
         Args:
             text: Goes last in the conversation, in place of the text set before. A template when
-                there are params, otherwise sent as it is.
+                params are given, otherwise sent as it is.
             params: Values for the template's placeholders, added to those already set.
             media: Images and other content, added to those already set.
             metadata: For the application, not sent.
@@ -630,6 +635,21 @@ class ChatClientRequestSpec:
 
     def __repr__(self) -> str:
         return f"ChatClientRequestSpec({self._client.model.name})"
+
+
+def _refuse_words(spec: RequestSpec) -> None:
+    """Refuse what a turn that goes on would not hear: it says what it said before.
+
+    Raises:
+        UsageError: The request says more.
+    """
+    turn = spec.advisor_params[RESUME].pending
+    if spec.user.text or spec.user.media or len(spec.messages) > len(turn.messages):
+        msg = (
+            "a turn that goes on has its messages and would not hear more of .user() or"
+            " .messages(); put a word into its decisions, or into a Steering among its advisors"
+        )
+        raise UsageError(msg)
 
 
 def _model(given: ChatModel | str) -> ChatModel:

@@ -21,12 +21,15 @@ def drive(coroutine: Coroutine[Any, Any, T]) -> T:
     """
     try:
         coroutine.send(None)
+        refusal = no_loop()
+        coroutine.throw(refusal)
     except StopIteration as stop:
         return cast("T", stop.value)
     except RuntimeError as error:
         check_for_loop(error)
         raise
-    return refuse_to_wait(coroutine)
+    coroutine.close()
+    raise refusal
 
 
 def check_for_loop(error: RuntimeError) -> None:
@@ -36,7 +39,7 @@ def check_for_loop(error: RuntimeError) -> None:
         BlockingCallError: It does; there is none.
     """
     if _wants_a_loop(error):
-        raise BlockingCallError(_NEEDS_A_LOOP) from error
+        raise no_loop() from error
 
 
 def _wants_a_loop(error: RuntimeError) -> bool:
@@ -48,12 +51,6 @@ def _wants_a_loop(error: RuntimeError) -> bool:
     )
 
 
-def refuse_to_wait(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Throw a `BlockingCallError` into *coroutine* where it waits for a loop."""
-    error = BlockingCallError(_NEEDS_A_LOOP)
-    try:
-        coroutine.throw(error)
-    except StopIteration as stop:
-        return cast("T", stop.value)
-    coroutine.close()
-    raise error
+def no_loop() -> BlockingCallError:
+    """Return what a coroutine is told where it waits for a loop, and may have an answer to."""
+    return BlockingCallError(_NEEDS_A_LOOP)

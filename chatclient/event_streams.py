@@ -4,10 +4,10 @@ import asyncio
 import types
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from typing import Any, Generic, TypeVar, cast
 
-from chatclient.driving import check_for_loop, refuse_to_wait
+from chatclient.driving import check_for_loop, no_loop
 from chatclient.errors import UsageError
 from chatclient.inbox import INBOX
 from chatclient.runtime import Runtime
@@ -62,17 +62,29 @@ def drive_stream(
         while True:
             try:
                 token = context.run(coroutine.send, None)
+                if token is not _EVENT:
+                    _refuse_to_wait(coroutine, context)
             except StopIteration as stop:
                 return cast("T", stop.value)
             except RuntimeError as error:
                 check_for_loop(error)
                 raise
-            if token is not _EVENT:
-                return context.run(refuse_to_wait, coroutine)
             yield channel.event
     finally:
         channel.closed = True
         context.run(coroutine.close)
+
+
+def _refuse_to_wait(coroutine: Coroutine[Any, Any, Any], context: Context) -> None:
+    """Have *coroutine* go on from where it waits for a loop, up to its next event.
+
+    Raises:
+        BlockingCallError: It has no answer to that, or waits for a loop again.
+        StopIteration: It has come to its end.
+    """
+    refusal = no_loop()
+    if context.run(coroutine.throw, refusal) is not _EVENT:
+        raise refusal
 
 
 class _Queue:
@@ -223,5 +235,10 @@ class AsyncEvents(AsyncIterator[E], Generic[E, T]):
     def __del__(self) -> None:
         task = self._task
         if task is not None and not task.done() and not task.get_loop().is_closed():
-            self._queue.close()
-            task.get_loop().call_soon_threadsafe(task.cancel)
+            # Collected by whichever thread, and a future may be set on its loop's only.
+            task.get_loop().call_soon_threadsafe(_end, self._queue, task)
+
+
+def _end(queue: _Queue, task: "asyncio.Task[Any]") -> None:
+    queue.close()
+    task.cancel()

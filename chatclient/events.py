@@ -92,9 +92,15 @@ class ApprovalNeeded:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The request is over; nothing follows."""
+    """The request is over; nothing follows.
+
+    Attributes:
+        response: The answer.
+        entity: It as a value, where the events were asked for with one: `events(entity=...)`.
+    """
 
     response: ChatResponse
+    entity: Any = None
 
 
 StreamEvent: TypeAlias = (

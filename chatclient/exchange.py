@@ -1,15 +1,25 @@
 """What was said in one turn, read from the response that it came to."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
+from chatclient.advisors.notes import note_messages, noted_messages
 from chatclient.advisors.resumed import Resumed
 from chatclient.advisors.tool_calling import PENDING_TURN, RESUME, TOOL_MESSAGES, UNDONE
-from chatclient.chain import ChatClientResponse
-from chatclient.messages import AssistantMessage, Message, Part, UserMessage
+from chatclient.chain import ChatClientRequest, ChatClientResponse
+from chatclient.messages import (
+    AssistantMessage,
+    Message,
+    Part,
+    SystemMessage,
+    ToolResponseMessage,
+    UserMessage,
+)
 from chatclient.observation import Step
-from chatclient.operations import ClientCall, ModelCall
+from chatclient.operations import ModelCall
+from chatclient.prompt import Prompt
 from chatclient.response import ChatResponse
-from chatclient.serialization import message_from_dict, message_to_dict
 from chatclient.tools import PendingTurn
 from chatclient.tools.compensation import rewritten
 
@@ -17,20 +27,36 @@ _NOTE = "said"  # what was said in a turn that waits, as dicts or as places in i
 
 
 def noted(response: ChatClientResponse) -> ChatClientResponse:
-    """Return *response*, if its turn waits with what was said in it so far.
-
-    The messages that go on when it does may be what advisors have made of them.
-    """
+    """Return *response*, if its turn waits with what was said in it so far."""
     pending: PendingTurn | None = response.context.get(PENDING_TURN)
     if pending is None:
         return response
-    places = {id(message): at for at, message in enumerate(pending.messages)}
-    said = [
-        places[id(each)] if id(each) in places else message_to_dict(each)
-        for each in _said(response)
-    ]
+    said = note_messages(_said(response), pending)
     pending = replace(pending, notes={**pending.notes, _NOTE: said})
     return response.mutate(context={PENDING_TURN: pending})
+
+
+def said_before(context: Mapping[str, Any]) -> tuple[Message, ...]:
+    """Return what was said in the turn that a request goes on with, as `noted` has left it.
+
+    Nothing for a request that goes on with none.
+    """
+    resumed: Resumed | None = context.get(RESUME)
+    if resumed is None:
+        return ()
+    return noted_messages(resumed.pending.notes.get(_NOTE, ()), resumed.pending)
+
+
+def as_said(request: ChatClientRequest) -> ChatClientRequest:
+    """Return *request*; of a turn that goes on, with what was said before it waited.
+
+    Its own messages may be what advisors have made of them.
+    """
+    said = said_before(request.context)
+    if not said:
+        return request
+    systems = (m for m in request.prompt.messages if isinstance(m, SystemMessage))
+    return request.mutate(prompt=Prompt.of((*systems, *said), request.prompt.options))
 
 
 def messages_in(response: ChatClientResponse) -> tuple[Message, ...]:
@@ -43,11 +69,16 @@ def messages_in(response: ChatClientResponse) -> tuple[Message, ...]:
 def new_messages_in(response: ChatClientResponse) -> tuple[Message, ...]:
     """Return those of the messages that belong to the turn: from the user's last words on."""
     said, asked = messages_in(response), _asked(response)
-    # Users may say more on the way, which is a part of the turn.
-    begin = max((at for at, each in enumerate(asked) if isinstance(each, UserMessage)), default=0)
-    while begin and isinstance(said[begin - 1], UserMessage):
-        begin -= 1
-    return said[begin:]
+    begins = (at for at in reversed(range(len(asked))) if _begins_turn(asked, at))
+    return said[next(begins, 0) :]
+
+
+def _begins_turn(asked: tuple[Message, ...], at: int) -> bool:
+    """Return whether a turn begins at *at*; users may say more on the way, behind their tools."""
+    before = asked[at - 1] if at else None
+    return isinstance(asked[at], UserMessage) and not isinstance(
+        before, UserMessage | ToolResponseMessage
+    )
 
 
 def round_responses_in(response: ChatClientResponse) -> tuple[ChatResponse, ...]:
@@ -86,10 +117,4 @@ def _asked(response: ChatClientResponse) -> tuple[Message, ...]:
     """
     if response.trail is None:
         return ()
-    call = response.trail.steps[0].operation if response.trail.steps else None
-    resumed: Resumed | None = call.context.get(RESUME) if isinstance(call, ClientCall) else None
-    if resumed is None or _NOTE not in resumed.pending.notes:
-        return response.trail.asked
-    messages, note = resumed.pending.messages, resumed.pending.notes[_NOTE]
-    said = [messages[each] if isinstance(each, int) else message_from_dict(each) for each in note]
-    return rewritten(said, response.context.get(UNDONE, {}))
+    return rewritten(response.trail.asked, response.context.get(UNDONE, {}))

@@ -1,10 +1,10 @@
 """System texts that are written anew for each request."""
 
-import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from chatclient.checks import wants_argument
 from chatclient.messages import Message, UserMessage, last_user_message
 from chatclient.values import EMPTY
 
@@ -34,7 +34,10 @@ class SystemRequest:
 SystemFunction = (
     Callable[[], str | Awaitable[str]] | Callable[[SystemRequest], str | Awaitable[str]]
 )
-"""Writes the system text of a request; plain or async, and told of the request if it takes it."""
+"""Writes the system text of a request; plain or async, and told of the request if it takes it.
+
+A parameter with a value of its own keeps that.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,4 +50,4 @@ class WrittenSystem:
     @classmethod
     def by(cls, function: Callable[..., Any]) -> "WrittenSystem":
         """Return what writes by *function*."""
-        return cls(function, bool(inspect.signature(function).parameters))
+        return cls(function, wants_argument(function))

@@ -8,6 +8,8 @@ import logging
 from collections.abc import MutableMapping
 from typing import Any
 
+_STACK = 5  # how far from the standard logger's caller it is to whoever writes: structlog, and us
+
 
 class Logger:
     """Writes events with fields to the standard logger of its name."""
@@ -22,6 +24,10 @@ class Logger:
         """Return whether anybody wants to know what only matters when something is looked into."""
         return self._standard.isEnabledFor(logging.DEBUG)
 
+    def is_enabled_for_info(self) -> bool:
+        """Return whether anybody wants to know what matters in operation."""
+        return self._standard.isEnabledFor(logging.INFO)
+
     def debug(self, event: str, **fields: Any) -> None:
         """Write an event that matters when something is looked into."""
         if self.is_enabled_for_debug():
@@ -29,7 +35,7 @@ class Logger:
 
     def info(self, event: str, **fields: Any) -> None:
         """Write an event that matters in operation."""
-        if self._standard.isEnabledFor(logging.INFO):
+        if self.is_enabled_for_info():
             self._structlog().info(event, **fields)
 
     def warning(self, event: str, **fields: Any) -> None:
@@ -67,4 +73,5 @@ def _render(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> dict
         "msg": text,  # without arguments, logging leaves percent signs alone
         "extra": {"chatclient": {"event": message, **event}},
         "exc_info": exc_info,
+        "stacklevel": _STACK,
     }

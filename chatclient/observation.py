@@ -9,7 +9,7 @@ and `chatclient.operation_log`, which writes a line of each while somebody liste
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Any, ClassVar, Literal, Protocol, Self
@@ -51,7 +51,12 @@ class Operation:
 
 
 class Observation(Protocol):
-    """An operation that an observer watches."""
+    """An operation that an observer watches.
+
+    It may have two more methods, to be told what goes to a provider and comes from it within the
+    operation, byte by byte what was said in it: `sent(body)`, the JSON of a request, and
+    `received(data)`, that of a whole answer or of the next event of a stream, before it is read.
+    """
 
     def end(self, ended: "Step", error: BaseException | None) -> None:
         """Take note of how it ended: with *error*, or else with `ended.result`."""
@@ -72,6 +77,22 @@ _step: ContextVar["Step | None"] = ContextVar("chatclient_step", default=None)
 def present_step() -> "Step | None":
     """Return what is being done here and now, as far as it is observed."""
     return _step.get()
+
+
+Tell = Callable[[bytes], None]
+
+
+def present_listener(method: Literal["sent", "received"]) -> Tell | None:
+    """Return what tells those who want to know what goes over the wire here and now.
+
+    Args:
+        method: Which method of an `Observation` is told.
+
+    Returns:
+        None where nobody wants to know, as a rule: then there is nothing to do.
+    """
+    step = _step.get()
+    return None if step is None else step.listener(method)
 
 
 def forget_present_step() -> None:
@@ -127,13 +148,30 @@ class Step:
             self._steps.append(self)
             self._steps = None  # they know each other only as long as there is need
         if self._observers:
-            self._observations = list(self._begun())
+            self._observations: list[Observation] = []
+            self._observations += self._begun()  # one of them may itself ask a model
         self.started = time.perf_counter()
         return self
 
     def note(self, name: str, value: str | float) -> None:
         """Take note of something that becomes known on the way, by its attribute's name."""
         self.found = {**self.found, name: value}
+
+    def listener(self, method: str) -> Tell | None:
+        """Return what calls *method* of all observations that have it, or None if none has."""
+        if not self._observers:
+            return None
+        found = [getattr(observation, method, None) for observation in self._observations]
+        told = [each for each in found if callable(each)]
+
+        def tell(data: bytes) -> None:
+            for each in told:
+                try:
+                    each(data)
+                except Exception as error:  # noqa: BLE001 - whoever watches must not disturb
+                    log.warning("observer failed", observer=repr(each), error=repr(error))
+
+        return tell if told else None
 
     def add_to_asker(self, steps: "list[Step]") -> None:
         """Take note where this request was made, as long as that goes on: these are its *steps*."""

@@ -1,6 +1,5 @@
 """Finds the tools that a request offers: given, named, or offered by providers."""
 
-import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import chain
@@ -8,8 +7,9 @@ from typing import Any
 
 from typing_extensions import TypeIs
 
+from chatclient.checks import names, wants_argument
 from chatclient.engine import Engine
-from chatclient.errors import ToolDefinitionError
+from chatclient.errors import ToolDefinitionError, WrongTypeError
 from chatclient.runtime import Runtime
 from chatclient.tool import ToolCallback, ToolCallbackProvider, ToolRequest
 from chatclient.tools.resolution import resolve_tool
@@ -81,15 +81,23 @@ async def named_tool(engine: Engine, name: str, runtime: Runtime) -> ToolCallbac
 async def _offer(
     provider: ToolCallbackProvider, request: ToolRequest, runtime: Runtime
 ) -> tuple[list[ToolCallback], frozenset[str]]:
-    """Return what *provider* offers, and the names of what it takes away."""
+    """Return what *provider* offers, and the names of what it takes away; None is nothing.
+
+    Raises:
+        ToolDefinitionError: It offers or names something else.
+    """
     offered = offered_by(provider, await _ask(provider.tool_callbacks, request, runtime))
     hidden_tools = getattr(provider, "hidden_tools", None)
     if hidden_tools is None:
         return offered, frozenset()
-    return offered, frozenset(await _ask(hidden_tools, request, runtime))
+    hidden = await _ask(hidden_tools, request, runtime)
+    try:
+        return offered, names(hidden or ())
+    except WrongTypeError as error:
+        msg = f"hidden_tools of {provider!r} has to return names of tools: {error}"
+        raise ToolDefinitionError(msg) from error
 
 
 async def _ask(method: Callable[..., Any], request: ToolRequest, runtime: Runtime) -> Any:
     """Ask a provider, with the request if it wants to know it."""
-    wants_request = bool(inspect.signature(method).parameters)
-    return await runtime.invoke(method, *([request] if wants_request else []))
+    return await runtime.invoke(method, *([request] if wants_argument(method) else []))

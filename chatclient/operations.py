@@ -35,6 +35,9 @@ TIME_TO_FIRST_CHUNK = "gen_ai.response.time_to_first_chunk"
 ANSWERING_MODEL = "chatclient.model"
 """The name of the model that was asked in the end, an attribute found on the way."""
 
+WAITS = "chatclient.tool.waits_for"
+"""What a tool call waits for that was not run: `approval`; an attribute found on the way."""
+
 # What the conventions call providers, where that differs from our names.
 _PROVIDERS = {
     "azure": "azure.ai.openai",
@@ -68,7 +71,8 @@ class ClientCall(Operation):
         conversation_id: The conversation, if there is one.
         context: What the advisors are told beside it.
         said: What models and tools have said since, in whole rounds; the tool loop keeps it.
-        asked: The messages that were sent, with what was undone since; empty where nothing was.
+        asked: What was said before, with what was undone since, where that is not the prompt's
+            messages; otherwise empty.
     """
 
     kind: ClassVar[Kind] = "client"

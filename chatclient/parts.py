@@ -30,7 +30,7 @@ class Media:
         metadata: Whatever the application wants to remember.
 
     Raises:
-        UsageError: *data* is a text and no URL, such as the name of a file.
+        UsageError: *data* is a text and no URL, such as the name of a file, or not even a text.
     """
 
     mime_type: str
@@ -42,7 +42,10 @@ class Media:
     def __post_init__(self) -> None:
         if self.metadata is not EMPTY:
             freeze_fields(self, "metadata")
-        if isinstance(self.data, str) and self.id is None and not _URL_OR_ID.match(self.data):
+        given: object = self.data
+        if not isinstance(given, bytes | str):
+            object.__setattr__(self, "data", _as_bytes(given))
+        elif isinstance(self.data, str) and self.id is None and not _URL_OR_ID.match(self.data):
             shown = self.data if len(self.data) <= _MOST_SHOWN else f"{self.data[:_MOST_SHOWN]}…"
             msg = (
                 f"{shown!r} is not a URL; use Media.from_file(path) for a file, and give content"
@@ -87,6 +90,13 @@ class Media:
         if isinstance(self.data, str):
             return self.data
         return f"data:{self.mime_type};base64,{self.base64()}"
+
+
+def _as_bytes(content: object) -> bytes:
+    if isinstance(content, bytearray | memoryview):
+        return bytes(content)
+    msg = f"media are bytes or a URL, not {content!r}; use Media.from_file(path) for a file"
+    raise WrongTypeError(msg)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +234,7 @@ def with_text(parts: tuple[Any, ...], text: str) -> tuple[Any, ...]:
 
 def parts_of(parts: tuple[Any, ...], kind: type[_P]) -> tuple[_P, ...]:
     """Return those of *parts* that are of *kind*."""
-    return tuple(part for part in parts if isinstance(part, kind))
+    return tuple([part for part in parts if isinstance(part, kind)])
 
 
 def _is_cited(part: object) -> bool:

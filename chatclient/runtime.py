@@ -50,9 +50,12 @@ from chatclient.threads import (
     LoopThread,
     Work,
     call_in_thread,
+    check_interruption,
+    end_interruption,
     interruptible,
     is_async,
     private_loop,
+    uninterrupted,
     waiting_for,
 )
 
@@ -152,6 +155,7 @@ class Runtime:
             msg = f"a pause of {seconds:g} s would go beyond the deadline of the call"
             raise DeadlineExceededError(msg)
         if self.blocking:
+            check_interruption()
             time.sleep(seconds)  # noqa: ASYNC251 - blocking is what this runtime is for
         else:
             await anyio.sleep(seconds)
@@ -183,9 +187,10 @@ class Runtime:
     ) -> Any:
         """Call user code, plain or asynchronous, without blocking anyone else.
 
-        Blocking: a plain function is called right here, an asynchronous one on a private loop
-        thread. On an event loop: a plain function runs in a worker thread, an asynchronous one
-        is awaited. Context variables are visible in all four cases.
+        Blocking: a plain function is called right here (with a timeout: in a thread that can be
+        left behind), an asynchronous one on a private loop thread. On an event loop: a plain
+        function runs in a worker thread, an asynchronous one is awaited. Context variables are
+        visible in all four cases.
 
         Args:
             function: What to call; whatever awaitable it returns is awaited.
@@ -197,17 +202,18 @@ class Runtime:
         Raises:
             TimeoutError: *timeout* has passed.
         """
+        end = None if timeout is None else time.monotonic() + timeout
         if self.blocking:
+            check_interruption()
             if timeout is not None and not is_async(function):
                 result = call_in_thread(function, args, timeout)
             else:
                 result = function(*args)
             if inspect.isawaitable(result):
-                return await _wait_for(self, result, timeout)
+                return await _wait_for(self, result, end)
             return result
-        if timeout is None:
+        if end is None:
             return await _invoke_on_loop(function, args, None)
-        end = time.monotonic() + timeout
         async with asyncio.timeout(timeout):
             return await _invoke_on_loop(function, args, end)
 
@@ -229,8 +235,8 @@ class Runtime:
         """
         if self.blocking:
             inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-            work = job(_elsewhere(self, inbox))
-            return await _wait_for(self, work, timeout, thread, inbox)
+            end = None if timeout is None else time.monotonic() + timeout
+            return await _wait_for(self, job(_elsewhere(self, inbox)), end, thread, inbox)
         async with asyncio.timeout(timeout):
             return await _wait_on_loop(self, job, thread)
 
@@ -248,9 +254,13 @@ class Runtime:
         """Await what has to be done although the request is being cancelled, such as cleaning up.
 
         Like `finish`, for a coroutine. Neither a task that is cancelled nor a cancelled scope of
-        anyio, which would cancel whatever is awaited in it, gets in its way.
+        anyio, which would cancel whatever is awaited in it, gets in its way; nor does whoever
+        interrupts a thread.
         """
-        return await (work if self.blocking else to_its_end(work))
+        if not self.blocking:
+            return await to_its_end(work)
+        with uninterrupted():
+            return await work
 
     def undo_on_failure(self, done: "Unsettled") -> None:
         """See that *done* is undone if the request fails from here on, or is cancelled."""
@@ -307,8 +317,8 @@ class Runtime:
         Each job is called with the runtime it is to use. With a limit of 1 they run one after
         another right here. Otherwise a loop runs them as tasks; a blocking request runs them in a
         pool of threads while the caller's thread passes their events on. When one raises, the
-        others are cancelled (in threads only what is asynchronous: the rest is awaited, for a
-        thread cannot be stopped) and the first error is raised.
+        others are cancelled (in threads what is asynchronous, and whatever would come next: the
+        rest is awaited, for a thread cannot be stopped) and the first error is raised.
         """
         if limit <= 1 or len(jobs) <= 1:
             return [await job(self) for job in jobs]
@@ -470,7 +480,12 @@ class _BegunInTask(Generic[T]):
         self._task = asyncio.create_task(job(runtime), context=context.copy())
 
     async def result(self, _runtime: Runtime, /) -> T:
-        return await self._task
+        try:
+            await asyncio.wait([self._task])
+        except BaseException:  # cancelled once, whoever is cancelled here again and again
+            await self.end()
+            raise
+        return self._task.result()
 
     async def end(self) -> None:
         if not self._task.done():
@@ -485,34 +500,40 @@ class _BegunInTask(Generic[T]):
 async def _wait_for(
     runtime: Runtime,
     awaitable: Awaitable[T],
-    timeout: float | None,  # noqa: ASYNC109
+    end: float | None,
     thread: "LoopThread | None" = None,
     inbox: "queue.SimpleQueue[Any] | None" = None,
 ) -> T:
     """Wait on this thread for what runs on another one, passing its events on meanwhile.
 
-    Being interrupted here, or leaving the stream, cancels it there.
+    Being interrupted here, or leaving the stream, cancels it there; so does its *end*, a time on
+    the clock of `time.monotonic`.
     """
     inbox = inbox or queue.SimpleQueue()
     context = copy_context()
-    if runtime.streaming:
-        context.run(INBOX.set, inbox)
-    end = None if timeout is None else time.monotonic() + timeout
+    context.run(INBOX.set, inbox)
     work = Work(thread or private_loop(context), awaitable, context, lambda: inbox.put(None))
     try:
         with waiting_for(work):
-            while (
-                item := inbox.get(timeout=None if end is None else end - time.monotonic())
-            ) is not None:
+            while (item := _next_item(inbox, end)) is not None:
                 await _pass_on(runtime, item)
-    except (queue.Empty, ValueError):  # ValueError: the time was over before the wait began
-        work.cancel()
-        msg = f"no result within {timeout:g} s"
-        raise TimeoutError(msg) from None
     except BaseException:
         work.cancel()
         raise
     return work.result()
+
+
+def _next_item(inbox: "queue.SimpleQueue[Any]", end: float | None) -> Any:
+    """Return what comes next, or is there already: a slow consumer may have taken all the time.
+
+    Raises:
+        TimeoutError: Nothing came until *end*.
+    """
+    try:
+        return inbox.get(timeout=None if end is None else max(0.0, end - time.monotonic()))
+    except queue.Empty:
+        msg = "no result in time"
+        raise TimeoutError(msg) from None
 
 
 async def _pass_on(runtime: Runtime, item: Item) -> None:
@@ -526,7 +547,7 @@ async def _wait_on_loop(
     """Wait in this task for what runs on another thread, passing its events on meanwhile."""
     inbox = LoopInbox()
     context = copy_context()
-    context.run(INBOX.set, inbox if runtime.streaming else None)
+    context.run(INBOX.set, inbox)
     work = Work(thread, job(_elsewhere(runtime, inbox)), context, lambda: inbox.put(None))
     try:
         while (item := await inbox.get()) is not None:
@@ -539,43 +560,41 @@ async def _wait_on_loop(
 
 def _elsewhere(runtime: Runtime, inbox: Inbox) -> Runtime:
     """Return *runtime* as it is for a job on the loop of another thread."""
+    return replace(_posting(runtime, inbox), blocking=False)
+
+
+def _posting(runtime: Runtime, inbox: Inbox) -> Runtime:
+    """Return *runtime* with events going to *inbox*, for whoever waits there."""
 
     async def post(event: Any) -> None:
         inbox.put((event, None))
 
-    return replace(runtime, blocking=False, emitter=post)
+    return runtime.with_emitter(post)
 
 
 async def _gather_in_threads(
     runtime: Runtime, jobs: list[Callable[[Runtime], Coroutine[Any, Any, T]]], limit: int
 ) -> list[T]:
-    inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    finished = object()
-
-    async def post(event: Any) -> None:
-        inbox.put((event,))
-
-    def run(job: Callable[[Runtime], Coroutine[Any, Any, T]]) -> T:
-        try:
-            return drive(job(runtime.with_emitter(post)))
-        finally:
-            inbox.put(finished)
-
+    inbox: queue.SimpleQueue[Item | None] = queue.SimpleQueue()  # None: one of them has ended
+    beside = _posting(runtime, inbox)
     contexts = [copy_context() for _ in jobs]
     interruptions = [interruptible(context) for context in contexts]
     with ThreadPoolExecutor(min(limit, len(jobs)), "chatclient-tool") as pool:
         futures = [
-            pool.submit(context.run, run, job) for context, job in zip(contexts, jobs, strict=True)
+            pool.submit(context.run, _run_beside, job, beside, inbox)
+            for context, job in zip(contexts, jobs, strict=True)
         ]
+        for future in futures:
+            future.add_done_callback(lambda _: inbox.put(None))
         try:
             running = len(futures)
             while running:
                 item = inbox.get()
-                if item is finished:
+                if item is None:
                     running -= 1
                     _raise_first_error(futures)
                 else:
-                    await runtime.emit(item[0])
+                    await _pass_on(runtime, item)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             for interruption in interruptions:
@@ -584,13 +603,23 @@ async def _gather_in_threads(
         return [future.result() for future in futures]
 
 
+def _run_beside(
+    job: Callable[[Runtime], Coroutine[Any, Any, T]],
+    runtime: Runtime,
+    inbox: "queue.SimpleQueue[Item | None]",
+) -> T:
+    """Run *job* on a thread of its own, in its own context, while *inbox* takes its events."""
+    INBOX.set(inbox)
+    try:
+        return drive(job(runtime))
+    finally:
+        end_interruption()
+
+
 def _raise_first_error(futures: "list[Future[T]]") -> None:
     for future in futures:
         if future.done():
             future.result()
-
-
-_FINISHED = object()
 
 
 class _BegunInThread(Generic[T]):
@@ -602,27 +631,30 @@ class _BegunInThread(Generic[T]):
         job: Callable[[Runtime], Coroutine[Any, Any, T]],
         context: Context,
     ) -> None:
-        self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
         self._future: Future[T] = Future()
-
-        async def post(event: Any) -> None:
-            self._inbox.put((event,))
+        beside = _posting(runtime, self._inbox)
 
         def run() -> None:
             try:
-                self._future.set_result(drive(job(runtime.with_emitter(post))))
+                self._future.set_result(_run_beside(job, beside, self._inbox))
             except BaseException as error:  # noqa: BLE001 - it belongs to who asks for the result
                 self._future.set_exception(error)
             finally:
-                self._inbox.put(_FINISHED)
+                self._inbox.put(None)
 
         context = context.copy()
         self._interruption = interruptible(context)
         threading.Thread(target=context.run, args=(run,), daemon=True).start()
 
     async def result(self, runtime: Runtime, /) -> T:
-        while (item := self._inbox.get()) is not _FINISHED:
-            await runtime.emit(item[0])
+        try:
+            with waiting_for(self._interruption):
+                while (item := self._inbox.get()) is not None:
+                    await _pass_on(runtime, item)
+        except BaseException:  # whoever consumes the events may leave
+            await self.end()
+            raise
         return self._future.result()
 
     async def end(self) -> None:

@@ -51,7 +51,8 @@ Duration = Annotated[timedelta, BeforeValidator(_seconds)]
 
 
 class _Group(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    # A value that does not fit may be a secret, such as a URL in the wrong place.
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
 class ToolCallingSettings(_Group):
@@ -273,6 +274,7 @@ class ChatClientSettings(BaseSettings):
         env_nested_delimiter="__",
         extra="forbid",
         frozen=True,
+        hide_input_in_errors=True,
     )
     # Where they may be written: files, with the table in each.
     files: ClassVar[tuple[tuple[Path, tuple[str, ...]], ...]] = (
@@ -349,7 +351,10 @@ def _table(
             msg = f"{str(file)!r} is not TOML: {error}"
             raise UsageError(msg) from error
         for key in keys:
-            table = table.get(key, {})
+            table = table.get(key, {}) if isinstance(table, dict) else table
+        if not isinstance(table, dict):
+            msg = f"{'.'.join(keys)} in {str(file)!r} is a table of settings, and nothing else"
+            raise UsageError(msg)
     return InitSettingsSource(settings, init_kwargs=table)
 
 

@@ -60,7 +60,7 @@ class TextSpec:
             merged(self.params, params or EMPTY),
             (*self.media, *media),
             merged(self.metadata, metadata or EMPTY),
-            bool(params) or (self.is_template and text is None),
+            params is not None or (self.is_template and text is None),
         )
 
     def render(self, renderer: TemplateRenderer) -> str:
@@ -133,7 +133,8 @@ class RequestSpec:
             system = self.system.updated(text, params, (), metadata)
         else:
             written = WrittenSystem.by(text)
-            system = replace(self.system, text="").updated(None, params, (), metadata)
+            system = replace(self.system, text="", is_template=False)
+            system = system.updated(None, params, (), metadata)
         return replace(self, system=system, written_system=written)
 
     def with_user(
@@ -171,9 +172,10 @@ class RequestSpec:
 
     def with_tools(self, sources: Iterable[ToolSource], *, keep_defaults: bool) -> Self:
         """Return this with tools of the request's own, in place of the defaults or beside them."""
-        before = self.tools
-        if before is None:
-            before = self.default_tools if keep_defaults else ()
+        before = self.tools or ()
+        if keep_defaults:
+            left_out = (d for d in self.default_tools if not any(d is each for each in before))
+            before = (*left_out, *before)
         return replace(self, tools=(*before, *resolve_sources(sources)))
 
     def with_tool_context(self, context: Mapping[str, Any]) -> Self:
@@ -203,7 +205,8 @@ class RequestSpec:
                 raise WrongTypeError(msg)
         return replace(
             self,
-            advisors=(*self.advisors, *flat),
+            # The client's own tuple stays where nothing is added: its chain is built already.
+            advisors=(*self.advisors, *flat) if flat else self.advisors,
             advisor_params=merged(self.advisor_params, params or EMPTY),
         )
 

@@ -7,6 +7,8 @@ from typing import Any
 BUSY_SECONDS = 30.0
 """How long a writer waits for another one."""
 
+_PASSING = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)
+
 
 def write_ahead(connection: Any) -> None:
     """Have the file of *connection* keep a write-ahead log, with which readers wait for nobody.
@@ -19,8 +21,8 @@ def write_ahead(connection: Any) -> None:
     while True:
         try:
             connection.execute("PRAGMA journal_mode = WAL")
-        except sqlite3.OperationalError:
-            if time.monotonic() > ends:
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF not in _PASSING or time.monotonic() > ends:
                 raise
             time.sleep(0.01)
         else:

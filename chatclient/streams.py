@@ -9,10 +9,10 @@ from chatclient.answers import (
     PendingRequest,
     Run,
     documents_in,
+    entity_of,
     executions_in,
     pending_in,
     refuse_forgotten,
-    refuse_waiting,
 )
 from chatclient.chain import ChatClientResponse
 from chatclient.errors import UsageError
@@ -39,7 +39,7 @@ from chatclient.messages import (
 from chatclient.response import ChatResponse, Generation
 from chatclient.runtime import Runtime
 from chatclient.structured import NOTHING, StructuredOutput, StructuredOutputConverter
-from chatclient.structured.output import Native, PartialEntities
+from chatclient.structured.output import Native, PartialEntities, entity_in
 from chatclient.tools import PendingTurn, ToolExecution
 from chatclient.trail import Trail
 from chatclient.values import EMPTY
@@ -181,12 +181,20 @@ class _Stream(PendingRequest):
             refuse_forgotten(self.response)
         return NOTHING  # type: ignore[no-any-return]
 
+    def _event_with(self, converter: StructuredOutputConverter[Any]) -> Convert[Any]:
+        def take(event: Any) -> Any:
+            if type(event) is Done and pending_in(self.response) is None:
+                return replace(event, entity=entity_in(self.response, converter))
+            return event
+
+        return take
+
     def _entity_of(self, converter: StructuredOutputConverter[T]) -> Convert[T]:
         entities = PartialEntities(converter)
 
         def take(event: Any) -> T:
             if type(event) is Done:
-                refuse_waiting(self.response)
+                return entities.new(entity_of(self.response, converter))
             return entities.take(event)
 
         return take
@@ -230,9 +238,26 @@ class StreamResponse(_Stream):
         """Return the same as `chat_response`, the last with the context the advisors left."""
         return self._pieces(self._client_chunk_of)
 
-    def events(self) -> Generator[StreamEvent | object, None, None]:
-        """Return everything that happens: `StreamEvent`s and the application's own."""
-        return self._pieces(_event_of)
+    def events(
+        self, *, entity: Any = None, native: Native | None = None, validate: bool = False
+    ) -> Generator[StreamEvent | object, None, None]:
+        """Return everything that happens: `StreamEvent`s and the application's own.
+
+        Args:
+            entity: What the answer is to be, a type or whatever else `CallResponse.entity` takes;
+                the value is in the last event, as `Done.entity`. Of a turn that waits for approval
+                there is none, which an `ApprovalNeeded` says before.
+            native: See `CallResponse.entity`.
+            validate: The same. Words are held back then until they fit.
+
+        Raises:
+            UsageError: The stream has been consumed already, or the type has no JSON Schema.
+            EntityError: (at the end) the answer is not what was asked for.
+        """
+        if entity is None:
+            return self._pieces(_event_of)
+        output = StructuredOutput(self._converter_of(entity), native, validate)
+        return self._pieces(self._event_with(output.converter), output)
 
     @overload
     def entity(
@@ -326,9 +351,14 @@ class AsyncStreamResponse(_Stream):
         """Return the same as `chat_response`, the last with the context the advisors left."""
         return self._pieces(self._client_chunk_of)
 
-    def events(self) -> "AsyncPieces[StreamEvent | object]":
-        """Return everything that happens: `StreamEvent`s and the application's own."""
-        return self._pieces(_event_of)
+    def events(
+        self, *, entity: Any = None, native: Native | None = None, validate: bool = False
+    ) -> "AsyncPieces[StreamEvent | object]":
+        """Return everything that happens, the value last; see `StreamResponse.events`."""
+        if entity is None:
+            return self._pieces(_event_of)
+        output = StructuredOutput(self._converter_of(entity), native, validate)
+        return self._pieces(self._event_with(output.converter), output)
 
     @overload
     def entity(

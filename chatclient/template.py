@@ -5,11 +5,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
+from uuid import uuid4
 
 from chatclient.checks import check_kind
 from chatclient.errors import TemplateError
 from chatclient.messages import SystemMessage, UserMessage
-from chatclient.values import EMPTY, merged
+from chatclient.values import EMPTY, freeze_fields, merged
 
 
 class TemplateRenderer(Protocol):
@@ -62,10 +63,11 @@ class PlaceholderRenderer:
             if escape:
                 return match.group()[1:]
             try:
-                return _shown(_look_up(path, variables))
+                value = _look_up(path, variables)
             except (LookupError, AttributeError):
                 missing.add(path)
                 return ""
+            return _shown(value)
 
         rendered = self._pattern.sub(fill, template)
         if missing:
@@ -118,6 +120,8 @@ class PromptTemplate:
 
     def __post_init__(self) -> None:
         check_kind("a template", self.template, str)
+        check_kind("the variables of a template", self.variables, Mapping)
+        freeze_fields(self, "variables")
         if not self.template.strip():
             msg = "the template is blank"
             raise TemplateError(msg)
@@ -142,3 +146,17 @@ class PromptTemplate:
     def system_message(self, /, **variables: Any) -> SystemMessage:
         """Return the rendered text as a system message."""
         return SystemMessage(self.render(**variables))
+
+
+def require_placeholders(template: PromptTemplate, *names: str) -> None:
+    """Make sure that *template* has a place for each of *names*.
+
+    Raises:
+        TemplateError: Some are missing, or there are others.
+    """
+    marks = {name: uuid4().hex for name in names}
+    rendered = template.render(**marks)
+    missing = [name for name, mark in marks.items() if mark not in rendered]
+    if missing:
+        msg = f"the template has no {', '.join(f'{{{name}}}' for name in missing)}"
+        raise TemplateError(msg, missing=missing)

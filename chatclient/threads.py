@@ -4,12 +4,13 @@ import asyncio
 import functools
 import inspect
 import threading
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 from chatclient.forks import in_forked_children
 
@@ -67,6 +68,7 @@ class LoopThread:
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
+        self._loop.run_until_complete(_cancel_the_rest())
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         self._loop.close()
 
@@ -76,7 +78,7 @@ class LoopThread:
         return self.thread.is_alive()
 
     def close(self) -> None:
-        """End the loop and its thread; what still runs on it must have been ended before."""
+        """End the loop and its thread; what still runs on it is cancelled."""
         if self.alive:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self.thread.join()
@@ -88,6 +90,15 @@ class LoopThread:
     def create_task(self, coroutine: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
         """Begin *coroutine*; to be called on the loop's thread."""
         return self._loop.create_task(coroutine)
+
+
+async def _cancel_the_rest() -> None:
+    """Cancel all tasks of this loop but this one, or whoever waits for them would for ever."""
+    end = time.monotonic() + _GRACE
+    while (rest := asyncio.all_tasks() - {asyncio.current_task()}) and time.monotonic() < end:
+        for task in rest:
+            task.cancel()
+        await asyncio.wait(rest, timeout=end - time.monotonic())
 
 
 class Work(Generic[T]):
@@ -146,27 +157,46 @@ class Work(Generic[T]):
         self._notify()
 
 
+class Interruptible(Protocol):
+    """Something that a job in a thread waits for."""
+
+    def interrupt(self) -> None:
+        """Cancel it, without waiting for it to clean up."""
+        ...
+
+
 class Interruption:
     """Cancels what a job in a thread waits for; the thread itself cannot be stopped.
 
     As with a task that is cancelled, a job that waits for nothing at that moment is told when it
-    next does, and only once.
+    next does, or before it next calls a plain function, and only once.
     """
 
     def __init__(self, around: "Interruption | None") -> None:
         self._around = around
         self._lock = threading.Lock()
-        self._work: set[Work[Any]] = set()
+        self._work: set[Interruptible] = set()
+        self._interrupted = False
         self._pending = False
+        self._over = False
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the job, or one around it, has been interrupted."""
+        around = self._around
+        return self._interrupted or (around is not None and around.interrupted)
 
     def interrupt(self) -> None:
         """Cancel what is waited for, now or next."""
         with self._lock:
+            if self._over:
+                return
+            self._interrupted = True
             work, self._pending = tuple(self._work), not self._work
         for each in work:
             each.interrupt()
 
-    def add(self, work: Work[Any]) -> None:
+    def add(self, work: Interruptible) -> None:
         """Take note that *work* is waited for, in the jobs around this one, too."""
         with self._lock:
             self._work.add(work)
@@ -176,11 +206,23 @@ class Interruption:
         if self._around is not None:
             self._around.add(work)
 
-    def remove(self, work: Work[Any]) -> None:
+    def remove(self, work: Interruptible) -> None:
         """Take note that nobody waits for *work* any more."""
         self._work.discard(work)
         if self._around is not None:
             self._around.remove(work)
+
+    def take_pending(self) -> bool:
+        """Return whether the job has still to be told, and take note that now it is."""
+        with self._lock:
+            pending, self._pending = self._pending, False
+        around = self._around is not None and self._around.take_pending()
+        return pending or around
+
+    def end(self) -> None:
+        """Leave alone what the job has begun for later."""
+        with self._lock:
+            self._over, self._pending, self._interrupted = True, False, False
 
 
 _interruption: ContextVar[Interruption | None] = ContextVar("chatclient_job", default=None)
@@ -193,8 +235,42 @@ def interruptible(context: Context) -> Interruption:
     return interruption
 
 
+def end_interruption() -> None:
+    """Take note that the job that runs here is over."""
+    interruption = _interruption.get()
+    if interruption is not None:
+        interruption.end()
+
+
+def is_interrupted() -> bool:
+    """Return whether the job that runs here on a thread, if any, was interrupted."""
+    interruption = _interruption.get()
+    return interruption is not None and interruption.interrupted
+
+
+def check_interruption() -> None:
+    """Tell the job that runs here that it was interrupted, unless it knows.
+
+    Raises:
+        CancelledError: It was; a task is told so where it next waits.
+    """
+    interruption = _interruption.get()
+    if interruption is not None and interruption.take_pending():
+        raise asyncio.CancelledError
+
+
 @contextmanager
-def waiting_for(work: Work[Any]) -> Generator[None, None, None]:
+def uninterrupted() -> Generator[None, None, None]:
+    """Let nothing that is waited for inside be interrupted with the job."""
+    token = _interruption.set(None)
+    try:
+        yield
+    finally:
+        _interruption.reset(token)
+
+
+@contextmanager
+def waiting_for(work: Interruptible) -> Generator[None, None, None]:
     """Let *work* be interrupted with the job that waits for it inside."""
     interruption = _interruption.get()
     if interruption is None:

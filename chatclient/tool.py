@@ -49,6 +49,19 @@ they are not those that the model wrote; None where something else answered in t
 REMARK = "remark"
 """The key in the metadata of a call's response of what the model is told before the result."""
 
+RETURN_DIRECT = "return_direct"
+"""The key in the metadata of a call's response of the result's own word on whether it is the final
+answer, see `ToolResult`; a turn that waits is stored with it."""
+
+ACTIVATED_SKILL = "activated_skill"
+"""The key in the metadata of a call's response of the skill whose instructions it holds."""
+
+OWN_METADATA = frozenset((STEP, FAILURE, RAN_WITH, REMARK, RETURN_DIRECT, ACTIVATED_SKILL))
+"""All of these keys: nobody outside of the application sets them."""
+
+ReturnDirect = bool | Literal["if_last"]
+"""Whether a tool's result is the final answer: if all of the round are, or if it is the last."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ToolDefinition:
@@ -170,7 +183,7 @@ class ToolMetadata:
             than 0.
     """
 
-    return_direct: bool | Literal["if_last"] = False
+    return_direct: ReturnDirect = False
     timeout: float | None = None
     sequential: bool = False
     concurrency_group: str | None = None
@@ -197,6 +210,11 @@ class ToolResult:
         metadata: For the application: it stays with the tool's answer in the conversation, also
             where that is stored, and is not sent.
         value: For the application: what the tool returned, before it was made a text; not stored.
+        return_direct: Whether the result is the final answer, in place of what the tool's metadata
+            says and by the same rule; None leaves it to that. What is an error never is.
+
+    Raises:
+        ToolUsageError: *return_direct* is not a known value.
     """
 
     text: str
@@ -204,10 +222,14 @@ class ToolResult:
     is_error: bool = False
     metadata: Mapping[str, Any] = EMPTY
     value: object = field(default=None, compare=False, repr=False)
+    return_direct: ReturnDirect | None = None
 
     def __post_init__(self) -> None:
         if self.metadata is not EMPTY:
             freeze_fields(self, "metadata")
+        if self.return_direct is not None:
+            known = (True, False, "if_last", None)
+            check_word("return_direct", self.return_direct, *known, error=ToolUsageError)
 
 
 class ToolContext(Mapping[str, Any]):
@@ -270,6 +292,9 @@ class ToolContext(Mapping[str, Any]):
         except KeyError:
             msg = f"the tool context has no {key!r}; pass it with .tool_context({{{key!r}: ...}})"
             raise MissingContextError(msg) from None
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._values  # without making an error for what is not there
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)

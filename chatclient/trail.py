@@ -13,6 +13,7 @@ from chatclient.messages import Message, without_system
 from chatclient.observation import Operation, Step
 from chatclient.operations import (
     ANSWERING_MODEL,
+    WAITS,
     AdvisorPass,
     ClientCall,
     Fallback,
@@ -382,6 +383,8 @@ def _words(change: Change) -> str:
 def _tool_line(step: Step) -> str:
     run = step.operation
     assert isinstance(run, ToolRun)  # noqa: S101 - by its place
+    if WAITS in step.found:
+        return f"{run.call.name}({_short(run.call.arguments)}) waits for {step.found[WAITS]}"
     told = "" if step.result is None else _short(step.result.response.data)
     problem = f" failed: {step.error!r}" if step.error is not None else ""
     return f"{run.call.name}({_short(run.call.arguments)}){problem} -> {told}{_took(step)}"

@@ -5,6 +5,7 @@ from typing import Any
 
 from chatclient.chain import AdvisorChain, ChatClientRequest, ChatClientResponse
 from chatclient.errors import ChatClientError
+from chatclient.messages import Message
 from chatclient.observation import Observer
 from chatclient.observers import all_observers
 from chatclient.operations import ClientCall
@@ -20,15 +21,17 @@ async def run_observed(
     context: Mapping[str, Any],
     runtime: Runtime,
     observers: tuple[Observer, ...],
+    asked: tuple[Message, ...] = (),
 ) -> ChatClientResponse:
     """Send *prompt* down *chain* and return the response with its trail.
 
     The trail is noted where the runtime says, for those who look at it while the request runs.
+    What was *asked* may be something else than *prompt*, in a turn that goes on.
     """
     trail = Trail(runtime.steps)
     conversation_id = context.get(CONVERSATION_ID)
     runtime = runtime.watched_by(trail.steps, all_observers(observers, conversation_id))
-    call = ClientCall(prompt, chain.names, runtime.streaming, conversation_id, context)
+    call = ClientCall(prompt, chain.names, runtime.streaming, conversation_id, context, asked=asked)
     try:
         with runtime.observe(call) as observed:
             observed.add_to_asker(trail.steps)

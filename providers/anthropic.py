@@ -24,7 +24,7 @@ from chatclient.providers.anthropic_encoding import (
 from chatclient.providers.anthropic_schemas import enforceable, is_enforceable
 from chatclient.providers.anthropic_stream import StreamDecoder
 from chatclient.providers.failures import json_of
-from chatclient.providers.fields import fields_of
+from chatclient.providers.fields import fields_of, overlaid
 from chatclient.providers.http import (
     HttpAnswer,
     HttpClient,
@@ -35,6 +35,7 @@ from chatclient.providers.http import (
     as_timeouts,
 )
 from chatclient.providers.keys import Headers, Key, headers_with, key_source
+from chatclient.providers.listening import overheard
 from chatclient.providers.sse import ServerSentEventDecoder
 from chatclient.providers.wire_cache import EncodedOptions
 from chatclient.response import ChatResponse
@@ -176,7 +177,7 @@ class AnthropicChatModel(OverHttp, ChatModel):
         """Yield the model's response to *prompt* as it comes."""
         body = self._body(prompt, streaming=True)
         headers = self._headers(prompt.options)
-        events = ServerSentEventDecoder()
+        events = overheard(ServerSentEventDecoder())
         async with self._http.stream(runtime, _PATH, body, headers) as pieces:
             first = await anext(pieces)
             decoder = StreamDecoder(first.headers)
@@ -185,7 +186,9 @@ class AnthropicChatModel(OverHttp, ChatModel):
                     chunk = decoder.feed(event.data)
                     if chunk is not None:
                         yield chunk
-            decoder.finish(events.finish())
+            last = decoder.finish(events.finish())
+            if last is not None:
+                yield last
 
     def _headers(self, options: ChatOptions) -> Headers:
         """Return the headers that a request has beside those of all requests."""
@@ -272,10 +275,7 @@ def encode_options(options: AnthropicChatOptions, *, streaming: bool) -> dict[st
         "stream": streaming,
     }
     body.update({name: value for name, value in found.items() if value})
-    for name, value in options.extra.items():
-        both = isinstance(value, Mapping) and isinstance(body.get(name), Mapping)
-        body[name] = {**body[name], **value} if both else value
-    return body
+    return overlaid(body, options.extra)
 
 
 def _set(**values: Any) -> dict[str, Any]:

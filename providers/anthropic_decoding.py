@@ -7,12 +7,12 @@ from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from chatclient.errors import InvalidResponseError, ProviderError
+from chatclient.errors import ProviderError
 from chatclient.json import dumps
 from chatclient.messages import AssistantMessage, Part, ProviderPart, Reasoning, ToolCall
 from chatclient.providers.anthropic_encoding import CALL_KEYS, PROVIDER, Block
-from chatclient.providers.failures import error_from
-from chatclient.providers.fields import MISSHAPEN, beside, count_of
+from chatclient.providers.failures import error_from, request_id, unreadable
+from chatclient.providers.fields import MISSHAPEN, beside, count_of, number_of
 from chatclient.providers.keys import Headers
 from chatclient.response import (
     ChatResponse,
@@ -47,8 +47,7 @@ def decode_response(data: Any, headers: Headers = EMPTY) -> ChatResponse:
     try:
         return decode_message(data, headers, data.get("usage") or {})
     except MISSHAPEN as error:
-        msg = f"{PROVIDER} answered with JSON that is no message: {str(data)[:200]}"
-        raise InvalidResponseError(msg, provider=PROVIDER, body=data) from error
+        raise unreadable(PROVIDER, data) from error
 
 
 def error_in(data: Mapping[str, Any], headers: Headers) -> ProviderError:
@@ -70,7 +69,7 @@ def decode_message(
         model=data.get("model") or "",
         usage=decode_usage(usage),
         rate_limit=rate_limit(headers),
-        request_id=headers.get("request-id"),
+        request_id=request_id(headers),
         values=beside(data, (*_MESSAGE_KEYS, *GENERATION_KEYS)),
     )
     return ChatResponse((generation_of(parts, data),), metadata)
@@ -125,7 +124,7 @@ def decode_usage(usage: Mapping[str, Any]) -> Usage:
     details = usage.get("output_tokens_details") or {}
     return Usage(
         (usage.get("input_tokens") or 0) + (read or 0) + (written or 0),
-        usage.get("output_tokens") or 0,
+        number_of(usage.get("output_tokens")) or 0,
         read,
         written,
         details.get("thinking_tokens"),

@@ -1,12 +1,12 @@
 """Messages in the JSON of Anthropic's Messages API."""
 
+import base64
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from chatclient.errors import UsageError
-from chatclient.json import loads
 from chatclient.messages import (
     AssistantMessage,
     Media,
@@ -20,6 +20,7 @@ from chatclient.messages import (
     ToolResponseMessage,
     UserMessage,
 )
+from chatclient.providers.fields import arguments_in
 from chatclient.providers.media import base64_of
 from chatclient.providers.wire_cache import kept_wire
 
@@ -208,24 +209,13 @@ _NOT_IN_IDS = re.compile(r"[^a-zA-Z0-9_-]")
 
 def _tool_use(call: ToolCall) -> Block:
     more = {key: call.metadata[key] for key in CALL_KEYS if key in call.metadata}
-    input = input_of(call.arguments)
+    input = arguments_in(call.arguments)
     return {"type": "tool_use", "id": _id(call.id), "name": call.name, "input": input, **more}
 
 
 def _id(id: str) -> str:
     """Return *id* in the letters that the API allows; other providers' ids may have more."""
     return _NOT_IN_IDS.sub("_", id)
-
-
-def input_of(arguments: str) -> Any:
-    """Return arguments as the object that the API insists on, whatever the model had written."""
-    if not arguments.strip():
-        return {}
-    try:
-        value = loads(arguments)
-    except ValueError:
-        value = None
-    return value if isinstance(value, dict) else {"malformed_arguments": arguments}
 
 
 def _tool_result(response: ToolResponse) -> Block:
@@ -274,11 +264,10 @@ def _media_kind(media: Media) -> str:
 def _source(media: Media) -> Block:
     if media.id is not None:
         return {"type": "file", "file_id": media.id}
-    if isinstance(media.data, str):
-        if content := base64_of(media):
-            return {"type": "base64", "media_type": media.mime_type, "data": content}
+    content = base64_of(media)
+    if content is None:
         return {"type": "url", "url": media.data}
     if media.mime_type.startswith("image/") or media.mime_type == "application/pdf":
-        return {"type": "base64", "media_type": media.mime_type, "data": media.base64()}
-    text = media.data.decode(errors="replace")
+        return {"type": "base64", "media_type": media.mime_type, "data": content}
+    text = base64.b64decode(content).decode(errors="replace")
     return {"type": "text", "media_type": "text/plain", "data": text}

@@ -6,9 +6,10 @@ message ends, and tells then what it has not told yet.
 """
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Protocol
 
-from chatclient.errors import InvalidResponseError, StreamInterruptedError
+from chatclient.errors import InvalidResponseError
 from chatclient.json import dumps, loads
 from chatclient.messages import AssistantMessage, Part, Reasoning, ToolCallChunk
 from chatclient.providers.anthropic_decoding import (
@@ -20,8 +21,9 @@ from chatclient.providers.anthropic_decoding import (
     error_in,
     generation_of,
 )
-from chatclient.providers.anthropic_encoding import PROVIDER, Block, input_of
-from chatclient.providers.fields import MISSHAPEN, beside, text_of
+from chatclient.providers.anthropic_encoding import PROVIDER, Block
+from chatclient.providers.failures import ended_early, unreadable
+from chatclient.providers.fields import MISSHAPEN, arguments_in, beside, text_of
 from chatclient.providers.keys import Headers
 from chatclient.providers.sse import is_end
 from chatclient.response import ChatResponse, ChatResponseMetadata, Generation
@@ -57,22 +59,16 @@ class StreamDecoder:
                 raise error_in(event, self._headers)
             return self._take(event)
         except MISSHAPEN as error:
-            shown = data[:200].decode(errors="replace")
-            msg = f"{PROVIDER} streamed something that cannot be read: {shown!r}"
-            raise InvalidResponseError(msg, provider=PROVIDER) from error
+            raise unreadable(PROVIDER, data) from error
 
-    def finish(self, rest: bytes) -> None:
-        """Make sure that the stream came to its end."""
-        if self._done:
-            return
-        try:  # some gateways report a failure without the stream's form
-            data = loads(rest.strip().removeprefix(b"data:"))
-        except ValueError:
-            data = None
-        if isinstance(data, Mapping) and data.get("error"):
-            raise error_in(data, self._headers)
-        msg = f"{PROVIDER}'s stream ended before its answer did"
-        raise StreamInterruptedError(msg, provider=PROVIDER)
+    def finish(self, rest: bytes) -> ChatResponse | str | None:
+        """Make sure that the stream came to its end; return the chunk in its *rest*, if any."""
+        chunk = None
+        with suppress(InvalidResponseError):  # of which nothing can be made, being cut off
+            chunk = self.feed(rest)  # the last event without its blank line, or a bare error
+        if not self._done:
+            raise ended_early(PROVIDER)
+        return chunk
 
     def _take(self, event: Mapping[str, Any]) -> ChatResponse | str | None:
         match event.get("type"):
@@ -290,7 +286,7 @@ class _OtherBlock:
             return None
         self._told = True
         if text := "".join(self._input):
-            self._content["input"] = input_of(text)
+            self._content["input"] = arguments_in(text)
         return decode_block(self._content)
 
     end = stop

@@ -26,7 +26,7 @@ from chatclient.providers.http import (
     as_timeouts,
 )
 from chatclient.providers.keys import Key, headers_with
-from chatclient.providers.openai import BASE_URL, openai_key
+from chatclient.providers.openai import BASE_URL, dialect_at, openai_key
 from chatclient.runtime import Runtime
 from chatclient.values import EMPTY
 
@@ -67,7 +67,7 @@ class OpenAIEmbeddingModel(OverHttp, EmbeddingModel):
         base_url = base_url or os.environ.get("OPENAI_BASE_URL") or BASE_URL
         self._options = replace(options, model=options.model or model)
         self._http = HttpClient(
-            "openai",
+            dialect_at(base_url).provider,
             base_url,
             headers_with(openai_key(api_key, base_url), headers or EMPTY),
             as_timeouts(timeout),

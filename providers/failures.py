@@ -18,6 +18,7 @@ from chatclient.errors import (
     ProviderError,
     RateLimitedError,
     RequestTimeoutError,
+    StreamInterruptedError,
 )
 from chatclient.json import loads
 from chatclient.providers.fields import MISSHAPEN, count_of
@@ -134,9 +135,15 @@ def json_of(provider: str, body: bytes) -> Any:
 
 def unreadable(provider: str, data: Any) -> InvalidResponseError:
     """Return the error that an answer of no known form stands for."""
-    body = data.decode(errors="replace") if isinstance(data, bytes) else data
+    body = data[:2000].decode(errors="replace") if isinstance(data, bytes) else data
     msg = f"{provider} answered with something that is not a response: {str(body)[:200]!r}"
     return InvalidResponseError(msg, provider=provider, body=body)
+
+
+def ended_early(provider: str) -> StreamInterruptedError:
+    """Return the error that the end of a stream stands for, where its answer has none."""
+    msg = f"{provider}'s stream ended before its answer did"
+    return StreamInterruptedError(msg, provider=provider)
 
 
 def no_answer(provider: str, data: Any) -> InvalidResponseError:

@@ -3,6 +3,7 @@
 from collections.abc import Container, Mapping
 from typing import Any
 
+from chatclient.json import loads
 from chatclient.options import ChatOptions
 from chatclient.values import EMPTY, FrozenDict
 
@@ -19,6 +20,40 @@ def fields_of(options: ChatOptions, names: Mapping[str, str]) -> dict[str, Any]:
         for name, wire in names.items()
         if (value := getattr(options, name, None)) is not None and value != ()
     }
+
+
+def overlaid(body: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a request with the fields of *extra* on top.
+
+    Objects join field by field, and the provider's own tools stand beside the application's.
+    """
+    result = {**body, **extra}
+    for name in body.keys() & extra.keys():
+        below, above = body[name], extra[name]
+        if isinstance(below, Mapping) and isinstance(above, Mapping):
+            result[name] = {**below, **above}
+        elif name == "tools":
+            result[name] = [*below, *above]
+    return result
+
+
+def object_in(text: str) -> dict[str, Any] | None:
+    """Return the JSON object that *text* spells, or None where it spells none."""
+    try:
+        value = loads(text)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def arguments_in(text: str) -> dict[str, Any]:
+    """Return the arguments of an earlier call as an object, whatever the model had written.
+
+    Services refuse anything else, with every later request of the conversation; so the model sees
+    what it wrote as the value of a field.
+    """
+    found = object_in(text) if text.strip() else {}
+    return {"malformed_arguments": text} if found is None else found
 
 
 MISSHAPEN = (AttributeError, IndexError, KeyError, TypeError, ValueError)
@@ -50,6 +85,8 @@ def number_of(value: Any) -> int | None:
         return value
     if isinstance(value, str):
         return int(value) if value else None
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
     msg = f"{value!r:.80} is no number"
     raise TypeError(msg)
 

@@ -25,6 +25,7 @@ from chatclient.providers.http import (
     as_timeouts,
 )
 from chatclient.providers.keys import Headers, HeaderSource, Key, headers_with, key_source
+from chatclient.providers.listening import overheard
 from chatclient.providers.wire_cache import EncodedOptions
 from chatclient.response import ChatResponse
 from chatclient.runtime import Runtime
@@ -147,7 +148,7 @@ class GeminiChatModel(OverHttp, ChatModel):
     ) -> AsyncGenerator[ChatResponse | str, None]:
         """Yield the model's response to *prompt* as it comes."""
         path = f"{path_of(prompt.options.model or self.name)}:streamGenerateContent?alt=sse"
-        reader = StreamReader()
+        reader = overheard(StreamReader())
         async with self._http.stream(runtime, path, self._body(prompt)) as pieces:
             first = await anext(pieces)
             decoder = StreamDecoder(first.headers)

@@ -6,7 +6,6 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from chatclient.errors import StreamInterruptedError
 from chatclient.json import dumps, loads
 from chatclient.messages import (
     AssistantMessage,
@@ -17,7 +16,7 @@ from chatclient.messages import (
     ToolCall,
     ToolCallChunk,
 )
-from chatclient.providers.failures import error_from, no_answer, request_id, unreadable
+from chatclient.providers.failures import ended_early, error_from, no_answer, request_id, unreadable
 from chatclient.providers.fields import MISSHAPEN, number_of, text_of
 from chatclient.providers.keys import Headers
 from chatclient.response import (
@@ -339,8 +338,7 @@ class StreamDecoder:
         """Return what is left to say, once the stream is known to have come to its end."""
         states = self._candidates.values()
         if not self._blocked and not (states and all(state.finished for state in states)):
-            msg = f"{PROVIDER}'s stream ended before its answer did"
-            raise StreamInterruptedError(msg, provider=PROVIDER)
+            raise ended_early(PROVIDER)
         if self._usage is None:
             return None
         return ChatResponse((), ChatResponseMetadata(usage=_usage(self._usage)))

@@ -1,7 +1,7 @@
 """Requests to Gemini: options, messages and tools in its form; no I/O."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from chatclient.messages import (
     UserMessage,
 )
 from chatclient.options import ChatOptions
-from chatclient.providers.fields import fields_of
+from chatclient.providers.fields import arguments_in, fields_of, overlaid
 from chatclient.providers.gemini_decoding import INVENTED_ID, beside_content
 from chatclient.providers.media import base64_of
 from chatclient.providers.wire_cache import kept_wire
@@ -102,15 +102,7 @@ def encode_options(options: ChatOptions) -> dict[str, Any]:
             for category, threshold in thresholds.items()
         ]
     body.update(_tools(options))
-    for key, value in options.extra.items():
-        body[key] = _overlaid(body.get(key), value)
-    return body
-
-
-def _overlaid(below: Any, above: Any) -> Any:
-    if isinstance(below, Mapping) and isinstance(above, Mapping):
-        return {**below, **above}
-    return above
+    return overlaid(body, options.extra)
 
 
 def _tools(options: ChatOptions) -> dict[str, Any]:
@@ -153,57 +145,42 @@ class EncodedConversation:
         dialect: In whose form.
         system: The parts of the system instruction.
         contents: The contents.
+        answers_tools: Whether the last content is what tools answered.
     """
 
     messages: tuple[Message, ...] = ()
     dialect: Dialect = UP_TO_2
     system: bytes = b""
     contents: bytes = b""
+    answers_tools: bool = False
 
     def continued(self, messages: tuple[Message, ...], dialect: Dialect) -> "EncodedConversation":
         """Return *messages* as they are sent, of which these may be the beginning."""
         size = len(self.messages)
-        new = messages[size:]
-        if (
-            not size
-            or dialect is not self.dialect
-            or messages[:size] != self.messages
-            or (new and _answers_tools(self.messages[-1]) and _answers_tools(new[0]))
-        ):
-            size, new = 0, messages
-        system = [
-            kept_wire(message, dialect, encode_message)
-            for message in new
-            if message.role == "system"
-        ]
-        contents = _contents([m for m in new if m.role != "system"], dialect)
-        if size:
-            system.insert(0, self.system)
-            contents.insert(0, self.contents)
-        return EncodedConversation(
-            messages, dialect, b",".join(filter(None, system)), b",".join(filter(None, contents))
-        )
-
-
-def _answers_tools(message: Message) -> bool:
-    return isinstance(message, ToolResponseMessage)
-
-
-def _contents(messages: Iterable[Message], dialect: Dialect) -> list[bytes]:
-    contents: list[bytes] = []
-    before: Message | None = None
-    for message in messages:
-        parts = kept_wire(message, dialect, encode_message)
-        if not parts:  # a content without parts would be refused
-            continue
-        if before is not None and _answers_tools(before) and _answers_tools(message):
-            # The responses to one round of calls have to be in one content.
-            contents[-1] = b"%b,%b]}" % (contents[-1][:-2], parts)
-        else:
+        goes_on = dialect is self.dialect and messages[:size] == self.messages
+        known = self if goes_on else EncodedConversation()
+        system, contents, answers_tools = [known.system], [known.contents], known.answers_tools
+        for message in messages[len(known.messages) :]:
+            parts = kept_wire(message, dialect, encode_message)
+            if not parts:  # a content without parts would be refused
+                continue
+            if message.role == "system":
+                system.append(parts)
+                continue
+            if answers_tools and message.role == "tool":
+                # The responses to one round of calls have to be in one content.
+                contents[-1] = b"%b,%b]}" % (contents[-1][:-2], parts)
+                continue
             role = b"model" if message.role == "assistant" else b"user"
             contents.append(b'{"role":"%b","parts":[%b]}' % (role, parts))
-        before = message
-    return contents
+            answers_tools = message.role == "tool"
+        return EncodedConversation(
+            messages,
+            dialect,
+            b",".join(filter(None, system)),
+            b",".join(filter(None, contents)),
+            answers_tools,
+        )
 
 
 def encode_message(message: Message, dialect: Dialect) -> list[dict[str, Any]]:
@@ -260,21 +237,12 @@ def _thought(part: Reasoning) -> dict[str, Any]:
 
 
 def _function_call(call: ToolCall) -> dict[str, Any]:
-    function = {"name": call.name, "args": _object(call.arguments.strip() or "{}", "arguments")}
+    function = {"name": call.name, "args": arguments_in(call.arguments)}
     return {"functionCall": _with_id(function, call.id), **beside_content(call.metadata)}
 
 
 def _with_id(function: dict[str, Any], id: str) -> dict[str, Any]:
     return {"id": id, **function} if id and not id.startswith(INVENTED_ID) else function
-
-
-def _object(text: str, key: str) -> Any:
-    """Return the JSON object that *text* is, or one that holds what it is under *key*."""
-    try:
-        value = loads(text)
-    except ValueError:
-        value = text
-    return value if isinstance(value, dict) else {key: value}
 
 
 def _sign(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -300,7 +268,12 @@ def _results(responses: Sequence[ToolResponse], dialect: Dialect) -> list[dict[s
     return [*parts, *beside]
 
 
-def _result(response: ToolResponse) -> Any:
-    key = "error" if response.is_error else "result"
-    result = _object(response.data, key)
-    return {"error": result} if response.is_error and "error" not in result else result
+def _result(response: ToolResponse) -> dict[str, Any]:
+    """Return a tool's answer as an object, which the API insists on."""
+    try:
+        value = loads(response.data)
+    except ValueError:
+        value = response.data
+    if response.is_error:
+        return value if isinstance(value, dict) and "error" in value else {"error": value}
+    return value if isinstance(value, dict) else {"result": value}

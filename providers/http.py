@@ -22,6 +22,7 @@ from chatclient.errors import (
     StreamInterruptedError,
     UsageError,
 )
+from chatclient.observation import present_listener
 from chatclient.providers.addresses import address_of
 from chatclient.providers.connections import (
     Connections,
@@ -174,6 +175,8 @@ class HttpClient:
                 raise self._translated(error) from _cause(error)
             finally:
                 await self._hang_up(begun.response, begun.shard, runtime)
+            if (tell := present_listener("received")) is not None:
+                tell(content)
             try:
                 return decode(HttpAnswer(begun.headers, content))
             except ProviderError as error:
@@ -225,6 +228,8 @@ class HttpClient:
     ) -> tuple[Runtime, _Outgoing]:
         if self.timeouts.total is not None:
             runtime = runtime.with_deadline(self.timeouts.total)
+        if (tell := present_listener("sent")) is not None:
+            tell(body)
         key = os.urandom(16).hex() if self.idempotent else None
         return runtime, _Outgoing(path, body, headers, key)
 

@@ -1,6 +1,5 @@
 """A model on this machine, without a key and without a network."""
 
-import json
 import os
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from contextlib import aclosing
@@ -37,7 +36,8 @@ from chatclient.response import ChatResponse, Generation
 from chatclient.runtime import Runtime
 from chatclient.tool import FAILURE, STEP, ToolCallback
 
-_LLAMA = Dialect(provider="local", max_tokens="max_tokens")
+# llama.cpp answers with a 500 when it cannot parse all arguments.
+_LLAMA = Dialect(provider="local", max_tokens="max_tokens", parses_arguments=True)
 _BY_NAME = {"1.5b": QWEN_CODER_1_5B, "0.5b": QWEN_CODER_0_5B}
 # What only a better call can mend.
 _WRONG_CALL = ("malformed_arguments", "invalid_arguments", "unknown_tool")
@@ -206,9 +206,7 @@ def _sendable(prompt: Prompt) -> Prompt:
     options = _with_fitting_tools(prompt.options)
     if options is not prompt.options:
         prompt = Prompt.of(prompt.messages, options)
-    if all(_is_sendable(message) for message in prompt.messages):
-        return prompt
-    return prompt.with_messages(_mended(message) for message in prompt.messages)
+    return prompt.with_messages(_with_marks(message) for message in prompt.messages)
 
 
 def _with_fitting_tools(options: ChatOptions) -> ChatOptions:
@@ -263,33 +261,11 @@ def _up_to_one_call(parts: Iterable[Part]) -> Iterator[Part]:
             yield part
 
 
-def _is_sendable(message: Message) -> bool:
-    """Return whether *message* may stay as it is."""
-    match message:
-        case AssistantMessage():
-            # llama.cpp answers with a 500 when it cannot parse all arguments.
-            return all(_is_object(call.arguments) for call in message.tool_calls)
-        case ToolResponseMessage():
-            return all(_mark_of(response) is None for response in message.responses)
-        case _:
-            return True
-
-
-def _mended(message: Message) -> Message:
-    """Return *message* with malformed arguments kept as a value, and with marked results."""
-    match message:
-        case AssistantMessage():
-            return message.mutate(tool_calls=[_mended_call(call) for call in message.tool_calls])
-        case ToolResponseMessage():
-            return message.mutate(responses=[_marked(response) for response in message.responses])
-        case _:
-            return message
-
-
-def _mended_call(call: ToolCall) -> ToolCall:
-    if _is_object(call.arguments):
-        return call
-    return replace(call, arguments=json.dumps({"malformed": call.arguments}))
+def _with_marks(message: Message) -> Message:
+    """Return *message* with the marks that its results want; itself where they want none."""
+    if isinstance(message, ToolResponseMessage) and any(map(_mark_of, message.responses)):
+        return message.mutate(responses=[_marked(response) for response in message.responses])
+    return message
 
 
 def _mark_of(response: ToolResponse) -> str | None:
@@ -302,10 +278,3 @@ def _mark_of(response: ToolResponse) -> str | None:
 def _marked(response: ToolResponse) -> ToolResponse:
     mark = _mark_of(response)
     return response if mark is None else replace(response, data=mark + response.data)
-
-
-def _is_object(arguments: str) -> bool:
-    try:
-        return isinstance(json.loads(arguments or "{}"), dict)
-    except ValueError:
-        return False

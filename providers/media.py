@@ -13,3 +13,8 @@ def base64_of(media: Media) -> str | None:
         return media.base64()
     head, is_encoded, content = media.data.partition(";base64,")
     return content if is_encoded and head.startswith("data:") else None
+
+
+def is_here(media: Media) -> bool:
+    """Return whether the content itself is here, as bytes or in a `data:` URL."""
+    return not isinstance(media.data, str) or media.data.startswith("data:")

@@ -7,7 +7,7 @@ from typing import Any
 from chatclient.errors import InvalidResponseError
 from chatclient.json import dumps
 from chatclient.moderation import Moderation, ModerationModel
-from chatclient.providers.failures import json_of
+from chatclient.providers.failures import error_from, json_of
 from chatclient.providers.fields import MISSHAPEN
 from chatclient.providers.http import (
     HttpAnswer,
@@ -19,7 +19,7 @@ from chatclient.providers.http import (
     as_timeouts,
 )
 from chatclient.providers.keys import Key, headers_with
-from chatclient.providers.openai import BASE_URL, openai_key
+from chatclient.providers.openai import BASE_URL, dialect_at, openai_key
 from chatclient.runtime import Runtime
 from chatclient.values import EMPTY
 
@@ -58,7 +58,7 @@ class OpenAIModerationModel(OverHttp, ModerationModel):
         base_url = base_url or os.environ.get("OPENAI_BASE_URL") or BASE_URL
         self._model = model
         self._http = HttpClient(
-            "openai",
+            dialect_at(base_url).provider,
             base_url,
             headers_with(openai_key(api_key, base_url), headers or EMPTY),
             as_timeouts(timeout),
@@ -78,6 +78,8 @@ class OpenAIModerationModel(OverHttp, ModerationModel):
 
     def _decoded(self, answer: HttpAnswer) -> list[Moderation]:
         data = json_of(self._http.provider, answer.body)
+        if isinstance(data, Mapping) and data.get("error"):
+            raise error_from(self._http.provider, 0, data, answer.headers)
         try:
             return [_moderation(result) for result in data["results"]]
         except MISSHAPEN as error:

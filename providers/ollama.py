@@ -19,6 +19,7 @@ from chatclient.providers.http import (
     as_timeouts,
 )
 from chatclient.providers.keys import Headers, HeaderSource, Key, headers_with, key_source
+from chatclient.providers.listening import overheard
 from chatclient.providers.ollama_codec import (
     PROVIDER,
     Lines,
@@ -128,7 +129,7 @@ class OllamaChatModel(OverHttp, ChatModel):
     ) -> AsyncGenerator[ChatResponse | str, None]:
         """Yield the model's response to *prompt* as it comes."""
         body = self._body(prompt, streaming=True)
-        lines, decoder = Lines(), StreamDecoder()
+        lines, decoder = overheard(Lines()), StreamDecoder()
         async with self._http.stream(runtime, _PATH, body) as pieces:
             async for piece in pieces:
                 for line in lines.feed(piece.body):

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from chatclient.errors import InvalidResponseError, StreamInterruptedError, UsageError
+from chatclient.errors import InvalidResponseError, UsageError
 from chatclient.json import dumps, loads
 from chatclient.messages import (
     AssistantMessage,
@@ -20,8 +20,16 @@ from chatclient.messages import (
     UserMessage,
 )
 from chatclient.options import ChatOptions
-from chatclient.providers.failures import error_from, unreadable
-from chatclient.providers.fields import MISSHAPEN, beside, fields_of, text_of
+from chatclient.providers.failures import ended_early, error_from, unreadable
+from chatclient.providers.fields import (
+    MISSHAPEN,
+    arguments_in,
+    beside,
+    fields_of,
+    number_of,
+    overlaid,
+    text_of,
+)
 from chatclient.providers.media import base64_of
 from chatclient.providers.sse import LARGEST_EVENT
 from chatclient.response import (
@@ -68,8 +76,7 @@ def encode_options(options: ChatOptions, *, streaming: bool) -> dict[str, Any]:
         body["format"] = wanted if options.output_schema is None else options.output_schema
     if options.tool_callbacks and options.tool_choice != "none":
         body["tools"] = [_tool(callback.definition) for callback in options.tool_callbacks]
-    body.update(options.extra)
-    return body
+    return overlaid(body, options.extra)
 
 
 def _tool(definition: ToolDefinition) -> dict[str, Any]:
@@ -103,17 +110,17 @@ def _assistant(message: AssistantMessage) -> dict[str, Any]:
         body["thinking"] = thoughts
     if message.tool_calls:
         body["tool_calls"] = [_tool_call(call) for call in message.tool_calls]
-    return _with_images(body, message.media)
+    return _with_images(body, filter(_is_known_image, message.media))
+
+
+def _is_known_image(media: Media) -> bool:
+    """Return whether *media* can be sent; another model may have spoken, or drawn elsewhere."""
+    return media.mime_type.startswith("image/") and base64_of(media) is not None
 
 
 def _tool_call(call: ToolCall) -> dict[str, Any]:
-    try:
-        arguments = loads(call.arguments.strip() or "{}")
-    except ValueError:
-        arguments = call.arguments
-    if not isinstance(arguments, dict):  # the server takes objects only
-        arguments = {"arguments": arguments}
-    return {"id": call.id, "function": {"name": call.name, "arguments": arguments}}
+    function = {"name": call.name, "arguments": arguments_in(call.arguments)}
+    return {"id": call.id, "function": function}
 
 
 def _tool_responses(message: ToolResponseMessage) -> Iterable[dict[str, Any]]:
@@ -246,8 +253,8 @@ def _response(
 def _metadata(data: Mapping[str, Any]) -> ChatResponseMetadata:
     figures = {k: v for k, v in data.items() if k.endswith(("_count", "_duration"))}
     usage = Usage(
-        data.get("prompt_eval_count") or 0,  # missing where the whole prompt was cached
-        data.get("eval_count") or 0,
+        number_of(data.get("prompt_eval_count")) or 0,  # missing where all of it was cached
+        number_of(data.get("eval_count")) or 0,
         native=FrozenDict(figures) if figures else EMPTY,
     )
     known = ("model", "message", "done", "done_reason", "logprobs", *figures)
@@ -306,8 +313,7 @@ class StreamDecoder:
             with suppress(InvalidResponseError):
                 last = self.feed(rest)
         if not self._done:
-            msg = f"{PROVIDER}'s stream ended before its answer did"
-            raise StreamInterruptedError(msg, provider=PROVIDER)
+            raise ended_early(PROVIDER)
         return last
 
     def _call_chunks(self, data: Mapping[str, Any]) -> Iterable[ToolCallChunk]:

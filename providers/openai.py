@@ -21,6 +21,7 @@ from chatclient.providers.http import (
     as_timeouts,
 )
 from chatclient.providers.keys import Key, KeySource, headers_with, key_source
+from chatclient.providers.listening import overheard
 from chatclient.providers.openai_decoding import decode_response
 from chatclient.providers.openai_dialect import (
     COMPATIBLE,
@@ -51,6 +52,7 @@ __all__ = [
     "OpenAIChatOptions",
     "StreamDecoder",
     "decode_response",
+    "dialect_at",
     "encode_message",
     "encode_options",
     "is_openai",
@@ -152,7 +154,7 @@ class OpenAIChatModel(OverHttp, ChatModel):
         dialect: Dialect | None = None,
     ) -> None:
         base_url = base_url or os.environ.get("OPENAI_BASE_URL") or BASE_URL
-        self._dialect = dialect or (OPENAI if is_openai(base_url) else COMPATIBLE)
+        self._dialect = dialect or dialect_at(base_url)
         defaults = OpenAIChatOptions(model=model).merge(options)
         self._options = replace(defaults, model=defaults.model or model)
         self._http = HttpClient(
@@ -194,7 +196,7 @@ class OpenAIChatModel(OverHttp, ChatModel):
     ) -> AsyncGenerator[ChatResponse | str, None]:
         """Yield the model's response to *prompt* as it comes."""
         body = self._body(prompt, streaming=True)
-        events = ServerSentEventDecoder()
+        events = overheard(ServerSentEventDecoder())
         async with self._http.stream(runtime, _PATH, body) as pieces:
             first = await anext(pieces)
             decoder = StreamDecoder(self._dialect, first.headers)
@@ -228,6 +230,11 @@ class OpenAIChatModel(OverHttp, ChatModel):
 def is_openai(base_url: str) -> bool:
     """Return whether *base_url* is OpenAI's own, that of one of its regions among them."""
     return _OPENAI.match(base_url) is not None
+
+
+def dialect_at(base_url: str) -> Dialect:
+    """Return what the server at *base_url* speaks, as far as that tells."""
+    return OPENAI if is_openai(base_url) else COMPATIBLE
 
 
 def openai_key(api_key: Key, base_url: str) -> KeySource:

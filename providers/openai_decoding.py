@@ -6,7 +6,6 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from chatclient.errors import InvalidResponseError
 from chatclient.json import dumps
 from chatclient.messages import (
     AssistantMessage,
@@ -16,7 +15,7 @@ from chatclient.messages import (
     ToolCall,
     ToolCallChunk,
 )
-from chatclient.providers.failures import error_from, no_answer
+from chatclient.providers.failures import error_from, no_answer, unreadable
 from chatclient.providers.fields import MISSHAPEN, beside, number_of, text_of
 from chatclient.providers.keys import Headers
 from chatclient.providers.openai_dialect import REASONING_FIELD, Dialect
@@ -44,8 +43,7 @@ def decode_response(data: Any, dialect: Dialect, headers: Headers = EMPTY) -> Ch
             raise no_answer(dialect.provider, data)
         return ChatResponse(generations, metadata_of(data, headers))
     except MISSHAPEN as error:
-        msg = f"{dialect.provider} answered with JSON that is no chat completion: {str(data)[:200]}"
-        raise InvalidResponseError(msg, provider=dialect.provider, body=data) from error
+        raise unreadable(dialect.provider, data) from error
 
 
 def refuse_errors(data: Any, dialect: Dialect, headers: Headers, event: str = "") -> None:
@@ -235,7 +233,8 @@ def _whole_call(call: Mapping[str, Any]) -> ToolCall:
 
 def call_chunk(call: Mapping[str, Any]) -> ToolCallChunk:
     """Return a tool call, or a fragment of one."""
-    kept = {key: call[key] for key in ("extra_content",) if call.get(key)}
+    extra = call.get("extra_content")
+    kept = {"extra_content": extra} if extra else {}
     function = call.get("function")
     if function is None and (function := call.get("custom")) is not None:
         kept["type"] = "custom"

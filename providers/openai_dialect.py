@@ -30,7 +30,7 @@ class Dialect:
         longest_call_id: How long ids of tool calls may be, if that is bounded; conversations
             that began with another server may have longer ones.
         takes_marks: Whether messages may be marked as the end of what is cached.
-        parses_arguments: Whether earlier tool calls' arguments have to be valid JSON.
+        parses_arguments: Whether earlier tool calls' arguments have to be JSON objects.
         output_schema: When the server holds its models to a schema.
         forces_calls: Whether its models can be made to call a tool.
         user_after_tool: Whether a user's message may follow tool results at once.

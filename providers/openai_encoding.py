@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from chatclient.errors import UsageError
-from chatclient.json import dumps, loads
+from chatclient.json import dumps
 from chatclient.messages import (
     AssistantMessage,
     Media,
@@ -20,6 +20,7 @@ from chatclient.messages import (
     UserMessage,
 )
 from chatclient.options import ChatOptions
+from chatclient.providers.fields import arguments_in, fields_of, object_in, overlaid
 from chatclient.providers.openai_dialect import REASONING_FIELD, Dialect
 from chatclient.providers.openai_media import media_part
 from chatclient.providers.openai_schemas import enforceable, json_schema_format
@@ -28,40 +29,21 @@ from chatclient.tool import ToolDefinition
 
 # --- options --------------------------------------------------------------------------------
 
-_SAME_NAME = (
-    "model",
-    "temperature",
-    "top_p",
-    "top_k",
-    "presence_penalty",
-    "frequency_penalty",
-    "stop",
-    "n",
-    "reasoning_effort",
-    "verbosity",
-    "service_tier",
-    "user",
-    "safety_identifier",
-    "logit_bias",
-    "logprobs",
-    "top_logprobs",
-    "store",
-    "modalities",
-    "audio",
-    "prediction",
-    "prompt_cache_key",
-    "prompt_cache_retention",
-    "web_search_options",
-)
+_NAMES = {
+    name: name
+    for name in (
+        *("model", "temperature", "top_p", "top_k", "presence_penalty", "frequency_penalty"),
+        *("stop", "n", "reasoning_effort", "verbosity", "service_tier", "user"),
+        *("safety_identifier", "logit_bias", "logprobs", "top_logprobs", "store", "modalities"),
+        *("audio", "prediction", "prompt_cache_key", "prompt_cache_retention"),
+        "web_search_options",
+    )
+}
 
 
 def encode_options(options: ChatOptions, dialect: Dialect, *, streaming: bool) -> dict[str, Any]:
     """Return all of a request but its messages."""
-    body = {
-        name: value
-        for name in _SAME_NAME
-        if (value := getattr(options, name, None)) is not None and value not in ((), [])
-    }
+    body = fields_of(options, _NAMES)
     renamed = (
         (dialect.max_tokens, options.max_tokens),
         (dialect.seed, options.seed),
@@ -74,7 +56,7 @@ def encode_options(options: ChatOptions, dialect: Dialect, *, streaming: bool) -
         body["stream"] = True
         if dialect.usage_in_stream:
             body["stream_options"] = {"include_usage": True}
-    return with_extra(body, options.extra)
+    return overlaid(body, options.extra)
 
 
 def _tools(options: ChatOptions) -> dict[str, Any]:
@@ -116,18 +98,6 @@ def _response_format(options: ChatOptions) -> Mapping[str, Any] | None:
     if schema is None:
         return getattr(options, "response_format", None)
     return {"type": "json_schema", "json_schema": json_schema_format(schema)}
-
-
-def with_extra(body: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
-    """Return *body* with the fields of *extra* on top; tools and stream options join."""
-    if not extra:
-        return body
-    joined = {**body, **extra}
-    if "tools" in body and "tools" in extra:  # the provider's own beside the application's
-        joined["tools"] = [*body["tools"], *extra["tools"]]
-    if "stream_options" in body and "stream_options" in extra:
-        joined["stream_options"] = {**body["stream_options"], **extra["stream_options"]}
-    return joined
 
 
 # --- messages -------------------------------------------------------------------------------
@@ -330,15 +300,10 @@ def _tool_call(call: ToolCall, dialect: Dialect) -> dict[str, Any]:
 
 def _arguments(arguments: str, dialect: Dialect) -> str:
     arguments = arguments.strip() or "{}"
-    if not dialect.parses_arguments:
+    # Many chat templates parse the arguments. Those that are fine stay as they were written.
+    if not dialect.parses_arguments or object_in(arguments) is not None:
         return arguments
-    try:
-        loads(arguments)
-    except ValueError:
-        # Many chat templates parse the arguments: one malformed call in the history, and every
-        # later request fails. The model still sees what it wrote.
-        return dumps({"malformed_arguments": arguments}).decode()
-    return arguments
+    return dumps(arguments_in(arguments)).decode()
 
 
 def _call_id(id: str, dialect: Dialect) -> str:

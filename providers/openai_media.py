@@ -5,6 +5,7 @@ from typing import Any
 
 from chatclient.errors import UsageError
 from chatclient.messages import Media
+from chatclient.providers.media import base64_of, is_here
 from chatclient.providers.openai_dialect import Dialect
 
 
@@ -18,8 +19,8 @@ def media_part(media: Media, dialect: Dialect) -> dict[str, Any]:
     if kind == "image":
         detail = {key: media.metadata[key] for key in ("detail",) if key in media.metadata}
         return {"type": "image_url", "image_url": {"url": _url(media, dialect), **detail}}
-    if kind == "audio" and not media.is_url:
-        sound = {"data": media.base64(), "format": _audio_format(media.mime_type)}
+    if kind == "audio" and (content := base64_of(media)) is not None:
+        sound = {"data": content, "format": _audio_format(media.mime_type)}
         return {"type": "input_audio", "input_audio": sound}
     if kind == "video" and (name := dialect.video_field) is not None:
         return {"type": name, name: {"url": _url(media, dialect)}}
@@ -27,10 +28,9 @@ def media_part(media: Media, dialect: Dialect) -> dict[str, Any]:
         return {"type": "document_url", "document_url": _url(media, dialect)}
     if media.id is not None:
         return {"type": "file", "file": {"file_id": media.id}}
-    url = media.url()
-    if not dialect.documents_by_url and not url.startswith("data:"):
+    if not dialect.documents_by_url and not is_here(media):
         raise UsageError(f"{_refused(media, dialect)} by its URL in {_elsewhere(kind)}")
-    return {"type": "file", "file": {"filename": file_name(media), "file_data": url}}
+    return {"type": "file", "file": {"filename": file_name(media), "file_data": media.url()}}
 
 
 def _url(media: Media, dialect: Dialect) -> str:

@@ -12,6 +12,7 @@ from chatclient.model import ChatModel
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
 from chatclient.providers.failures import json_of
+from chatclient.providers.fields import overlaid
 from chatclient.providers.http import (
     HttpAnswer,
     HttpClient,
@@ -22,9 +23,8 @@ from chatclient.providers.http import (
     as_timeouts,
 )
 from chatclient.providers.keys import Key, headers_with
-from chatclient.providers.openai import BASE_URL, is_openai, openai_key
-from chatclient.providers.openai_dialect import COMPATIBLE, OPENAI
-from chatclient.providers.openai_encoding import with_extra
+from chatclient.providers.listening import overheard
+from chatclient.providers.openai import BASE_URL, dialect_at, openai_key
 from chatclient.providers.openai_responses_codec import (
     CONVERSATION,
     Form,
@@ -145,7 +145,7 @@ class OpenAIResponsesChatModel(OverHttp, ChatModel):
         defaults = OpenAIResponsesChatOptions(model=model).merge(options)
         self._options = replace(defaults, model=defaults.model or model)
         self._http = HttpClient(
-            (OPENAI if is_openai(base_url) else COMPATIBLE).provider,
+            dialect_at(base_url).provider,
             base_url,
             headers_with(openai_key(api_key, base_url), headers or EMPTY),
             as_timeouts(timeout),
@@ -176,7 +176,7 @@ class OpenAIResponsesChatModel(OverHttp, ChatModel):
     ) -> AsyncGenerator[ChatResponse | str, None]:
         """Yield the model's response to *prompt* as it comes."""
         body = self._body(prompt, streaming=True)
-        events = ServerSentEventDecoder()
+        events = overheard(ServerSentEventDecoder())
         async with self._http.stream(runtime, _PATH, body) as pieces:
             first = await anext(pieces)
             decoder = StreamDecoder(self._http.provider, first.headers)
@@ -256,7 +256,7 @@ def encode_options(options: ChatOptions, *, streaming: bool) -> dict[str, Any]:
     body |= _tools(given, form_for(options))
     if streaming:
         body["stream"] = True
-    return with_extra(body, options.extra)
+    return overlaid(body, options.extra)
 
 
 def _named(given: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:

@@ -35,6 +35,7 @@ from chatclient.messages import (
     UserMessage,
 )
 from chatclient.providers.fields import beside, text_of
+from chatclient.providers.media import is_here
 from chatclient.providers.openai_encoding import short_id
 from chatclient.providers.openai_media import file_name
 from chatclient.values import EMPTY, FrozenDict
@@ -134,7 +135,7 @@ def _content_part(part: str | Media | ProviderPart) -> dict[str, Any]:
     if part.mime_type.startswith("image/"):
         image = {"image_url": part.url()} if part.id is None else {"file_id": part.id}
         return {"type": "input_image", "detail": part.metadata.get("detail", "auto"), **image}
-    if part.mime_type.startswith("audio/") and not part.is_url:
+    if part.mime_type.startswith("audio/") and is_here(part):
         msg = f"the Responses API takes no {part.mime_type}; send it to a model that listens with"
         raise UsageError(f"{msg} OpenAIChatModel, or what is said in it as text")
     return {"type": "input_file", **_file(part)}
@@ -143,7 +144,7 @@ def _content_part(part: str | Media | ProviderPart) -> dict[str, Any]:
 def _file(media: Media) -> dict[str, Any]:
     if media.id is not None:
         return {"file_id": media.id}
-    if media.is_url and not media.url().startswith("data:"):
+    if not is_here(media):
         return {"file_url": media.url()}
     return {"filename": file_name(media), "file_data": media.url()}
 

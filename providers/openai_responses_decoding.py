@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from chatclient.aggregator import MessageAggregator
-from chatclient.errors import InvalidResponseError, ProviderError
+from chatclient.errors import ProviderError
 from chatclient.messages import AssistantMessage, Part
-from chatclient.providers.failures import error_from, request_id
-from chatclient.providers.fields import MISSHAPEN, beside
+from chatclient.providers.failures import error_from, request_id, unreadable
+from chatclient.providers.fields import MISSHAPEN, beside, number_of
 from chatclient.providers.keys import Headers
 from chatclient.providers.openai_metadata import rate_limit
 from chatclient.providers.openai_responses_codec import CALLS, CONVERSATION, Item, decode_item
@@ -51,7 +51,7 @@ def decode_response(data: Any, provider: str, headers: Headers = EMPTY) -> ChatR
     if not isinstance(data, Mapping) or not isinstance(data.get("output"), list):
         if isinstance(data, Mapping) and data.get("error"):
             raise failure(data, provider, headers)
-        raise _no_response(data, provider)
+        raise unreadable(provider, data)
     if failed(data):
         raise failure(data, provider, headers)
     try:
@@ -61,12 +61,7 @@ def decode_response(data: Any, provider: str, headers: Headers = EMPTY) -> ChatR
         whole.add(ending(data, kinds_of(items), parts, headers))
         return whole.response()
     except MISSHAPEN as error:
-        raise _no_response(data, provider) from error
-
-
-def _no_response(data: Any, provider: str) -> InvalidResponseError:
-    msg = f"{provider} answered with JSON that is not a response: {str(data)[:200]}"
-    return InvalidResponseError(msg, provider=provider, body=data)
+        raise unreadable(provider, data) from error
 
 
 def failed(data: Item) -> bool:
@@ -133,8 +128,8 @@ def _usage(usage: Item) -> Usage:
     of_input = usage.get("input_tokens_details") or {}
     of_output = usage.get("output_tokens_details") or {}
     return Usage(
-        usage.get("input_tokens") or 0,
-        usage.get("output_tokens") or 0,
+        number_of(usage.get("input_tokens")) or 0,
+        number_of(usage.get("output_tokens")) or 0,
         of_input.get("cached_tokens"),
         of_input.get("cache_write_tokens"),
         of_output.get("reasoning_tokens"),

@@ -5,9 +5,10 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, ClassVar
 
-from chatclient.errors import InvalidResponseError, StreamInterruptedError
+from chatclient.errors import InvalidResponseError
 from chatclient.json import loads
 from chatclient.messages import AssistantMessage, Part, Reasoning, ToolCallChunk
+from chatclient.providers.failures import ended_early, unreadable
 from chatclient.providers.fields import MISSHAPEN, text_of
 from chatclient.providers.keys import Headers
 from chatclient.providers.openai_responses_codec import (
@@ -19,7 +20,6 @@ from chatclient.providers.openai_responses_codec import (
     rest_of,
 )
 from chatclient.providers.openai_responses_decoding import (
-    decode_response,
     ending,
     failed,
     failure,
@@ -30,8 +30,6 @@ from chatclient.providers.openai_responses_decoding import (
 from chatclient.providers.sse import is_end
 from chatclient.response import ChatResponse, Generation
 from chatclient.values import EMPTY
-
-__all__ = ["StreamDecoder", "decode_response"]
 
 
 class _OpenItem:
@@ -107,9 +105,7 @@ class StreamDecoder:
             read = self._readers.get(kind or "")
             return None if read is None else read(self, event)
         except MISSHAPEN as error:
-            shown = data[:200].decode(errors="replace")
-            msg = f"{self._provider} streamed something that is not an event: {shown!r}"
-            raise InvalidResponseError(msg, provider=self._provider) from error
+            raise unreadable(self._provider, data) from error
 
     def finish(self, rest: bytes) -> ChatResponse | str | None:
         """Make sure that the stream came to its end; return the chunk in its *rest*, if any."""
@@ -117,8 +113,7 @@ class StreamDecoder:
         with suppress(InvalidResponseError):  # of which nothing can be made, being cut off
             chunk = self.feed(rest)  # the last event without its blank line, or a bare error
         if not self._finished:
-            msg = f"{self._provider}'s stream ended before its answer did"
-            raise StreamInterruptedError(msg, provider=self._provider)
+            raise ended_early(self._provider)
         return chunk
 
     # --- what each kind of event tells ---

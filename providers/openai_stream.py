@@ -5,9 +5,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from chatclient.errors import InvalidResponseError, StreamInterruptedError
+from chatclient.errors import InvalidResponseError
 from chatclient.json import loads
 from chatclient.messages import AssistantMessage, ProviderPart, ToolCallChunk
+from chatclient.providers.failures import ended_early, unreadable
 from chatclient.providers.fields import MISSHAPEN, beside, number_of
 from chatclient.providers.keys import Headers
 from chatclient.providers.openai_decoding import (
@@ -116,9 +117,7 @@ class StreamDecoder:
             if is_end(data):  # which is no JSON object, and asked here once instead of each time
                 self._done = True
                 return None
-            shown = data[:200].decode(errors="replace")
-            msg = f"{self._dialect.provider} streamed something that is not a chunk: {shown!r}"
-            raise InvalidResponseError(msg, provider=self._dialect.provider) from error
+            raise unreadable(self._dialect.provider, data) from error
         if not generations and metadata is NO_METADATA:
             return None
         return ChatResponse(generations, metadata)
@@ -135,8 +134,7 @@ class StreamDecoder:
                     yield chunk
         open_choices = {at: c for at, c in self._choices.items() if not c.finished}
         if (open_choices and not self._done) or not self._choices:
-            msg = f"{self._dialect.provider}'s stream ended before its answer did"
-            raise StreamInterruptedError(msg, provider=self._dialect.provider)
+            raise ended_early(self._dialect.provider)
         if open_choices:  # a server that never says why it stops
             closing = (self._closing(at, {}, "") for at in open_choices)
             yield ChatResponse(tuple(closing))

@@ -48,6 +48,11 @@ class RoutingChatModel(ChatModel):
         """The names of all models."""
         return " | ".join(model.name for model in self.models)
 
+    @property
+    def address(self) -> str:
+        """The addresses of all models."""
+        return " | ".join(model.address for model in self.models)
+
     def output_mode(self, options: ChatOptions) -> OutputMode:
         """Return how all of the models can be held to a schema."""
         return self._choice.output_mode(options)

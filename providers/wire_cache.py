@@ -25,7 +25,7 @@ def kept_wire(
     kept = message.wire(form)
     if kept is not None:
         return kept
-    return message.keep_wire(form, b",".join([dumps(item) for item in encode(message, form)]))
+    return message.keep_wire(form, dumps(list(encode(message, form)))[1:-1])
 
 
 class _Encode(Protocol[_T_co]):

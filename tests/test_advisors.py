@@ -235,6 +235,24 @@ def test_the_logger_logs_what_it_is_told_to(caplog: pytest.LogCaptureFixture) ->
     assert "the response" in caplog.text
 
 
+@pytest.mark.parametrize(("level", "made"), [("info", 2), ("debug", 0)])
+def test_the_logger_makes_no_text_that_nobody_reads(
+    ask: Ask, caplog: pytest.LogCaptureFixture, level: Any, made: int
+) -> None:
+    """The text of a long conversation, made anew in each round, would be work for nothing."""
+    caplog.set_level(logging.INFO)
+    texts: list[Any] = []
+
+    def text_of(it: object) -> str:
+        texts.append(it)
+        return "a text"
+
+    advisor = SimpleLoggerAdvisor(level=level, request_to_text=text_of, response_to_text=text_of)
+    ask(ChatClient.builder(ScriptedModel("ok")).default_advisors(advisor).build().prompt("?"))
+
+    assert len(texts) == caplog.text.count("a text") == made
+
+
 class Counting:
     """Counts the rounds in the context, as it finds and leaves it."""
 

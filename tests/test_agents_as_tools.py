@@ -11,8 +11,16 @@ from conftest import Ask
 from pydantic import BaseModel
 from test_tool_calling import assert_paired, client_of, results
 
-from chatclient import ChatClient, ChatClientRequest, ChatClientResponse, Next, Prompt
+from chatclient import (
+    ChatClient,
+    ChatClientRequest,
+    ChatClientResponse,
+    ChatResponse,
+    Next,
+    Prompt,
+)
 from chatclient.advisors import ToolCallingAdvisor
+from chatclient.advisors.guardrails import GuardrailResult, OutputGuardrailAdvisor
 from chatclient.advisors.memory import MessageChatMemoryAdvisor
 from chatclient.errors import DeadlineExceededError, ToolDefinitionError, ToolUsageError
 from chatclient.events import (
@@ -430,14 +438,19 @@ Way = Literal["direct", "if_last", "plain"]
 WAYS: dict[Way, bool | Literal["if_last"]] = {"direct": True, "if_last": "if_last", "plain": False}
 
 
-def tool_of(name: str, way: Way) -> Any:
-    @tool(name=name, return_direct=WAYS[way])
-    def answer() -> str:
-        return f"from {name}"
+def tool_of(name: str, way: Way, said_by: str) -> Any:
+    """Return a tool whose result ends the turn in a *way* that itself or its result says."""
+    own, other = WAYS[way], way == "plain"
+
+    @tool(name=name, return_direct=own if said_by == "tool" else other)
+    def answer() -> ToolResult:
+        own_word = own if said_by == "result" else None
+        return ToolResult(f"from {name}", return_direct=own_word)
 
     return answer
 
 
+@pytest.mark.parametrize("said_by", ["tool", "result"])
 @pytest.mark.parametrize(
     ("ways", "answers"),
     [
@@ -455,12 +468,15 @@ def tool_of(name: str, way: Way) -> Any:
         (["if_last", "if_last", "plain"], []),
     ],
 )
-def test_when_results_are_the_answer(ask: Ask, ways: list[Way], answers: list[int]) -> None:
+def test_when_results_are_the_answer(
+    ask: Ask, ways: list[Way], answers: list[int], said_by: str
+) -> None:
     """When all tools of a round return directly, or the last does so if it is the last.
 
-    The text and the stream have all of them; what the model was to see first is none of them.
+    The text and the stream have all of them; what the model was to see first is none of them. What
+    a result says of itself counts for more than what its tool says.
     """
-    tools = [tool_of(f"t{n}", way) for n, way in enumerate(ways)]
+    tools = [tool_of(f"t{n}", way, said_by) for n, way in enumerate(ways)]
     model = ScriptedModel([call(f"t{n}") for n in range(len(ways))], "from the model")
     result = ask(client_of(model, *tools).prompt("x"))
     generations = result.response.chat_response.generations
@@ -492,6 +508,24 @@ def test_a_forced_call_is_forced_once(ask: Ask, choice: str) -> None:
 
     assert result.text == "It is 3."
     assert [prompt.options.tool_choice for prompt in model.prompts] == [choice, "auto"]
+
+
+def test_a_call_is_not_forced_again_for_another_answer(ask: Ask) -> None:
+    """An advisor that asks again goes on with the turn, in which tools have been run."""
+    verdicts = [GuardrailResult.reprompt("Too curt.", "In full, please."), None]
+
+    def judge(_: ChatResponse) -> GuardrailResult | None:
+        return verdicts.pop(0)
+
+    def obedient(prompt: Prompt) -> Answer:
+        forced = prompt.options.tool_choice not in (None, "auto", "none")
+        return ADD if forced else "It is 3."
+
+    model = ScriptedModel(obedient)
+    client = client_of(model, add).mutate().default_advisors(OutputGuardrailAdvisor(judge)).build()
+    result = ask(client.prompt("x").options(tool_choice="required"))
+
+    assert [each.tool_call for each in result.executions] == [ADD]
 
 
 @pytest.mark.parametrize("choice", ["auto", "none", None])

@@ -21,8 +21,10 @@ from chatclient import (
     Next,
     UserMessage,
 )
+from chatclient.advisors.memory import MessageChatMemoryAdvisor
 from chatclient.errors import EntityError, UsageError
 from chatclient.events import ApprovalNeeded, Done, StreamEvent, TextDelta
+from chatclient.memory import ChatMemory, MessageWindowChatMemory, TokenWindowChatMemory
 from chatclient.services import (
     SOURCES,
     MemoryId,
@@ -217,14 +219,16 @@ async def test_streams_of_responses_and_events() -> None:
 
     class Streams(Protocol):
         def events(self, text: str) -> Iterator[StreamEvent]: ...
+        def both(self, text: str) -> Iterator[StreamEvent | object]: ...
         def anything(self, text: str) -> AsyncIterator[Any]: ...
         def chunks(self, text: str) -> Iterable[ChatResponse]: ...
         def client(self, text: str) -> Iterator[ChatClientResponse]: ...
         def bare(self, text: str) -> Iterator: ...  # type: ignore[type-arg]
 
-    streams = ai_service(Streams, ChatClient.create(ScriptedModel(*["abc"] * 5, chunks=9)))
+    streams = ai_service(Streams, ChatClient.create(ScriptedModel(*["abc"] * 6, chunks=9)))
 
     assert next(iter(streams.events("x"))) == TextDelta("abc")
+    assert next(iter(streams.both("x"))) == TextDelta("abc")
     assert [type(e) async for e in streams.anything("x")][-1] is Done
     assert [c.text for c in streams.chunks("x")] == ["abc", ""]
     assert [c.chat_response.text for c in streams.client("x")] == ["abc", ""]
@@ -302,6 +306,21 @@ def test_parameters_fill_the_clients_own_template() -> None:
     assert said(model) == [("system", "For Acme, in Latin."), ("user", "Hi")]
 
 
+def test_texts_are_templates_without_variables_too() -> None:
+    """What the client knows fills them, and a brace with a backslash is only a brace."""
+
+    class Poet(Protocol):
+        @system_message("Be {mood}.")
+        @user_message(r"Write \{name}.")
+        def write(self) -> str: ...
+
+    model = ScriptedModel("x")
+    builder = ChatClient.builder(model).default_system("Stay {mood}.", params={"mood": "kind"})
+    ai_service(Poet, builder.build()).write()
+
+    assert said(model) == [("system", "Be kind."), ("user", "Write {name}.")]
+
+
 def test_texts_from_files(tmp_path: Path) -> None:
     """A text may live in a file; it is read once, when the service is made."""
     file = tmp_path / "system.txt"
@@ -373,6 +392,22 @@ def test_a_user_message_is_taken_as_it_is() -> None:
     [message] = model.prompts[0].messages
     assert message == UserMessage("Hi", [PNG], {"id": 1})
     assert message.metadata == {"id": 1}
+
+
+def test_the_parts_of_a_user_message_stay_in_their_order() -> None:
+    """Words between images stay there; the client's own text gives way, and other media follow."""
+
+    class Assistant(Protocol):
+        def chat(self, image: Media | None, message: UserMessage) -> str: ...
+
+    model = ScriptedModel("a", "b")
+    client = ChatClient.builder(model).default_user("Hi").build()
+    assistant, mixed = ai_service(Assistant, client), UserMessage(["Is ", PNG, " like ", PNG, "?"])
+    assistant.chat(None, mixed)
+    assistant.chat(PNG, mixed)
+
+    assert model.prompts[0].messages == (mixed,)
+    assert model.prompts[1].messages == (mixed, UserMessage(media=PNG))
 
 
 def test_values_are_told_as_json() -> None:
@@ -470,6 +505,65 @@ def test_an_abstract_class_does_as_well() -> None:
     assert (assistant.greeting, assistant.helper()) == ("Hi", 1)
 
 
+async def test_a_service_gives_the_memory_of_its_client() -> None:
+    """An attribute or a property says so; conversations are read and cleared through it."""
+
+    class Talker(Protocol):
+        memory: ChatMemory
+
+        def chat(self, conversation: Annotated[str, MemoryId], text: str) -> str: ...
+
+    class Remembering(ABC):
+        name: str
+
+        @property
+        @abstractmethod
+        def past(self) -> MessageWindowChatMemory: ...
+
+        @abstractmethod
+        def chat(self, conversation: Annotated[str, MemoryId], text: str) -> str: ...
+
+    memory = MessageWindowChatMemory()
+    builder = ChatClient.builder(ScriptedModel("Hello.", "Bye."))
+    client = builder.default_advisors(MessageChatMemoryAdvisor(memory)).build()
+    talker, remembering = ai_service(Talker, client), ai_service(Remembering, client)
+    talker.chat("ada", "Hi")
+    remembering.chat("bob", "Ciao")
+
+    assert assert_type(talker.memory, ChatMemory) is remembering.past is memory
+    assert [message.text for message in talker.memory.get("ada")] == ["Hi", "Hello."]
+    talker.memory.clear("ada")
+    await remembering.past.aclear("bob")
+    assert talker.memory.get("ada") == talker.memory.get("bob") == []
+
+
+def test_a_service_gives_the_memory_of_the_class_it_declares() -> None:
+    """Where a client has several; one that cannot be told from another is refused, and so is none.
+
+    The message says what to do.
+    """
+
+    class Loose(Protocol):
+        memory: ChatMemory
+
+        def chat(self, text: str) -> str: ...
+
+    class Tokens(Protocol):
+        memory: "TokenWindowChatMemory"
+
+        def chat(self, text: str) -> str: ...
+
+    long, short = TokenWindowChatMemory(max_tokens=10), MessageWindowChatMemory()
+    builder = ChatClient.builder(ScriptedModel())
+    both = builder.default_advisors(MessageChatMemoryAdvisor(each) for each in (long, short))
+
+    assert ai_service(Tokens, both.build()).memory is long
+    with pytest.raises(UsageError, match=r"^Loose.memory wants .* ChatMemory, .* has 2 of them"):
+        ai_service(Loose, both.build())
+    with pytest.raises(UsageError, match=r"^Loose.memory wants .* none; give it one with"):
+        ai_service(Loose, builder.build())
+
+
 def test_services_of_one_interface_are_independent() -> None:
     """Each has its client."""
     one, _ = service("1")
@@ -550,6 +644,10 @@ class AwaitedStream(Protocol):
     async def chat(self, text: str) -> AsyncIterator[str]: ...
 
 
+class SomeEvents(Protocol):
+    def chat(self, text: str) -> Iterator[TextDelta | Done]: ...
+
+
 class NoSchema(Protocol):
     def chat(self, text: str) -> asyncio.AbstractEventLoop: ...
 
@@ -573,6 +671,10 @@ class Attribute(Protocol):
     chat: str
 
 
+class UnresolvedAttribute(Protocol):
+    chat: "Nowhere"  # type: ignore[name-defined]  # noqa: F821
+
+
 @pytest.mark.parametrize(
     ("interface", "message"),
     [
@@ -588,11 +690,13 @@ class Attribute(Protocol):
         (TwoIds, "several parameters for the memory id"),
         (TwoOptions, "several parameters for the options"),
         (AwaitedStream, "make it a plain `def`"),
+        (SomeEvents, "returns some of the events; .* StreamEvent"),
         (NoSchema, "AbstractEventLoop"),
         (Blank, "has a blank text"),
         (Property, "not a plain method"),
         (Static, "not a plain method"),
         (Attribute, "not a plain method"),
+        (UnresolvedAttribute, "not a plain method"),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
 )
@@ -606,10 +710,13 @@ def test_mistakes_in_what_is_no_interface() -> None:
     """An instance, or a class with nothing to carry out."""
 
     class Empty(Protocol):
+        memory: ChatMemory
+
         def done(self) -> str:
             return "done"
 
-    client = ChatClient.create(ScriptedModel())
+    memory = MessageChatMemoryAdvisor(MessageWindowChatMemory())
+    client = ChatClient.builder(ScriptedModel()).default_advisors(memory).build()
     with pytest.raises(UsageError, match="is not a class"):
         ai_service("Assistant", client)
     with pytest.raises(UsageError, match="Empty has no method"):

@@ -58,6 +58,7 @@ from chatclient.providers.anthropic_encoding import ANTHROPIC, PROVIDER, encode_
 from chatclient.providers.anthropic_schemas import enforceable
 from chatclient.providers.anthropic_stream import StreamDecoder
 from chatclient.providers.openai import OpenAIChatOptions
+from chatclient.providers.sse import ServerSentEventDecoder
 from chatclient.runtime import ON_LOOP
 from chatclient.tool import ToolContext, ToolDefinition, ToolMetadata, ToolResult
 from chatclient.tools import tool, tool_callbacks
@@ -330,6 +331,17 @@ def test_a_stream_without_its_end_is_an_error_with_what_came(serve: Serve, mode:
     assert caught.value.partial.text == "one two three"
 
 
+@pytest.mark.parametrize("end", [b"\n", b""])
+@pytest.mark.parametrize("mode", ["stream", "astream"])
+def test_the_last_event_may_lack_its_blank_line(serve: Serve, mode: Mode, end: bytes) -> None:
+    """What some gateways leave out is no reason to throw the answer away."""
+    whole = as_stream(message("one two three")).rstrip(b"\n") + end
+    result = Ask(mode)(ChatClient.create(serve(Reply(whole)).model(max_retries=0)).prompt("Hi"))
+
+    assert result.text == "one two three"
+    assert result.response.chat_response.finish_reason == "stop"
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -338,12 +350,20 @@ def test_a_stream_without_its_end_is_an_error_with_what_came(serve: Serve, mode:
         b"[]",
         b'{"content": [{"type": "tool_use"}]}',
         b'{"content": ["text"]}',
+        b'{"content": [], "usage": {"output_tokens": "many"}}',
     ],
 )
 def test_an_answer_of_no_known_form_is_an_error(serve: Serve, body: bytes) -> None:
     """What cannot be read is never taken for an empty answer."""
     with pytest.raises(InvalidResponseError):
         serve(Reply(body)).model().call("Hi")
+
+
+def test_the_id_of_a_request_is_found_wherever_a_gateway_puts_it() -> None:
+    """Other services of the same models have other headers; errors know them, too."""
+    for name in ("request-id", "x-request-id", "x-amzn-requestid"):
+        response = decode_response({"content": []}, {name: "req_1"})
+        assert response.metadata.request_id == "req_1"
 
 
 def test_an_error_in_an_answer_of_status_200_is_that_error() -> None:
@@ -577,9 +597,11 @@ def test_an_event_that_cannot_be_read_is_an_error(data: bytes) -> None:
 def test_a_failure_without_the_form_of_a_stream_is_reported() -> None:
     """A plain JSON error where a stream should be, or at its end, is that error."""
     body = b'{"type":"error","error":{"type":"overloaded_error","message":"Busy"}}'
-    for rest in (body, b"data: " + body):
+    for stream in (body, b"data: " + body):
+        events = ServerSentEventDecoder()
+        assert events.feed(stream) == []
         with pytest.raises(OverloadedError):
-            StreamDecoder().finish(rest)
+            StreamDecoder().finish(events.finish())
 
 
 # --- messages -------------------------------------------------------------------------------
@@ -692,6 +714,13 @@ PDF = {"type": "base64", "media_type": "application/pdf", "data": "AAEC"}
         ),
         (
             Media("text/markdown", b"# \xc3\xa4"),
+            {
+                "type": "document",
+                "source": {"type": "text", "media_type": "text/plain", "data": "# ä"},
+            },
+        ),
+        (
+            Media("text/plain", "data:text/plain;base64,IyDDpA=="),
             {
                 "type": "document",
                 "source": {"type": "text", "media_type": "text/plain", "data": "# ä"},

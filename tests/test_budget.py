@@ -62,6 +62,15 @@ def test_a_turn_ends_when_a_limit_is_reached(
     assert caught.value.limit == limits[unit]
 
 
+def test_an_error_tells_large_and_broken_numbers_as_they_are(ask: Ask) -> None:
+    """In the digits of a bill: neither `2e+06` tokens nor 0.30000000000000004 of a currency."""
+    model = ScriptedModel(call("look_up"), "never", usage=Usage(2_000_000, 345_678))
+    with pytest.raises(BudgetExceededError, match=r"spent 2345678 of 2000000 \(total_tokens\);"):
+        ask(client_of(model, total_tokens=2_000_000).prompt("?"))
+    with pytest.raises(BudgetExceededError, match=r"spent 0.3 of 0.25 \(cost\);"):
+        ask(client_of(looping(9), cost=0.25, price=lambda answer: 0.1).prompt("?"))
+
+
 def test_an_answer_that_is_there_is_not_thrown_away(ask: Ask) -> None:
     """It is paid for; what it cost is told."""
     result = ask(client_of(looping(1), total_tokens=16, cost=9, price=price).prompt("?"))

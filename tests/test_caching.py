@@ -307,6 +307,24 @@ def test_an_answer_that_cannot_be_kept_is_given_all_the_same(
     assert "no room" in caplog.text
 
 
+def test_a_store_that_cannot_be_read_stops_nobody(
+    ask: Ask, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is down, say: that is logged, and the model is asked."""
+
+    class Down:
+        async def get(self, key: str) -> None:
+            raise ConnectionError("nobody there")
+
+        def put(self, key: str, response: ChatResponse) -> None:
+            raise ConnectionError("nobody there")
+
+    client = cached(ScriptedModel("Rome", "Rome"), store=Down())
+
+    assert [ask(client.prompt("?")).text for _ in range(2)] == ["Rome", "Rome"]
+    assert caplog.text.count("nobody there") == 4
+
+
 def test_a_retry_asks_the_model_and_keeps_what_passed(ask: Ask) -> None:
     """An answer that was refused is no answer to give again."""
 

@@ -109,6 +109,11 @@ SLIPS: dict[str, tuple[Callable[[Any], object], object, str]] = {
         {"amount": 3},
         "a decision's arguments are JSON as text",
     ),
+    "a result decided": (
+        lambda it: Decision(approved=True, result=it),
+        "paid",
+        "a decision's result is a ToolResult, as of Decision.answered, not 'paid'",
+    ),
     "context window": (lambda it: ContextWindowAdvisor(9, on_exceeded=it), "cut", "'trim' or"),
     "rate limit": (lambda it: RateLimitAdvisor(requests=1, on_exceeded=it), "fail", "'wait' or"),
     "level": (lambda it: SimpleLoggerAdvisor(level=it), "INFO", "'debug' or 'info', not 'INFO'"),

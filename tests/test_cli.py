@@ -33,6 +33,10 @@ class Weather:
 def get_time() -> str:
     """Get the time."""
     raise RuntimeError("no clock")
+
+class Named:
+    def __init__(self, name):
+        self.name = name
 '''
 
 CALL = completion("A moment.", ("1", "get_weather", '{"city": "Rome"}'))
@@ -175,6 +179,7 @@ def test_mcp_servers_offer_their_tools(serve: Serve, capsys: pytest.CaptureFixtu
         (["--tools", "my_cli_tools"], "--tools wants MODULE:OBJECT, not 'my_cli_tools'"),
         (["--tools", "no_such_module:x"], "No module named 'no_such_module'"),
         (["--tools", "my_cli_tools:nothing"], "has no attribute 'nothing'"),
+        (["--tools", "my_cli_tools:Named"], "cannot make a Named (Named.__init__() missing 1"),
         (["--mcp", "no-such-program", "--memory", "nonsense://x"], "not the URL of a database"),
     ],
 )

@@ -34,8 +34,9 @@ from chatclient.instructions import SystemRequest
 from chatclient.messages import ProviderPart, Reasoning
 from chatclient.response import Generation
 from chatclient.testing import ScriptedModel, call
-from chatclient.tool import CONVERSATION_ID
+from chatclient.tool import CONVERSATION_ID, ToolRequest
 from chatclient.tools import (
+    FunctionToolCallback,
     StaticToolCallbackResolver,
     ToolApproval,
     ToolCallback,
@@ -340,6 +341,26 @@ def test_a_text_without_params_is_sent_as_it_is(ask: Ask) -> None:
     assert asked(model).contents == 'Explain {"json": {}} and {name}'
 
 
+def test_params_that_came_out_empty_make_a_template_too(ask: Ask) -> None:
+    """What it lacks shows, and no placeholder is sent in silence."""
+    model = ScriptedModel("ok")
+    client = ChatClient.create(model)
+
+    with pytest.raises(TemplateError, match="city"):
+        ask(client.prompt().user("How is {city}?", params={}))
+    ask(client.prompt().user(r"Write \{city}.", params={}))
+    assert asked(model).contents == "Write {city}."
+
+
+def test_what_a_function_writes_is_no_template_of_the_text_before(ask: Ask) -> None:
+    """The params of a text that it stands in for do not make it one."""
+    model = ScriptedModel("ok")
+    client = ChatClient.builder(model).default_system("For {who}.", params={"who": "you"}).build()
+    ask(client.prompt("Hi").system(lambda: "Use {json}."))
+
+    assert asked(model).system_message == SystemMessage("Use {json}.")
+
+
 def test_a_text_in_place_of_a_template_is_none(ask: Ask) -> None:
     """What users type has braces of its own, whatever the default text has params for."""
     model = ScriptedModel("a", "b")
@@ -505,6 +526,18 @@ def test_tools_of_the_request_replace_the_defaults() -> None:
     assert [tool_names(prompt) for prompt in model.prompts] == [["echo"], ["ping", "echo"], []]
 
 
+def test_defaults_can_be_kept_whenever_tools_are_given() -> None:
+    """Also where the request had tools of its own already; they are offered once."""
+    model = ScriptedModel("ok", "ok")
+    client = ChatClient.builder(model).default_tools(ping).build()
+    other = FunctionToolCallback(lambda: "x", name="other")
+    client.prompt("Hi").tools(echo).tools(other, keep_defaults=True).call().content()
+    request = client.prompt("Hi").tools(echo, keep_defaults=True)
+    request.tools(other, keep_defaults=True).call().content()
+
+    assert [tool_names(prompt) for prompt in model.prompts] == [["ping", "echo", "other"]] * 2
+
+
 def test_tools_come_in_every_form() -> None:
     """Functions, objects, callbacks, providers, names and collections of them are all tools."""
 
@@ -515,8 +548,6 @@ def test_tools_come_in_every_form() -> None:
 
     class Provider:
         def tool_callbacks(self) -> list[ToolCallback]:
-            from chatclient.tools import FunctionToolCallback
-
             return [FunctionToolCallback(lambda: "x", name="provided")]
 
     def plain() -> str:
@@ -668,6 +699,27 @@ def test_a_client_closes_its_model() -> None:
 
     asyncio.run(main())
     assert closed == ["close", "close"]
+
+
+def test_requests_share_the_chain_of_their_client(ask: Ask) -> None:
+    """It is built with the client, and once more for entities, but not for a conversation's id."""
+    built: list[object] = []
+
+    class Placed:
+        def before_model(self, model: object) -> "Placed":
+            built.append(model)
+            return self
+
+        async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+            return await call_next(request)
+
+    client = ChatClient.builder(ScriptedModel(lambda _: "1")).default_advisors(Placed()).build()
+    for number in range(3):
+        request = client.prompt("Hi").conversation(str(number)).advisor_params(key=number)
+        ask(request)
+        request.call().entity(int)
+
+    assert len(built) == 2
 
 
 def test_print_shows_the_chain_in_order() -> None:
@@ -902,6 +954,33 @@ def test_a_system_text_is_written_for_each_request(ask: Ask) -> None:
     assert model.prompts[-1].system_message is None
 
 
+def test_parameters_with_a_value_of_their_own_keep_it(ask: Ask) -> None:
+    """Those of a function that writes the system text, and of a provider's method."""
+    given: list[object] = []
+
+    class Provider:
+        def tool_callbacks(self, verbose: bool = False) -> list[ToolCallback]:
+            given.append(verbose)
+            return []
+
+        def hidden_tools(self, *requests: Any) -> list[str]:
+            given.extend(map(type, requests))
+            return []
+
+    def write(request: SystemRequest | None = None) -> str:
+        return f"For {request and request.conversation_id}."
+
+    model = ScriptedModel("x", "x", "x")
+    request = ChatClient.create(model).prompt("Hi").conversation("ada").tools(Provider())
+    ask(request.system(lambda name="Rome": f"In {name}."))
+    ask(request.system(write))
+    ask(request.system(lambda *, name="Rome": f"In {name}."))
+
+    texts = [prompt.messages[0].text for prompt in model.prompts]
+    assert texts == ["In Rome.", "For ada.", "In Rome."]
+    assert given == [False, ToolRequest] * 3
+
+
 def test_a_resumed_turn_keeps_the_system_text_that_it_had() -> None:
     """It is in what the turn has said already; writing another one would make two."""
     texts = iter(["first", "second"])
@@ -916,6 +995,24 @@ def test_a_resumed_turn_keeps_the_system_text_that_it_had() -> None:
 
     system = [m.text for m in model.prompts[-1].messages if m.role == "system"]
     assert system == ["first"]
+
+
+def test_a_resumed_turn_takes_no_more_words(ask: Ask) -> None:
+    """They would be lost; what can be said instead is told, and nothing has been run."""
+    model = ScriptedModel(call("ping"), "done")
+    manager = ToolCallingManager(interceptors=[ToolApproval(needed=lambda _: True)])
+    builder = ChatClient.builder(model).default_user("Ping!").default_tools(ping)
+    client = builder.tool_calling_manager(manager).build()
+    turn = client.prompt().call().pending_turn()
+    assert turn is not None
+    resumed = client.resume(turn, "approve")
+
+    more = [resumed.user("More."), resumed.user(media=Media("image/png", b"x"))]
+    for request in (*more, resumed.messages(UserMessage("More."))):
+        with pytest.raises(UsageError, match=r"would not hear more .* Steering"):
+            ask(request)
+    assert len(model.prompts) == 1
+    assert ask(resumed).text == "done"
 
 
 def test_a_function_has_to_return_a_text(ask: Ask) -> None:

@@ -9,6 +9,7 @@ from chatclient import (
     AssistantMessage,
     ChatClient,
     ChatOptions,
+    ChatResponse,
     Message,
     SystemMessage,
     ToolCall,
@@ -17,6 +18,7 @@ from chatclient import (
     UserMessage,
 )
 from chatclient.advisors.context_window import TRIMMED_MESSAGES, ContextWindowAdvisor
+from chatclient.advisors.guardrails import GuardrailResult, OutputGuardrailAdvisor
 from chatclient.errors import ContextLengthExceededError, ContextWindowError, UsageError
 from chatclient.memory.conversation import conversation_problems
 from chatclient.testing import ScriptedModel, call
@@ -82,6 +84,23 @@ def test_nothing_is_left_out_where_that_is_not_wanted(ask: Ask) -> None:
     """Then trimming is somebody else's business."""
     with pytest.raises(ContextWindowError):
         ask(client_of(ScriptedModel(), 70, on_exceeded="raise").prompt(HISTORY))
+
+
+def test_the_question_stays_when_a_better_answer_is_asked_for(ask: Ask) -> None:
+    """What an advisor says begins no turn: without the question, it means nothing."""
+
+    def longer(answer: ChatResponse) -> GuardrailResult | None:
+        return GuardrailResult.reprompt("short", "Longer!") if len(answer.text) < 5 else None
+
+    def asked(room: int) -> list[str]:
+        model = ScriptedModel("3", "And three.")
+        guarded = client_of(model, room).mutate().default_advisors(OutputGuardrailAdvisor(longer))
+        ask(guarded.build().prompt(HISTORY))
+        return [message.text for message in model.prompts[1].messages]
+
+    assert asked(40) == ["Be brief.", "three", "3", "Longer!"]
+    with pytest.raises(ContextWindowError, match="about 40 tokens"):
+        asked(39)
 
 
 @tool

@@ -5,7 +5,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 import pytest
-from conftest import Ask
+from conftest import Ask, Mode
 
 from chatclient import (
     ChatClient,
@@ -19,7 +19,7 @@ from chatclient import (
 from chatclient.errors import DeadlineExceededError
 from chatclient.runtime import BLOCKING, ON_LOOP, Runtime
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import tool
+from chatclient.tools import ToolCallback, tool
 
 Wait = Callable[[Runtime], Awaitable[None]]
 
@@ -79,6 +79,36 @@ def test_on_a_loop_whatever_waits_is_cancelled(mode: str) -> None:
         ask(ChatClient.create(Patient(hang)).prompt("x").deadline(0.5))
 
     assert ended == ["cleaned"]
+
+
+@pytest.mark.parametrize("mode", ["acall", "astream"])
+def test_what_is_asked_before_anything_is_sent_is_cancelled_too(mode: Mode) -> None:
+    """Whoever writes the system text, and providers of tools."""
+    cancelled: list[str] = []
+
+    async def forever(who: str) -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            cancelled.append(who)
+            raise
+
+    async def write() -> str:
+        await forever("writer")
+        return "never"
+
+    class Provider:
+        async def tool_callbacks(self) -> list[ToolCallback]:
+            await forever("provider")
+            return []
+
+    model = ScriptedModel("never")
+    request = ChatClient.create(model).prompt("x").deadline(0.05)
+    for slow in (request.system(write), request.tools(Provider())):
+        with pytest.raises(DeadlineExceededError):
+            Ask(mode)(slow)
+    assert cancelled == ["writer", "provider"]
+    assert model.prompts == []
 
 
 def test_a_timeout_of_somebody_elses_is_no_deadline() -> None:

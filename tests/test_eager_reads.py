@@ -8,11 +8,13 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 from typing import Any
 
+import anyio
 import pytest
 from conftest import Ask
 from test_tool_calling import assert_paired, client_of, results
 
 from chatclient import (
+    HIGHEST_PRECEDENCE,
     AssistantMessage,
     ChatClient,
     ChatClientRequest,
@@ -33,7 +35,9 @@ from chatclient.tools import (
     ToolContext,
     ToolFailurePolicy,
     ToolLimits,
+    ToolRegistry,
     tool,
+    tool_callbacks,
 )
 
 VAR: contextvars.ContextVar[str] = contextvars.ContextVar("VAR", default="nobody")
@@ -245,6 +249,86 @@ def test_leaving_the_stream_ends_what_was_begun() -> None:
     asyncio.run(leave())
 
 
+def long_reading(ended: threading.Event) -> Any:
+    @tool(effect="read")
+    async def wait(context: ToolContext) -> str:
+        """Wait for long."""
+        await context.progress("waiting")
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.set()
+        return "late"
+
+    return wait
+
+
+@pytest.mark.parametrize("ask", ["stream", "astream"], indirect=True)
+def test_what_was_begun_is_ended_when_another_tool_ends_the_turn(ask: Ask) -> None:
+    """In the round that waits for it."""
+    ended = threading.Event()
+
+    @tool
+    def fails() -> None:
+        """Fail."""
+        time.sleep(0.1)
+        raise LookupError
+
+    policy = ToolFailurePolicy(raise_on=(LookupError,))
+    model = ScriptedModel([call("wait"), call("fails")])
+    client = eager(model, [long_reading(ended), fails], exception_processor=policy)
+    started = time.monotonic()
+    with pytest.raises(LookupError):
+        ask(client.prompt("x"))
+
+    assert ended.is_set()
+    assert time.monotonic() - started < 30
+
+
+@pytest.mark.parametrize("most", [None, 1])
+def test_leaving_a_blocking_stream_ends_what_was_begun(most: int | None) -> None:
+    """At an event of its own, whether the round waits for others beside or not."""
+    ended = threading.Event()
+    limits = ToolLimits(max_calls_per_tool=most, on_exceeded="tell_model")
+    model = ScriptedModel([call("wait", id="1"), call("wait", id="2")])
+    events = eager(model, long_reading(ended), limits=limits).prompt("x").stream().events()
+    started = time.monotonic()
+    while not isinstance(next(events), ToolProgress):
+        pass
+    events.close()
+
+    assert ended.is_set()
+    assert time.monotonic() - started < 30
+
+
+async def test_what_was_begun_cleans_up_in_a_cancelled_scope() -> None:
+    """An advisor's scope cancels its awaits again and again; the tool has one cancellation."""
+    cleaned: list[str] = []
+
+    @tool(effect="read")
+    async def wait(n: int) -> None:
+        """Wait for long."""
+        try:
+            await asyncio.sleep(60)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await asyncio.sleep(0.02)
+            cleaned.append("up")
+
+    async def limit(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        with anyio.fail_after(0.1):
+            return await call_next(request)
+
+    limit.order = HIGHEST_PRECEDENCE  # type: ignore[attr-defined]
+    limits = ToolLimits(max_calls_per_tool=1, on_exceeded="tell_model")
+    model = ScriptedModel([call("wait", f'{{"n": {n}}}', id=f"{n}") for n in range(2)])
+    request = eager(model, wait, limits=limits).prompt("x").advisors(limit)
+    with pytest.raises(TimeoutError):
+        [event async for event in request.astream().events()]
+
+    assert cleaned == ["up"]
+
+
 def test_calls_that_an_advisor_takes_back_come_to_nothing(ask: Ask) -> None:
     """Only what the loop sees in the end is answered; what was begun for others is dropped."""
     shop = Shop()
@@ -301,6 +385,44 @@ def test_limits_hold(ask: Ask) -> None:
     limits = ToolLimits(max_repeats=2)
     ask(eager(Watched(*again, "done"), shop, limits=limits).prompt("x"))
     assert shop.done == ["tea", "tea"]
+
+
+def test_nothing_begins_after_a_tool_that_only_the_resolver_knows(ask: Ask) -> None:
+    """It may be one that has to run alone."""
+    shop = Shop()
+    resolver = ToolRegistry([c for c in tool_callbacks(shop) if c.definition.name == "alone"])
+    tools = [c for c in tool_callbacks(shop) if c.definition.name != "alone"]
+    model = Watched([call("alone"), look("tea"), look("jam")], "done")
+    ask(
+        client_of(model, tools, eager_reads=True, blocking_concurrency=4, resolver=resolver).prompt(
+            "x"
+        )
+    )
+
+    assert shop.done[0] == "alone"
+
+
+def test_what_tools_tell_is_not_held_back_with_the_words(ask: Ask) -> None:
+    """Of a message whose words are held back, what was begun early may go on after its end."""
+
+    @tool(effect="read")
+    async def work(context: ToolContext) -> str:
+        """Work."""
+        await asyncio.sleep(0.05)
+        await context.progress("half")
+        return "done"
+
+    model = ScriptedModel([call("work", id="1"), call("work", id="2")], "done")
+    manager = ToolCallingManager(eager_reads=True, blocking_concurrency=4)
+    advisor = ToolCallingAdvisor(manager, stream_tool_call_responses=False)
+    builder = ChatClient.builder(model).default_tools(work).default_advisors(advisor)
+    events = ask(builder.build().prompt("x")).events
+
+    told = [e for e in events if isinstance(e, ToolProgress | ToolCallFinished)]
+    expected = [ToolProgress, ToolProgress, ToolCallFinished, ToolCallFinished]
+    assert sorted(type(each).__name__ for each in told) == sorted(
+        each.__name__ for each in (expected if ask.streaming else [])
+    )
 
 
 def test_no_more_at_once_than_may_be(ask: Ask) -> None:

@@ -200,6 +200,15 @@ def test_refusals_are_told_apart(service: Start, kind: Callable[..., Any]) -> No
         server.model(kind, max_retries=0).embed(["Hi"])
 
 
+def test_an_error_does_not_name_openai_where_another_server_is_asked(service: Start) -> None:
+    """It is called what it is called when it chats."""
+    server = service(as_json({"error": {"message": "wrong key"}}, 401))
+
+    with pytest.raises(AuthenticationError, match="openai-compatible answered 401") as caught:
+        server.model(OpenAIEmbeddingModel).embed(["Hi"])
+    assert caught.value.provider == "openai-compatible"
+
+
 @pytest.mark.parametrize("body", [b"<html>", b"[]", b"{}", b'{"data": [1], "embeddings": [1]}'])
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_answer_that_cannot_be_read_is_reported(

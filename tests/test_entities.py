@@ -22,7 +22,15 @@ from chatclient.advisors.structured_output import StructuredOutputValidationAdvi
 from chatclient.chain import TOOL_CALLING_ORDER
 from chatclient.client import ChatClientRequestSpec
 from chatclient.errors import DeadlineExceededError, EntityError, UsageError
-from chatclient.events import RoundEnded, TextDelta, ToolCallDelta, ToolCallStarted
+from chatclient.events import (
+    ApprovalNeeded,
+    Done,
+    RoundEnded,
+    TextDelta,
+    ToolCallDelta,
+    ToolCallFinished,
+    ToolCallStarted,
+)
 from chatclient.messages import AssistantMessage, Media, SystemMessage, ToolCall, UserMessage
 from chatclient.model import OutputMode
 from chatclient.options import ChatOptions
@@ -419,6 +427,7 @@ def test_an_answer_that_does_not_fit_is_an_error(ask: Ask) -> None:
     assert error.text == '{"title": 1}'
     assert error.errors == ("title: should be a valid string; got 1", "cast: missing, but required")
     assert error.response.usage.total_tokens == 15
+    assert [each.text for each in error.trail.rounds] == [error.text]
     assert error.__cause__ is not None
 
 
@@ -482,6 +491,104 @@ def test_a_type_without_schema_sends_nothing(ask: Ask) -> None:
     model = ScriptedModel()
     with pytest.raises(UsageError, match="no model can be asked"):
         entity(ask, ChatClient.create(model).prompt("?"), object())
+
+
+def events(ask: Ask, request: ChatClientRequestSpec, **how: Any) -> list[Any]:
+    """Return the events of a stream that ends with an entity."""
+
+    async def consume() -> list[Any]:
+        async with request.astream().events(**how) as found:
+            return [event async for event in found]
+
+    return list(request.stream().events(**how)) if ask.blocking else asyncio.run(consume())
+
+
+in_streams = pytest.mark.parametrize(
+    "ask", [Ask("stream"), Ask("astream")], ids=lambda ask: ask.mode
+)
+
+
+@in_streams
+def test_the_last_event_of_a_stream_has_the_entity(ask: Ask) -> None:
+    """The model is told what is wanted; everything else is streamed as ever."""
+    model = ScriptedModel(call("cast_of", {"title": "Alien"}), FILM)
+    request = ChatClient.create(model).prompt("A film!").tools(cast_of)
+    *before, done = events(ask, request, entity=Film)
+
+    assert done == Done(done.response, ALIEN)
+    assert isinstance(done.response, ChatResponse)
+    assert "Answer with JSON only" in model.prompts[0].messages[-1].text
+    assert [type(event) for event in before if not isinstance(event, TextDelta)] == [
+        ToolCallStarted,
+        ToolCallDelta,
+        RoundEnded,
+        ToolCallFinished,
+        RoundEnded,
+    ]
+    assert "".join(event.text for event in before if isinstance(event, TextDelta)) == FILM
+
+
+@in_streams
+def test_events_without_a_type_end_without_an_entity(ask: Ask) -> None:
+    """Nobody is told anything."""
+    model = ScriptedModel(FILM)
+
+    assert events(ask, ChatClient.create(model).prompt("A film!"))[-1].entity is None
+    assert model.prompts[0].contents == "A film!"
+
+
+@in_streams
+def test_an_entity_at_the_end_of_events_may_be_native(ask: Ask) -> None:
+    """The provider can be asked to hold its model to the type."""
+    model = ScriptedModel(FILM)
+    request = ChatClient.create(model).prompt("A film!")
+
+    assert events(ask, request, entity=Film, native="schema")[-1].entity == ALIEN
+    assert model.prompts[0].options.output_schema is not None
+
+
+@in_streams
+def test_words_of_events_that_do_not_fit_are_held_back(ask: Ask) -> None:
+    """With `validate`, only those of the answer that fits are said."""
+    request = ChatClient.create(ScriptedModel("No.", FILM)).prompt("A film!")
+    found = events(ask, request, entity=Film, validate=True)
+
+    assert "".join(event.text for event in found if isinstance(event, TextDelta)) == FILM
+    assert found[-1].entity == ALIEN
+
+
+@in_streams
+def test_events_of_an_answer_that_does_not_fit_end_with_an_error(ask: Ask) -> None:
+    """What was said has been streamed until then; the error has all of it."""
+    request = ChatClient.create(ScriptedModel("No.")).prompt("A film!")
+
+    with pytest.raises(EntityError) as caught:
+        events(ask, request, entity=Film)
+    assert caught.value.text == "No."
+    assert len(caught.value.trail.rounds) == 1
+
+
+@in_streams
+def test_events_of_a_turn_that_waits_say_so_and_have_no_entity(ask: Ask) -> None:
+    """Its events say what has to be decided; it is no error."""
+    manager = ToolCallingManager(interceptors=[ToolApproval(needed=lambda _: True)])
+    model = ScriptedModel(call("cast_of", {"title": "Alien"}), FILM)
+    builder = ChatClient.builder(model).tool_calling_manager(manager)
+    client = builder.default_tools(cast_of).build()
+    *_, waiting, done = events(ask, client.prompt("A film!"), entity=Film)
+
+    assert isinstance(waiting, ApprovalNeeded)
+    assert done.entity is None
+    resumed = client.resume(waiting.turn, "approve")
+    assert events(ask, resumed, entity=Film)[-1].entity == ALIEN
+
+
+@in_streams
+def test_events_of_a_type_that_nobody_can_ask_for_are_refused(ask: Ask) -> None:
+    """At once; nothing is sent, and nothing was forgotten."""
+    request = ChatClient.create(ScriptedModel()).prompt("A film!")
+    with pytest.raises(UsageError):
+        events(ask, request, entity=object())
 
 
 def test_the_response_comes_with_the_entity() -> None:
@@ -716,6 +823,7 @@ def test_a_turn_that_waits_for_approval_has_no_entity_yet(ask: Ask) -> None:
         entities(ask, builder.build().prompt("x"), Film)
     assert caught.value.response.has_tool_calls()
     assert list(caught.value.pending_turn.to_decide()) == ["call_pay"]
+    assert len(caught.value.trail.rounds) == 1
 
 
 def test_a_turn_that_ended_at_a_limit_says_so_when_it_has_no_entity(ask: Ask) -> None:

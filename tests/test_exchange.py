@@ -22,6 +22,7 @@ from chatclient import (
 from chatclient.advisors.guardrails import GuardrailResult, OutputGuardrailAdvisor
 from chatclient.advisors.memory import MessageChatMemoryAdvisor
 from chatclient.advisors.re_reading import ReReadingAdvisor
+from chatclient.advisors.steering import Steering
 from chatclient.chain import MEMORY_ORDER, TOOL_CALLING_ORDER
 from chatclient.errors import ChatClientError, OverloadedError
 from chatclient.memory import MessageWindowChatMemory, conversation_problems
@@ -154,6 +155,49 @@ def test_a_turn_that_waited_is_what_was_said(ask: Ask, inside: bool) -> None:
     assert kinds(waiting.messages()) == ["user", "assistant", "tool", "assistant"]
     assert answer.messages() == answer.new_messages() == tuple(memory.get("c")[2:])
     assert answer.messages()[0] == UserMessage("How is Rome?")
+
+
+def test_a_turn_that_waited_again_is_one_turn_although_the_user_spoke_meanwhile(ask: Ask) -> None:
+    """Its messages reach back to the question, and not only to what was said on the way."""
+    steering = Steering()
+    model = ScriptedModel(ASKS, call("weather", '{"city": "Oslo"}', id="2"), "Sunny.")
+    manager = ToolCallingManager(interceptors=[ToolApproval(needed=lambda _: True)])
+    builder = ChatClient.builder(model).default_tools(weather)
+    client = builder.tool_calling_manager(manager).build()
+    turn = ask(client.prompt("How is Rome?")).answer.pending_turn()
+    steering.say("And Oslo?")
+    turn = ask(client.resume(turn, "approve").advisors(steering)).answer.pending_turn()
+    answer = ask(client.resume(turn.to_json(), "approve")).answer
+
+    assert kinds(answer.new_messages()) == [
+        *("user", "assistant", "tool"),
+        *("user", "assistant", "tool", "assistant"),
+    ]
+
+
+@pytest.mark.parametrize("order", [MEMORY_ORDER, TOOL_CALLING_ORDER + 100])
+def test_a_turn_that_waited_and_failed_goes_on_from_what_was_said(ask: Ask, order: int) -> None:
+    """Neither from what memory showed, nor from what an advisor had made of the question."""
+    memory = MessageWindowChatMemory()
+    model = ScriptedModel("Hello.", ASKS, OverloadedError("busy"))
+    manager = ToolCallingManager(interceptors=[ToolApproval(needed=lambda _: True)])
+    client = (
+        ChatClient.builder(model)
+        .default_system("Be brief.")
+        .default_tools(weather)
+        .default_advisors(ReReadingAdvisor(), MessageChatMemoryAdvisor(memory, order=order))
+        .tool_calling_manager(manager)
+        .build()
+    )
+    client.prompt("Good morning!").conversation("c").call().content()
+    turn = ask(client.prompt("How is Rome?").conversation("c")).answer.pending_turn()
+    with pytest.raises(OverloadedError) as caught:
+        ask(client.resume(turn.to_json(), "approve"))
+
+    assert caught.value.trail is not None
+    messages = caught.value.trail.messages
+    assert kinds(messages) == ["user", "assistant", "tool"]
+    assert messages[0] == UserMessage("How is Rome?")
 
 
 def test_an_answer_without_a_model_is_an_answer(ask: Ask) -> None:

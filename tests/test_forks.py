@@ -1,6 +1,7 @@
 """Forks: what a child writes is kept, and no child waits for a thread that it does not have."""
 
 import os
+import signal
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from chatclient.memory.sessions import InMemorySessionRepository, SessionService
 from chatclient.messages import UserMessage
 from chatclient.providers.local import LocalChatModel
 from chatclient.testing import ScriptedModel
+from chatclient.tools.search import KeywordToolIndex, ToolReference, ToolSearchRequest
 from chatclient.vector_store import Document, InMemoryVectorStore, SqliteVectorStore
 
 pytest.importorskip("numpy")
@@ -151,18 +153,34 @@ def test_a_child_does_not_wait_for_a_thread_of_the_parents(
         store.close()
 
 
+def test_a_child_builds_the_tool_index_that_its_parent_was_building() -> None:
+    """It does not wait for the thread that was at it."""
+    tools = [ToolReference(f"tool_{number}", "Does a thing.") for number in range(300)]
+    index = KeywordToolIndex()
+    catalog = index._catalogs.assign("s", tools).catalog
+    assert catalog is not None
+
+    def child() -> None:  # pragma: no cover
+        signal.alarm(20)
+        assert index.search(ToolSearchRequest("s", "tool 77", 1)).tool_names == ("tool_77",)
+
+    with catalog.parts[0].segment.building:
+        assert status_of(fork(child)) == 0
+
+
 def test_only_what_knows_of_forks_has_a_lock_of_its_own() -> None:
     """A plain lock that a thread of the parent held would be held in the child for ever."""
     root = Path(forks.__file__).parent
-    owners = {path.name for path in root.glob("**/*.py") if "threading.Lock()" in path.read_text()}
+    owners = {path.name for path in root.glob("**/*.py") if "threading.Lock" in path.read_text()}
     folders = ("advisors", "providers", "tools")  # links, which `**` does not follow
     files = (path for name in folders for path in (root / name).glob("**/*.py"))
-    owners |= {path.name for path in files if "threading.Lock()" in path.read_text()}
+    owners |= {path.name for path in files if "threading.Lock" in path.read_text()}
 
     assert owners == {
         "forks.py",
-        *("connections.py", "sqlite.py", "sql_schema.py", "threads.py"),  # have an `after_fork`
-        *("answers.py", "recording.py"),  # one request's, or a test's
+        # These have an `after_fork`.
+        *("catalog.py", "connections.py", "sqlite.py", "sql_schema.py", "threads.py"),
+        *("answers.py", "budget.py", "recording.py"),  # one request's, or a test's
         "llama_server.py",  # looks at the process id
     }
 

@@ -768,8 +768,8 @@ def test_arguments_that_are_no_object_are_wrapped() -> None:
 
     assert [part["functionCall"]["args"] for part in parts] == [
         {},
-        {"arguments": [1]},
-        {"arguments": "{oops"},
+        {"malformed_arguments": "[1]"},
+        {"malformed_arguments": "{oops"},
     ]
 
 
@@ -798,13 +798,15 @@ def test_the_answers_to_one_round_are_one_content() -> None:
     first, second = (
         ToolResponseMessage([ToolResponse(id, name, "{}")]) for id, name in (("1", "f"), ("2", "g"))
     )
-    begun = EncodedConversation().continued((UserMessage("Hi"), calls, first), UP_TO_2)
+    for between in ((), (SystemMessage("Hm"),), (AssistantMessage(),)):
+        history = (UserMessage("Hi"), calls, first, *between, second)
+        begun = EncodedConversation().continued(history[:-1], UP_TO_2)
 
-    whole = contents(UserMessage("Hi"), calls, first, second)
-    later = begun.continued((UserMessage("Hi"), calls, first, second), UP_TO_2)
+        whole = contents(*history)
+        later = begun.continued(history, UP_TO_2)
 
-    assert [len(content["parts"]) for content in whole] == [1, 2, 2]
-    assert json.loads(b"[%b]" % later.contents) == whole
+        assert [len(content["parts"]) for content in whole] == [1, 2, 2]
+        assert json.loads(b"[%b]" % later.contents) == whole
 
 
 def test_other_messages_start_anew() -> None:
@@ -1016,6 +1018,16 @@ def test_the_end_of_another_api_is_no_part_of_the_answer(end: bytes) -> None:
     last = b'data: {"candidates":[{"content":{"parts":[{"text":"Hi"}]},"finishReason":"STOP"}]}\n\n'
 
     assert joined([b"data:\n\n", last, end]).text == "Hi"
+
+
+def test_an_array_may_begin_with_a_byte_order_mark() -> None:
+    """However it arrives."""
+    content = {"parts": [{"text": "Hi"}]}
+    text = as_json([{"candidates": [{"content": content, "finishReason": "STOP"}]}]).body
+    text = b"\xef\xbb\xbf" + text
+
+    for size in (1, 2, 5, len(text)):
+        assert joined([text[at : at + size] for at in range(0, len(text), size)]).text == "Hi"
 
 
 def test_log_probabilities_of_a_stream_add_up() -> None:

@@ -160,7 +160,7 @@ def test_malformed_arguments_are_sent_back_as_a_value(serve: Serve) -> None:
 
     sent = engine.server.requests[0]["messages"][1]["tool_calls"]
     assert [json.loads(call["function"]["arguments"]) for call in sent] == [
-        {"malformed": "{oops"},
+        {"malformed_arguments": "{oops"},
         {},
     ]
 

@@ -51,6 +51,20 @@ def test_fields_are_on_the_record(caplog: pytest.LogCaptureFixture) -> None:
     }
 
 
+@pytest.mark.parametrize("level", ["debug", "info", "warning"])
+def test_a_record_says_where_it_was_written(caplog: pytest.LogCaptureFixture, level: str) -> None:
+    """Not in the code of loggers, for formats with file, line or function."""
+    caplog.set_level(logging.DEBUG, "chatclient.tests")
+
+    getattr(LOG, level)("here")
+
+    (record,) = caplog.records
+    assert (record.filename, record.funcName) == (
+        "test_logs.py",
+        "test_a_record_says_where_it_was_written",
+    )
+
+
 def test_percent_signs_are_only_signs(caplog: pytest.LogCaptureFixture) -> None:
     """A model's words are not taken for a format."""
     caplog.set_level(logging.INFO, "chatclient.tests")

@@ -10,6 +10,7 @@ from contextvars import ContextVar, copy_context
 from typing import Any
 
 import pytest
+from test_runtime import in_time
 
 from chatclient.driving import drive
 from chatclient.event_streams import AsyncEvents, drive_stream
@@ -125,6 +126,51 @@ async def test_events_reach_an_asynchronous_stream(thread: LoopThread) -> None:
     assert events.result() == "result"
 
 
+@pytest.mark.parametrize("blocking", [True, False])
+def test_an_error_of_who_takes_an_event_is_raised_as_it_is(
+    blocking: bool, thread: LoopThread
+) -> None:
+    """It is no time-out, of whichever kind it is."""
+
+    async def refuse(_event: Any) -> None:
+        msg = "not this one"
+        raise ValueError(msg)
+
+    async def request(runtime: Runtime) -> str:
+        return await runtime.with_emitter(refuse).run_on(thread, emitting)
+
+    async def consume() -> None:
+        await anext(AsyncEvents(request, ON_LOOP))
+
+    with pytest.raises(ValueError, match="not this one"):
+        next(drive_stream(request, BLOCKING)) if blocking else asyncio.run(consume())
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_events_for_the_runtime_of_the_request_reach_it(blocking: bool, thread: LoopThread) -> None:
+    """Where the job's own streams nothing, too."""
+
+    async def request(runtime: Runtime) -> None:
+        async def job(_runtime: Runtime) -> None:
+            await runtime.emit("event")
+
+        await runtime.silent().run_on(thread, job)
+
+    async def consume() -> list[str]:
+        events: AsyncEvents[str, None] = AsyncEvents(request, ON_LOOP)
+        return [event async for event in events]
+
+    # In debug mode asyncio minds about threads.
+    found = in_time(
+        lambda: (
+            list(drive_stream(request, BLOCKING))
+            if blocking
+            else asyncio.run(consume(), debug=True)
+        )
+    )
+    assert found == ["event"]
+
+
 async def test_without_a_stream_events_are_nothing(thread: LoopThread) -> None:
     """A job may emit in any case."""
     assert await ON_LOOP.run_on(thread, emitting) == "result"
@@ -171,6 +217,27 @@ def test_a_job_may_outlive_the_loop_that_asked(thread: LoopThread) -> None:
     assert ended.wait(10)
     time.sleep(0.02)  # for the callback that comes after
     assert thread.alive
+
+
+def test_who_waits_for_a_job_on_a_closed_thread_is_let_go(run: Run) -> None:
+    """The job is cancelled, and has the time to clean up."""
+    thread = LoopThread("of-the-test")
+    cleaned: list[str] = []
+
+    async def job(_runtime: Runtime) -> None:
+        threading.Thread(target=thread.close).start()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.01)
+            cleaned.append("up")
+
+    def wait() -> None:
+        with pytest.raises(asyncio.CancelledError):
+            run(lambda runtime: runtime.run_on(thread, job))
+
+    in_time(lambda: wait() or True)
+    assert cleaned == ["up"]
 
 
 def test_a_closed_thread_is_gone() -> None:

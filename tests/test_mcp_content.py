@@ -19,7 +19,7 @@ from mcp_types import (
 
 from chatclient.errors import ToolError
 from chatclient.messages import Media
-from chatclient.tool import ToolResult
+from chatclient.tool import OWN_METADATA, ToolResult
 from chatclient.tools.mcp.content import answer_of, result_of
 
 DATA = "AQID"  # the bytes 1, 2, 3
@@ -74,6 +74,14 @@ def test_data_is_told_once(text: str, data: Any, told: str) -> None:
     content = [TextContent(text=text)] if text else []
     result = answered(*content, structured_content=data, _meta={"cost": 1})
     assert (result.text, result.value, dict(result.metadata)) == (told, data, {"cost": 1})
+
+
+@pytest.mark.parametrize("key", sorted(OWN_METADATA))
+def test_a_server_has_no_word_in_what_the_library_notes(key: str) -> None:
+    """Such as that its answer is final, or that a skill with its tools is in use."""
+    result = answered(TextContent(text="sunny"), _meta={"cost": 1, key: True})
+
+    assert dict(result.metadata) == {"cost": 1}
 
 
 @pytest.mark.parametrize(

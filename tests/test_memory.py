@@ -270,6 +270,26 @@ def test_pruning_deletes_what_has_left_the_window() -> None:
     assert memory.get("c") == [S1, *turns(100)[-2:]]
 
 
+@pytest.mark.parametrize("most", [300, 1000])
+def test_pruning_goes_as_far_back_as_the_window_does(most: int) -> None:
+    """A window of tokens may hold many messages; not each turn writes them all anew."""
+
+    class Watched(InMemoryChatMemoryRepository):
+        rewrites = 0
+
+        async def replace(self, *args: Any, **more: Any) -> bool:
+            Watched.rewrites += 1
+            return await super().replace(*args, **more)
+
+    memory = TokenWindowChatMemory(Watched(), max_tokens=most, prune=True)
+    for at in range(0, 500, 2):
+        memory.add("c", turns(250)[at : at + 2])
+    shown = len(memory.get("c"))
+
+    assert shown <= len(memory.repository.find_by_conversation_id("c")) <= 2 * shown + 2
+    assert Watched.rewrites < 20
+
+
 def test_a_turn_is_kept_although_pruning_fails(caplog: pytest.LogCaptureFixture) -> None:
     """The failure is logged; the next turn tries again."""
 
@@ -494,6 +514,18 @@ def test_a_turn_that_alone_outgrows_trigger_and_window_waits() -> None:
 
     assert memory.get("c") == [S1, *turns(3)]
     assert model.prompts == []
+
+
+def test_a_summary_alone_is_not_summarised() -> None:
+    """Without anything said since that is to be folded, the model is not asked again."""
+    memory, model = summarizing("first notes", "second notes", trigger=8, window=7)
+    for question in ([U1, U1, U1], [U2, U2], [U3], [U1]):
+        memory.add("c", [*question, A1])
+    assert texts(memory.get("c"))[1:] == ["first notes", "u2", "u2", "a1", "u3", "a1", "u1", "a1"]
+    assert len(model.prompts) == 1
+
+    memory.add("c", [U2, A2])
+    assert texts(memory.get("c"))[1] == "second notes"
 
 
 def test_the_model_of_summaries_is_asked_with_its_options() -> None:

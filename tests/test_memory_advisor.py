@@ -19,6 +19,7 @@ from chatclient import (
     UserMessage,
 )
 from chatclient.advisors import ToolCallingAdvisor
+from chatclient.advisors.guardrails import GuardrailResult, OutputGuardrailAdvisor
 from chatclient.advisors.memory import MessageChatMemoryAdvisor, PromptChatMemoryAdvisor
 from chatclient.advisors.turns import TURN_KEY
 from chatclient.chain import MEMORY_ORDER, TOOL_CALLING_ORDER, Advisor, AdvisorChain, Next
@@ -633,6 +634,32 @@ def test_a_turn_that_waits_twice_is_remembered_once(ask: Ask, order: int) -> Non
     assert short(talk.stored) == turn
 
 
+@pytest.mark.parametrize("stored", [True, False])
+@pytest.mark.parametrize("looked", [True, False])
+def test_what_was_refused_before_the_wait_is_not_remembered(
+    ask: Ask, order: int, looked: bool, stored: bool
+) -> None:
+    """Of a turn that waits, only what any other turn leaves behind, and all of that."""
+    answers: list[Answer] = [[call("look")]] * looked
+    talk = approving("hello", *answers, "rude", [call("pay")], "rude", "paid", order=order)
+
+    def polite(answer: ChatResponse) -> GuardrailResult | None:
+        return GuardrailResult.reprompt("rude", "Mind!") if answer.text == "rude" else None
+
+    client = talk.client.mutate().default_advisors(OutputGuardrailAdvisor(polite)).build()
+    ask(client.prompt("hi").conversation("c"))
+    waiting = ask(client.prompt("one").conversation("c")).response.context["pending_turn"]
+    done = ask(client.resume(waiting.to_json() if stored else waiting, "approve"))
+
+    executed = [each.tool_call.name for each in done.executions]
+    assert executed == [*["look"] * looked, "pay"]
+    hi, look = ["u:hi", "a:hello"], ["a:(call_look)", "t:(seen it)"] * looked
+    refused, pay = ["a:rude", "u:Mind!"], ["a:(call_pay)", "t:(paid 1)"]
+    shown = ["s:Be brief.", *hi, "u:one", *look, *refused, *pay, *refused]
+    assert talk.shown[-1] == shown
+    assert short(talk.stored) == [*hi, "u:one", *look, *pay, "a:paid"]
+
+
 @pytest.mark.parametrize("there", [INSIDE, MEMORY_ORDER], ids=["to the inside", "to the outside"])
 def test_a_turn_may_go_on_where_memory_stands_elsewhere(ask: Ask, there: int) -> None:
     """What was said before is neither shown nor remembered twice."""
@@ -838,14 +865,16 @@ def test_system_messages_of_the_memory_stay_system_messages(ask: Ask, order: int
     assert talk.shown == [["s:Be brief.", "s:The user is called Ada.", "u:hi"]]
 
 
-def test_a_template_without_a_place_for_the_memory_is_refused() -> None:
-    """When the advisor is made, not when it is used."""
+def test_a_template_without_a_place_for_the_memory_or_the_system_text_is_refused() -> None:
+    """When the advisor is made, not when it is used: either would be lost without a word."""
     memory = MessageWindowChatMemory()
 
     with pytest.raises(TemplateError, match="memory"):
         PromptChatMemoryAdvisor(memory, template="{instructions}")
+    with pytest.raises(TemplateError, match="instructions"):
+        PromptChatMemoryAdvisor(memory, template="Earlier: {memory}")
     with pytest.raises(TemplateError, match="other"):
-        PromptChatMemoryAdvisor(memory, template="{memory} {other}")
+        PromptChatMemoryAdvisor(memory, template="{instructions} {memory} {other}")
 
 
 @pytest.mark.parametrize("order", [MEMORY_ORDER, TOOL_CALLING_ORDER + 1])

@@ -4,9 +4,11 @@ import asyncio
 import socket
 import sqlite3
 import sys
+import time
 import traceback
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -212,26 +214,56 @@ def test_a_window_ends_where_messages_were_deleted_by_hand(tmp_path: Path) -> No
         assert MessageWindowChatMemory(repository).get("c")[-1] == turn(2)[-1]
 
 
+def number_of(connection: sa.Connection) -> int:
+    """Return what the server calls *connection*."""
+    function = "pg_backend_pid()" if connection.dialect.name == "postgresql" else "connection_id()"
+    number: int = connection.exec_driver_sql(f"SELECT {function}").scalar_one()
+    return number
+
+
+def cut(url: str, number: int) -> None:
+    """Have the server end a connection."""
+    admin = sa.create_engine(url, isolation_level="AUTOCOMMIT")
+    kill = "SELECT pg_terminate_backend({})" if url.startswith("postgresql") else "KILL {}"
+    with admin.connect() as connection:
+        connection.exec_driver_sql(kill.format(number))
+    admin.dispose()
+
+
 def test_a_connection_that_was_cut_is_replaced(place: tuple[str, str]) -> None:
     """A server that was restarted costs no turn."""
     url, prefix = place
     if url.startswith("sqlite"):
         pytest.skip("nobody cuts a connection to a file")
-    admin = sa.create_engine(url, isolation_level="AUTOCOMMIT")
-    number, kill = {
-        "postgresql": ("SELECT pg_backend_pid()", "SELECT pg_terminate_backend({})"),
-        "mariadb": ("SELECT connection_id()", "KILL {}"),
-    }[sa.make_url(url).get_backend_name()]
     with SqlChatMemoryRepository(url, table_prefix=prefix) as repository:
         add(repository, 0)
         with repository._conversations._database.engine.connect() as connection:
-            own = connection.exec_driver_sql(number).scalar_one()
-        with admin.connect() as connection:
-            connection.exec_driver_sql(kill.format(own))
+            number = number_of(connection)
+        cut(url, number)
         add(repository, 1)
 
         assert repository.find_by_conversation_id("c") == [*turn(0), *turn(1)]
-    admin.dispose()
+
+
+def test_a_connection_may_be_cut_while_tables_are_created(place: tuple[str, str]) -> None:
+    """The next one goes on."""
+    url, prefix = place
+    if url.startswith("sqlite"):
+        pytest.skip("nobody cuts a connection to a file")
+    connections: list[sa.Connection] = []
+
+    def step(connection: sa.Connection) -> None:
+        connections.append(connection)
+        if len(connections) == 1:
+            cut(url, number_of(connection))
+        connection.exec_driver_sql("SELECT 1")
+
+    database = Database(url, Schema("things", [step], prefix=prefix))
+    rows = database.read(sa.select(sa.literal(1)), {})
+    database.close()
+
+    assert len(connections) == 2
+    assert len(rows) == 1
 
 
 @pytest.fixture
@@ -454,6 +486,22 @@ def test_a_database_that_refuses(tmp_path: Path) -> None:
         assert repository.find_by_conversation_id("c") == list(turn(1))
 
 
+def test_a_file_that_may_not_be_written(tmp_path: Path) -> None:
+    """Waiting would not help."""
+    place = tmp_path / "memory.db"
+    with closing(sqlite3.connect(place)) as connection:
+        connection.execute("CREATE TABLE t (x)")
+    started = time.monotonic()
+    with (
+        SqlChatMemoryRepository(f"sqlite:///file:{place}?mode=ro&uri=true") as repository,
+        pytest.raises(ChatMemoryUnavailableError) as caught,
+    ):
+        add(repository, 1)
+
+    assert "readonly" in str(caught.value.__cause__)
+    assert time.monotonic() - started < 10
+
+
 def test_a_database_that_stays_locked(tmp_path: Path) -> None:
     """Waiting has an end."""
     url = f"sqlite:///{tmp_path / 'memory.db'}"
@@ -566,11 +614,19 @@ def test_an_engine_may_open_its_file_by_itself(tmp_path: Path) -> None:
     ],
 )
 def test_an_engine_in_memory_may_be_one_for_all_threads(url: str, options: dict[str, Any]) -> None:
-    """What the error says works, and so does a cache that the connections share."""
+    """What the error says works, and so does a cache that the connections share, also at once."""
     engine = sa.create_engine(url, **options)
-    with SqlChatMemoryRepository(engine) as repository:
-        add(repository, 1)
-        assert asyncio.run(repository.afind_by_conversation_id("c")) == list(turn(1))
+    with (
+        SqlChatMemoryRepository(engine) as one,
+        SqlChatMemoryRepository(engine) as other,
+        ThreadPoolExecutor(8) as pool,
+    ):
+        list(pool.map(lambda number: add((one, other)[number % 2], number), range(80)))
+        found = asyncio.run(one.afind_by_conversation_id("c"))
+
+    numbers = [message.text.split()[1] for message in found[::2]]
+    assert sorted(map(int, numbers)) == list(range(80))
+    assert found == [message for number in numbers for message in turn(number)]
     engine.dispose()
 
 

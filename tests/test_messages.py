@@ -417,6 +417,15 @@ def test_a_text_that_is_no_url_is_no_media(data: str) -> None:
         Media("image/png", data)
 
 
+@pytest.mark.parametrize("data", [Path("cat.png"), None, 3])
+def test_what_is_no_content_is_no_media(data: Any) -> None:
+    """It is refused where it is put in; only what holds bytes will do as well, as bytes."""
+    with pytest.raises(TypeError, match=r"media are bytes or a URL, .* use Media\.from_file"):
+        Media("image/png", data)
+    held: Any = bytearray(b"x")
+    assert {Media("image/png", held)} == {Media("image/png", b"x")}
+
+
 @pytest.mark.parametrize(
     "data",
     [

@@ -20,6 +20,7 @@ from chatclient.errors import (
     AuthenticationError,
     GuardrailError,
     InvalidResponseError,
+    RateLimitedError,
     UsageError,
 )
 from chatclient.moderation import Moderation, ModerationModel
@@ -128,9 +129,18 @@ def test_an_answer_without_a_judgement(service: Start, answer: Json) -> None:
 
 def test_errors_are_those_of_the_provider(service: Start) -> None:
     """Typed, and without the key."""
-    with pytest.raises(AuthenticationError) as caught:
+    with pytest.raises(AuthenticationError, match="openai-compatible answered") as caught:
         service(Reply(b"wrong key sk-very-secret", 401)).model.moderate("x")
     assert "very-secret" not in str(caught.value)
+
+
+def test_an_error_in_an_answer_that_succeeds_is_that_error(service: Start) -> None:
+    """So that it is asked again, or says what to do."""
+    busy = {"error": {"message": "slow down", "code": "rate_limit_exceeded"}}
+
+    assert not service(busy, {"results": [CALM]}).model.moderate("x").flagged
+    with pytest.raises(RateLimitedError, match="slow down"):
+        service(busy, busy).model.moderate("x")
 
 
 def test_a_key_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -565,6 +565,15 @@ def test_other_media_are_refused(media: Media, problem: str) -> None:
         encode_message(UserMessage("Look", [media]))
 
 
+def test_what_another_model_spoke_or_drew_elsewhere_is_left_out() -> None:
+    """A conversation that began with another server goes on."""
+    media = [Media("audio/wav", b"RIFF"), Media("image/png", "https://x.org/y.png")]
+
+    [body] = encode_message(AssistantMessage(["said", *media, Media("image/png", b"abc")]))
+
+    assert body == {"role": "assistant", "content": "said", "images": ["YWJj"]}
+
+
 def test_messages_keep_what_the_server_knows() -> None:
     """Thoughts of other providers are left out; arguments are made objects."""
     calls = [ToolCall(str(at), "f", text) for at, text in enumerate(("", "[1]", "{oops"))]
@@ -575,8 +584,8 @@ def test_messages_keep_what_the_server_knows() -> None:
     assert (body["content"], body["thinking"]) == ("said", "mine")
     assert [c["function"]["arguments"] for c in body["tool_calls"]] == [
         {},
-        {"arguments": [1]},
-        {"arguments": "{oops"},
+        {"malformed_arguments": "[1]"},
+        {"malformed_arguments": "{oops"},
     ]
     assert encode_message(SystemMessage("s")) == [{"role": "system", "content": "s"}]
 
@@ -646,6 +655,14 @@ def test_log_probabilities_of_a_stream_add_up() -> None:
     assert result.generations[0].metadata == {"logprobs": [{"token": "a"}, {"token": "b"}]}
 
 
+@pytest.mark.parametrize("count", ["7", "7.0", '"7"'])
+def test_a_number_may_be_written_in_several_ways(count: str) -> None:
+    """Not every server that speaks this API writes whole numbers as such."""
+    response = decode_response(b'{"message": {}, "done": true, "eval_count": %b}' % count.encode())
+
+    assert repr(response.usage.total_tokens) == "7"
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -657,6 +674,7 @@ def test_log_probabilities_of_a_stream_add_up() -> None:
         b'{"message": {"content": 1}}',
         b'{"message": {"thinking": ["x"]}}',
         b'{"message": {"tool_calls": [{"id": 1}]}}',
+        b'{"message": {}, "done": true, "eval_count": [1]}',
     ],
 )
 def test_an_answer_that_cannot_be_read_is_reported(body: bytes) -> None:

@@ -312,6 +312,10 @@ PIXEL = Media("image/png", b"\x89PNG")
             {"type": "input_audio", "input_audio": {"data": "YWJj", "format": "mp3"}},
         ),
         (
+            Media("audio/wav", "data:audio/wav;base64,YWJj"),
+            {"type": "input_audio", "input_audio": {"data": "YWJj", "format": "wav"}},
+        ),
+        (
             Media("application/pdf", b"abc", name="a.pdf"),
             {
                 "type": "file",
@@ -537,14 +541,15 @@ def test_no_arguments_are_an_empty_object(arguments: str) -> None:
     assert element["tool_calls"][0]["function"] == {"name": "now", "arguments": "{}"}
 
 
-def test_malformed_arguments_do_not_spoil_the_conversation() -> None:
-    """Servers that parse the history get JSON that holds what the model wrote."""
-    message = AssistantMessage("", [ToolCall("c1", "add", '{"a": ')])
+@pytest.mark.parametrize("written", ['{"a":', "[1]", '"a"'])
+def test_malformed_arguments_do_not_spoil_the_conversation(written: str) -> None:
+    """Servers that parse the history get an object that holds what the model wrote."""
+    message = AssistantMessage("", [ToolCall("c1", "add", written)])
 
     as_written = on_wire(message, OPENAI)["tool_calls"][0]["function"]["arguments"]
-    assert as_written == '{"a":'
+    assert as_written == written
     parsed = json.loads(on_wire(message, COMPATIBLE)["tool_calls"][0]["function"]["arguments"])
-    assert parsed == {"malformed_arguments": '{"a":'}
+    assert parsed == {"malformed_arguments": written}
 
 
 def test_calls_of_custom_tools_go_back_as_such() -> None:

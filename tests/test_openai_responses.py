@@ -722,7 +722,7 @@ def test_a_bare_error_after_a_stream_is_raised() -> None:
 def test_a_stream_of_something_else_is_an_error() -> None:
     """What is no JSON object is shown."""
     for data in (b"<html>", b"[1]", b'"text"'):
-        with pytest.raises(InvalidResponseError, match="not an event"):
+        with pytest.raises(InvalidResponseError, match="not a response"):
             StreamDecoder("openai").feed(data)
 
 
@@ -738,7 +738,7 @@ def test_a_stream_of_something_else_is_an_error() -> None:
 )
 def test_an_event_of_another_shape_is_an_error(event: Json) -> None:
     """So that a fallback knows it, and steps in."""
-    with pytest.raises(InvalidResponseError, match="not an event"):
+    with pytest.raises(InvalidResponseError, match="not a response"):
         StreamDecoder("openai").feed(json.dumps(event).encode())
 
 
@@ -774,6 +774,7 @@ def test_a_cancelled_response_keeps_what_it_has() -> None:
         {"output": [{"type": "reasoning", "summary": "text"}]},
         {"output": [{"type": "function_call", "call_id": 1, "name": "add", "arguments": "{}"}]},
         {"output": [], "usage": [1]},
+        {"output": [], "usage": {"input_tokens": {}}},
         {"output": [], "incomplete_details": "max_output_tokens"},
     ],
 )
@@ -890,8 +891,9 @@ def test_a_user_shows_images() -> None:
 
 def test_a_sound_is_refused_with_a_word_on_who_takes_it() -> None:
     """The API has no form for one."""
-    with pytest.raises(UsageError, match=r"no audio/mpeg; .* OpenAIChatModel"):
-        input_of(UserMessage([Media("audio/mpeg", b"\1")]))
+    for content in (b"\1", "data:audio/mpeg;base64,AQ=="):
+        with pytest.raises(UsageError, match=r"no audio/mpeg; .* OpenAIChatModel"):
+            input_of(UserMessage([Media("audio/mpeg", content)]))
 
 
 def test_ids_are_as_short_as_the_api_wants_them() -> None:

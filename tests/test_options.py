@@ -1,5 +1,6 @@
 """Options: what is set nearer to the request wins, and nothing is misspelt in silence."""
 
+import json
 import pickle
 from dataclasses import dataclass
 from typing import Any
@@ -8,8 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chatclient import ChatModel, Prompt
 from chatclient.errors import UsageError
 from chatclient.options import NO_OPTIONS, ChatOptions, checked
+from chatclient.providers.anthropic import AnthropicChatModel
+from chatclient.providers.gemini import GeminiChatModel
+from chatclient.providers.ollama import OllamaChatModel
+from chatclient.providers.openai import OpenAIChatModel
+from chatclient.providers.openai_responses import OpenAIResponsesChatModel
+from chatclient.tools import tool_callbacks
 from chatclient.values import EMPTY, FrozenDict
 
 
@@ -246,3 +254,40 @@ def test_options_pickle() -> None:
     options = AcmeOptions(effort="low", stop=("END",), extra=FrozenDict(a=1))
 
     assert pickle.loads(pickle.dumps(options)) == options
+
+
+@pytest.mark.parametrize(
+    ("model", "field", "set_before"),
+    [
+        (OpenAIChatModel(api_key="k"), "stream_options", {"include_usage": True}),
+        (OpenAIResponsesChatModel(api_key="k"), "text", {"verbosity": "low"}),
+        (AnthropicChatModel(api_key="k"), "metadata", {"user_id": "ada"}),
+        (GeminiChatModel(api_key="k"), "generationConfig", {"temperature": 0.5}),
+        (OllamaChatModel(), "options", {"temperature": 0.5}),
+    ],
+    ids=lambda value: value.provider if isinstance(value, ChatModel) else "",
+)
+def test_extra_fields_join_those_of_the_request(
+    model: Any, field: str, set_before: dict[str, Any]
+) -> None:
+    """With every provider: no other option is lost, and none of the application's tools."""
+
+    def look() -> str:
+        """Look."""
+        return ""
+
+    extra = {"new": 1, "tools": [{"name": "theirs"}], field: {"x": 1}}
+    own = {name: value for name, value in OWN.items() if hasattr(model.options, name)}
+    options = model.options.mutate(
+        temperature=0.5, tool_callbacks=tool_callbacks(look), extra=extra, **own
+    )
+    how = {} if isinstance(model, GeminiChatModel) else {"streaming": True}
+    body = json.loads(model._body(Prompt("x", options), **how))
+
+    assert body["new"] == 1
+    assert body[field] == {**body[field], **set_before, "x": 1}
+    assert len(body["tools"]) == 2
+    assert body["tools"][1] == {"name": "theirs"}
+
+
+OWN = {"verbosity": "low", "user_id": "ada"}

@@ -315,6 +315,21 @@ def test_a_failing_test_records_nothing(pytester: pytest.Pytester) -> None:
     assert not (pytester.path / "recordings").exists()
 
 
+@pytest.mark.parametrize("leave", ["skip", "xfail"])
+def test_a_test_that_does_not_come_to_its_end_records_nothing(
+    pytester: pytest.Pytester, leave: str
+) -> None:
+    """Nor does it have to ask for everything that it recorded at another time."""
+    outcomes = {"skip": {"skipped": 1}, "xfail": {"xfailed": 1}}[leave]
+    early = f"import pytest; pytest.{leave}()"
+    run(pytester, "--chatclient-record=once", more=early).assert_outcomes(**outcomes)
+    assert not (pytester.path / "recordings").exists()
+
+    more = 'client.prompt("Sure?").call().content()'
+    run(pytester, "--chatclient-record=once", more=more).assert_outcomes(passed=1)
+    run(pytester, more=f"{early}; {more}").assert_outcomes(**outcomes)
+
+
 def test_exchanges_that_are_left_over_fail(pytester: pytest.Pytester) -> None:
     """A test that asks less than it did has changed."""
     more = 'client.prompt("Sure?").call().content()'

@@ -406,8 +406,41 @@ def test_what_is_found_has_to_be_documents(ask: Ask, given: Any) -> None:
     def wiki(query: Query, runtime: Runtime) -> Any:
         return given
 
-    with pytest.raises(WrongTypeError, match="a retriever returns several Documents"):
+    with pytest.raises(WrongTypeError, match=r"wiki returned .* has to return a list\[Document\]"):
         ask(client_of(ScriptedModel("never"), RetrievalAugmentationAdvisor(wiki)).prompt("x"))
+
+
+def forgets(*_: Any) -> Any:
+    """Lack the `return` that was meant to be there."""
+
+
+@pytest.mark.parametrize(
+    ("step", "told"),
+    [
+        ({"query_transformers": [forgets]}, "a query transformer returns is a Query, not None"),
+        ({"query_expander": forgets}, r"forgets returned None; .* list\[Query\]"),
+        ({"query_expander": lambda query, runtime: ["a", "b"]}, r"list\[Query\]"),
+        ({"joiner": forgets}, r"forgets returned None; .* list\[Document\]"),
+        ({"post_processors": [forgets]}, r"forgets returned None; .* list\[Document\]"),
+        ({"augmenter": forgets}, "an augmenter returns is a str, not None"),
+    ],
+)
+def test_a_step_that_returns_something_else_is_told(
+    ask: Ask, step: dict[str, Any], told: str
+) -> None:
+    """And the question does not go out without what the step was to give it."""
+    model = ScriptedModel("never")
+    with pytest.raises(WrongTypeError, match=told):
+        ask(client_of(model, RetrievalAugmentationAdvisor(finding(ROME), **step)).prompt("x"))
+
+    assert model.prompts == []
+
+
+def test_a_router_chooses_several_retrievers(ask: Ask) -> None:
+    """One of them, without a list around it, is a mistake that is told."""
+    advisor = RetrievalAugmentationAdvisor(query_router=lambda query, runtime: finding(ROME))
+    with pytest.raises(WrongTypeError, match="put a single one into a list"):
+        ask(client_of(ScriptedModel("never"), advisor).prompt("x"))
 
 
 def test_when_all_fail_so_does_the_request(ask: Ask) -> None:
@@ -766,7 +799,7 @@ def test_the_request_may_filter_the_store(ask: Ask) -> None:
 
 
 def test_a_correction_is_no_question(ask: Ask) -> None:
-    """When a guardrail asks again, documents are those for what the user asked."""
+    """When a guardrail asks again, documents are those for what the user asked, found once."""
 
     def in_english(answer: ChatResponse) -> GuardrailResult | None:
         if "nove" in answer.text:
@@ -779,7 +812,7 @@ def test_a_correction_is_no_question(ask: Ask) -> None:
     client = client_of(model, guard, RetrievalAugmentationAdvisor(retriever), ReReadingAdvisor())
     result = ask(client.prompt("When?"))
 
-    assert {query.text for query in retriever.asked} == {"When?"}
+    assert [query.text for query in retriever.asked] == ["When?"]
     asked, _, correction = model.prompts[1].messages
     assert asked == model.prompts[0].messages[0]
     assert correction.text == "Say that in English."
@@ -860,6 +893,38 @@ def test_a_turn_that_waits_for_approval_is_remembered_as_it_was_said(
     assert len(said) == (6 if tool_messages else 2)
     found = entries.similarity_search("zoo", top_k=9)
     assert sorted(each.text for each in found) == ["Booked.", "the zoo"]
+
+
+def test_a_turn_that_waited_still_rests_on_its_documents(ask: Ask) -> None:
+    """Those of all advisors, wherever it waited, and nothing is looked for again."""
+    hours = Document("Nine to five.", {"since": [2020], "by": object()}, "hours", 0.5)
+    wiki = finding(hours)
+    seen: list[Any] = []
+
+    def grounded(answer: ChatResponse, request: ChatClientRequest) -> None:
+        seen.append(request.context[SOURCES])
+
+    model = ScriptedModel([call("book", id="1")], [call("book", id="2")], "Booked.")
+    stores = [QuestionAnswerAdvisor(store_of(each)) for each in (ROME, PARIS)]
+    client = (
+        client_of(model, OutputGuardrailAdvisor(grounded), *stores)
+        .mutate()
+        .default_advisors(RetrievalAugmentationAdvisor(wiki))
+        .default_tools(book)
+        .tool_calling_manager(ToolCallingManager(interceptors=[ToolApproval()]))
+        .build()
+    )
+    turn = ask(client.prompt("the zoo")).response.context["pending_turn"]
+    turn = ask(client.resume(turn.to_json(), "approve")).response.context["pending_turn"]
+    result = ask(client.resume(turn.to_json(), "approve"))
+
+    plain = Document(hours.text, {"since": [2020]}, "hours", 0.5)
+    assert seen == [(ROME, PARIS, plain)]
+    assert result.answer.documents() == (ROME, PARIS, plain)
+    assert result.response.context[DOCUMENT_CONTEXT] == (plain,)
+    assert result.response.context[RETRIEVED_DOCUMENTS] == (ROME,)
+    assert result.response.chat_response.metadata.values[DOCUMENT_CONTEXT] == (plain,)
+    assert len(wiki.asked) == 1
 
 
 @pytest.mark.parametrize("order", [MEMORY_ORDER, TOOL_CALLING_ORDER + 100])

@@ -8,6 +8,7 @@ from conftest import Ask
 from pydantic import BaseModel
 
 from chatclient import ChatClient, ChatModel, ChatOptions, Prompt, SystemMessage
+from chatclient.advisors.caching import InMemoryResponseStore, ResponseCacheAdvisor
 from chatclient.errors import UsageError
 from chatclient.model import OutputMode
 from chatclient.providers.anthropic import AnthropicChatModel
@@ -31,6 +32,18 @@ class InWords(ScriptedModel):
 
     def close(self) -> None:
         self.closed += 1
+
+
+class At(ScriptedModel):
+    """Answers with where it is."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(address)
+        self._address = address
+
+    @property
+    def address(self) -> str:
+        return self._address
 
 
 @tool
@@ -84,6 +97,16 @@ def test_a_router_asks_for_values_as_all_its_models_can() -> None:
         pass
     asyncio.run(model.aclose())
     assert cheap.closed == 2
+
+
+def test_routers_are_told_apart_by_where_their_models_are(ask: Ask) -> None:
+    """So that a response cache never gives the answer of another server's model of that name."""
+    store = InMemoryResponseStore()
+    for address in ("http://a", "http://b"):
+        model = At(address)
+        router = RoutingChatModel(lambda _prompt, chosen=model: chosen, model)
+        builder = ChatClient.builder(router).default_advisors(ResponseCacheAdvisor(store))
+        assert ask(builder.build().prompt("x")).text == address
 
 
 def test_what_is_chosen_is_one_of_the_models(ask: Ask) -> None:

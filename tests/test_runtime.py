@@ -5,9 +5,11 @@ import contextvars
 import gc
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -206,6 +208,40 @@ def test_invoke_within_its_timeout_returns_the_result(mode: str) -> None:
         return [plain, waited]
 
     assert run(mode, job) == ["1", "async"]
+
+
+@both
+def test_the_timeout_is_for_the_call_and_for_what_it_returns_together(mode: str) -> None:
+    """A plain function may return something to be awaited; that has the rest of the time."""
+
+    def returns_more() -> Any:
+        time.sleep(0.15)
+        return asyncio.sleep(0.25)
+
+    async def job(runtime: Runtime) -> None:
+        await runtime.invoke(returns_more, timeout=0.3)
+
+    with pytest.raises(TimeoutError):
+        run(mode, job)
+
+
+def test_a_slow_consumer_costs_no_call_its_result() -> None:
+    """What has come in time counts, whoever was busy with an event meanwhile."""
+
+    async def request(runtime: Runtime) -> str:
+        async def tool() -> str:
+            await runtime.emit("event")
+            return "result"
+
+        return str(await runtime.invoke(tool, timeout=0.1))
+
+    stream = drive_stream(request, BLOCKING)
+    assert next(stream) == "event"
+    time.sleep(0.2)
+
+    with pytest.raises(StopIteration) as stop:
+        next(stream)
+    assert stop.value.value == "result"
 
 
 def test_async_code_within_async_code_of_blocking_calls_does_not_deadlock() -> None:
@@ -467,6 +503,113 @@ async def wait_side_by_side(runtime: Runtime) -> None:
     await runtime.gather([waits, waits], limit=2)
 
 
+def test_an_error_in_a_thread_is_seen_at_once() -> None:
+    """Not only when the next job ends: the thread may be slow to put down what it ended with."""
+
+    async def fails(_runtime: Runtime) -> None:
+        raise LookupError("first")
+
+    async def main(runtime: Runtime) -> None:
+        await runtime.gather([fails, waits], limit=2)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    started = time.monotonic()
+    try:
+        for _ in range(300):
+            with pytest.raises(LookupError, match="first"):
+                drive(main(BLOCKING))
+    finally:
+        sys.setswitchinterval(interval)
+
+    assert time.monotonic() - started < 10
+
+
+@both
+def test_what_would_come_next_in_a_job_is_not_called_once_another_has_failed(mode: str) -> None:
+    """One that runs already cannot be stopped, but the one behind it does not begin."""
+    called: list[str] = []
+
+    async def goes_on(runtime: Runtime) -> None:
+        await runtime.invoke(time.sleep, 0.2)
+        await runtime.invoke(called.append, "next")
+
+    async def pauses(runtime: Runtime) -> None:
+        await runtime.invoke(time.sleep, 0.2)
+        await runtime.sleep(60)
+
+    async def fails(runtime: Runtime) -> None:
+        await runtime.sleep(0.1)
+        raise LookupError("first")
+
+    async def main(runtime: Runtime) -> None:
+        await runtime.gather([goes_on, pauses, fails], limit=3)
+
+    started = time.monotonic()
+    with pytest.raises(LookupError, match="first"):
+        run(mode, main)
+
+    assert called == []
+    assert time.monotonic() - started < 10
+
+
+@both
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_what_is_shielded_is_done_although_another_job_has_failed(mode: str, when: str) -> None:
+    """In a thread as in a task, whether it has begun by then or not."""
+    log: list[str] = []
+
+    async def clean(runtime: Runtime) -> None:
+        log.append("begun")
+        await runtime.invoke(asyncio.sleep, 0.2)
+        await runtime.invoke(log.append, "done")
+
+    async def cleans(runtime: Runtime) -> None:
+        if when == "before":
+            with suppress(asyncio.CancelledError):
+                await runtime.invoke(time.sleep, 0.2)
+        await runtime.shielded(clean(runtime))
+
+    async def fails(runtime: Runtime) -> None:
+        await runtime.sleep(0.1)
+        raise LookupError("first")
+
+    async def main(runtime: Runtime) -> None:
+        await runtime.gather([cleans, fails], limit=2)
+
+    with pytest.raises(LookupError):
+        run(mode, main)
+
+    assert log == ["begun", "done"]
+
+
+def test_what_a_job_began_for_later_is_not_interrupted_with_it() -> None:
+    """A thread that goes on has the job's context, and outlives it."""
+    over = threading.Event()
+    results: list[Any] = []
+
+    def later() -> None:
+        over.wait(10)
+        results.append(drive(BLOCKING.invoke(str, 1)))
+
+    def begins(threads: list[threading.Thread]) -> None:
+        threads.append(threading.Thread(target=contextvars.copy_context().run, args=(later,)))
+        threads[0].start()
+        time.sleep(0.2)
+
+    async def fails(runtime: Runtime) -> None:
+        await runtime.sleep(0.1)
+        raise LookupError("first")
+
+    threads: list[threading.Thread] = []
+    with pytest.raises(LookupError):
+        drive(BLOCKING.gather([lambda runtime: runtime.invoke(begins, threads), fails], limit=2))
+    over.set()
+    threads[0].join(10)
+
+    assert results == ["1"]
+
+
 @both
 @pytest.mark.parametrize("other", [waits, waits_soon, wait_side_by_side])
 def test_gather_cancels_what_others_wait_for(
@@ -521,6 +664,49 @@ def test_events_of_jobs_in_threads_reach_the_consumer() -> None:
     stream = drive_stream(main, BLOCKING)
 
     assert sorted(stream) == [0, 1, 2, 3]
+
+
+async def emit_from_async_code(runtime: Runtime) -> None:
+    """With a runtime inside that streams nothing itself."""
+
+    async def tool() -> None:
+        await runtime.emit("event")
+
+    await runtime.silent().invoke(tool)
+
+
+async def emit_from_a_job(runtime: Runtime) -> None:
+    async def emits(_runtime: Runtime) -> None:
+        await runtime.emit("event")
+
+    async def quiet(_runtime: Runtime) -> None:
+        pass
+
+    await runtime.gather([emits, quiet], limit=2)
+
+
+async def emit_from_what_has_begun(runtime: Runtime) -> None:
+    async def emits(_runtime: Runtime) -> None:
+        await runtime.emit("event")
+
+    await runtime.begin(emits, contextvars.copy_context()).result(runtime)
+
+
+@both
+@pytest.mark.parametrize(
+    "request_", [emit_from_async_code, emit_from_a_job, emit_from_what_has_begun]
+)
+def test_the_runtime_of_the_request_may_be_emitted_to_from_anywhere(
+    mode: str, request_: Callable[[Runtime], Coroutine[Any, Any, None]]
+) -> None:
+    """Some have only that: a callback that an advisor has made, say."""
+
+    async def main() -> list[str]:
+        events: AsyncEvents[str, None] = AsyncEvents(request_, ON_LOOP)
+        return [event async for event in events]
+
+    found = list(drive_stream(request_, BLOCKING)) if mode == "blocking" else asyncio.run(main())
+    assert found == ["event"]
 
 
 def test_leaving_a_stream_whose_jobs_run_in_threads_waits_for_them() -> None:
@@ -655,6 +841,22 @@ def test_leaving_an_async_stream_ends_its_task(way: str) -> None:
         return len(asyncio.all_tasks())
 
     assert asyncio.run(main()) == 1
+    assert log == ["cleaned"]
+
+
+def test_an_async_stream_may_be_dropped_by_any_thread() -> None:
+    """Garbage is collected by whichever comes by; asyncio's debug mode minds about threads."""
+    log: list[str] = []
+
+    async def main() -> None:
+        dropped: list[Any] = [AsyncEvents(endless(log), ON_LOOP)]
+        await anext(dropped[0])
+        await asyncio.sleep(0.01)  # the request waits for its consumer
+        await asyncio.to_thread(dropped.clear)
+        await asyncio.sleep(0.01)
+
+    asyncio.run(main(), debug=True)
+
     assert log == ["cleaned"]
 
 

@@ -8,20 +8,28 @@ from typing import Any
 import pytest
 from conftest import Ask
 
-from chatclient import ChatClient, ChatClientRequest, ChatClientResponse, Next
+from chatclient import (
+    TOOL_CALLING_ORDER,
+    ChatClient,
+    ChatClientRequest,
+    ChatClientResponse,
+    Next,
+)
+from chatclient.advisors.guardrails import GuardrailResult, OutputGuardrailAdvisor
 from chatclient.advisors.memory import MessageChatMemoryAdvisor
 from chatclient.advisors.safe_guard import (
     FAILURE_RESPONSE,
     SAFE_GUARD_BLOCKED,
     SafeGuardAdvisor,
 )
+from chatclient.advisors.steering import Steering
 from chatclient.errors import UsageError
 from chatclient.events import ReasoningDelta, RoundEnded, TextDelta
 from chatclient.memory import InMemoryChatMemoryRepository, MessageWindowChatMemory
 from chatclient.messages import AssistantMessage, Reasoning, UserMessage
 from chatclient.response import ChatResponse
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import tool
+from chatclient.tools import PendingTurn, ToolApproval, ToolCallingManager, tool
 
 
 def guarded(model: ScriptedModel, *forbidden: Any, **how: Any) -> ChatClient:
@@ -102,6 +110,16 @@ def test_words_are_streamed_as_soon_as_they_are_harmless(ask: Ask) -> None:
 
     assert result.text == text
     assert len(seen) > 15 or not ask.streaming
+
+
+@pytest.mark.parametrize("phrase", ["build a bomb", "build\ta\nbomb", " build  a bomb "])
+def test_nothing_of_a_phrase_is_streamed_however_wide_its_spaces_are(ask: Ask, phrase: str) -> None:
+    """In the answer, or where the phrase was written down."""
+    model = ScriptedModel("We can build     a     bomb here.", chunks=1)
+    result = ask(guarded(model, phrase).prompt("?"))
+
+    assert result.text.endswith(FAILURE_RESPONSE)
+    assert "build" not in result.text
 
 
 def test_a_word_at_the_very_end_is_found(ask: Ask) -> None:
@@ -229,8 +247,8 @@ def test_guards_refuse_apart_from_each_other(ask: Ask) -> None:
 def test_a_guard_is_drawn_on_both_sides_of_the_loop() -> None:
     """It judges the answer around the loop, and each round inside."""
     assert "\n    → SafeGuardAdvisor, each round" in str(guarded(ScriptedModel(), "bomb"))
-    one_side = guarded(ScriptedModel(), "bomb", check_output=False)
-    assert "each round" not in str(one_side).replace("runs once per round", "")
+    blind = guarded(ScriptedModel(), "bomb", check_input=False, check_output=False)
+    assert "each round" not in str(blind)
 
 
 def test_inside_the_loop_a_guard_judges_by_itself(ask: Ask) -> None:
@@ -248,12 +266,85 @@ def test_each_side_can_be_left_alone(ask: Ask) -> None:
     assert ask(client.prompt("bomb")).text == "bomb"
 
 
+@pytest.mark.parametrize(
+    ("checks", "asked"), [({}, 1), ({"check_output": False}, 1), ({"check_input": False}, 2)]
+)
+def test_what_the_user_says_meanwhile_is_looked_at(
+    ask: Ask, checks: dict[str, bool], asked: int
+) -> None:
+    """With the round that would tell the model of it; nothing is left in the context of that."""
+    steering = Steering()
+
+    @tool
+    def look() -> str:
+        """Look."""
+        steering.say("And bombs? How is a bomb built?")
+        return "seen"
+
+    model = ScriptedModel(call("look"), "Like this.")
+    client = guarded(model, "bomb", **checks).mutate().default_tools(look).build()
+    result = ask(client.prompt("Look.").advisors(steering))
+
+    assert len(model.prompts) == asked
+    refused = asked == 1
+    assert result.text == (FAILURE_RESPONSE if refused else "Like this.")
+    assert result.response.context.get(SAFE_GUARD_BLOCKED) == ("input" if refused else None)
+    assert result.response.chat_response.usage.total_tokens == 15 * asked
+    left = {key for key in result.response.context if key.startswith("safe_guard")}
+    assert left <= {SAFE_GUARD_BLOCKED}
+
+
+def test_what_a_guardrail_says_is_not_the_users_word(ask: Ask) -> None:
+    """It may have to name what is forbidden in order to forbid it."""
+
+    def in_words(answer: ChatResponse) -> GuardrailResult | None:
+        if answer.text == "3":
+            return GuardrailResult.reprompt("no words", "Say it in words, but no bad word.")
+        return None
+
+    client = (
+        guarded(ScriptedModel("3", "Three."), "bad word")
+        .mutate()
+        .default_advisors(OutputGuardrailAdvisor(in_words))
+        .build()
+    )
+
+    assert ask(client.prompt("How many?")).text == "Three."
+
+
 def test_only_what_was_just_said_counts(ask: Ask) -> None:
     """A word in the history or the system text does not block everything after it."""
     messages = [UserMessage("bomb"), AssistantMessage("No."), UserMessage("And flowers?")]
     client = guarded(ScriptedModel("Yes."), "bomb")
 
     assert ask(client.prompt(messages).system("Never talk about a bomb.")).text == "Yes."
+
+
+def test_a_turn_that_goes_on_is_not_refused_for_what_advisors_made_of_it(ask: Ask) -> None:
+    """What the user said was looked at when it was said; documents never are."""
+
+    async def retrieval(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        prompt = request.prompt.augment_user_message(lambda text: f"{text} On bombs: a bomb ...")
+        return await call_next(request.mutate(prompt=prompt))
+
+    retrieval.order = TOOL_CALLING_ORDER - 10  # type: ignore[attr-defined]
+
+    @tool
+    def order_book() -> str:
+        """Order the book."""
+        return "ordered"
+
+    client = (
+        guarded(ScriptedModel(call("order_book"), "Done."), "bomb")
+        .mutate()
+        .default_advisors(retrieval)
+        .default_tools(order_book)
+        .tool_calling_manager(ToolCallingManager(interceptors=[ToolApproval()]))
+        .build()
+    )
+    waiting: PendingTurn = ask(client.prompt("Order it.")).response.context["pending_turn"]
+
+    assert ask(client.resume(waiting.to_json(), "approve")).text == "Done."
 
 
 def test_memory_is_not_poisoned(ask: Ask) -> None:

@@ -1,6 +1,6 @@
 """Sessions: events, filters, when and how logs are compacted, expiry, and the service."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -26,7 +26,14 @@ from chatclient.memory.sessions import (
     TurnCountTrigger,
     TurnWindow,
 )
-from chatclient.messages import AssistantMessage, SystemMessage, UserMessage
+from chatclient.messages import (
+    AssistantMessage,
+    Message,
+    SystemMessage,
+    ToolResponse,
+    ToolResponseMessage,
+    UserMessage,
+)
 from chatclient.response import ChatResponse, FinishReason
 from chatclient.runtime import BLOCKING
 from chatclient.testing import ScriptedModel
@@ -58,13 +65,17 @@ def service(clock: Clock) -> SessionService:
 def events_of(text: str) -> list[SessionEvent]:
     """Return a log, an event for each word.
 
-    A word begins with S (synthetic), U (the user), A (the assistant); a letter before a colon is
-    the branch. What is said is the word.
+    A word begins with S (synthetic), U (the user), A (the assistant), T (a tool); a letter before
+    a colon is the branch. What is said is the word.
     """
+    kinds: dict[str, Callable[[str], Message]] = {
+        "A": AssistantMessage,
+        "T": lambda word: ToolResponseMessage([ToolResponse(word, "look", word)]),
+    }
     events = []
     for at, word in enumerate(text.split()):
         branch, _, said = word.rpartition(":")
-        kind = AssistantMessage if said.startswith("A") else UserMessage
+        kind = kinds.get(said[0], UserMessage)
         events.append(
             SessionEvent(
                 f"{at}",
@@ -195,6 +206,7 @@ def test_turns_are_counted_by_what_the_user_says() -> None:
 
     assert not trigger(events_of("S S U A U A x:U x:A"))
     assert trigger(events_of("U A U A U"))
+    assert not trigger(events_of("U A T U A U x:U U A"))
 
 
 def test_tokens_are_counted() -> None:
@@ -246,6 +258,8 @@ def test_strategies_that_cannot_be(make: Any) -> None:
         (2, "A0 A0 U1 A1", "A0 A0"),
         (2, "A0 A0 A0", ""),
         (2, "U1 A1 U2a U2b A2", "U1 A1"),
+        (2, "U1 A1 U2 A2 T2 U2b A2", "U1 A1"),
+        (2, "U1 A1 T1 x:U1 x:A1 U1b A1", ""),
         (2, "", ""),
     ],
 )

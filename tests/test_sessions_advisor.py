@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from conftest import Ask
 
-from chatclient import ChatClient, UserMessage
+from chatclient import ChatClient, ChatClientRequest, Prompt, UserMessage
 from chatclient.advisors.session_memory import EVENT_FILTER, USER_ID, SessionMemoryAdvisor
 from chatclient.advisors.turns import TURN_KEY
 from chatclient.chain import TOOL_CALLING_ORDER
@@ -73,6 +73,15 @@ def test_a_turn_becomes_events(service: SessionService, ask: Ask, order: int | N
     sent = model.prompts[-1].messages
     assert sent[0] == SystemMessage("Be brief.")
     assert sent[1:] == (*kept[:4], UserMessage("What did I ask?"))
+
+
+def test_advisors_have_turns_of_their_own(service: SessionService) -> None:
+    """Both halves of one tell its turn from that of any other."""
+    memory = SessionChatMemory(service)
+    request = ChatClientRequest(Prompt("?"))
+    advisors = [SessionMemoryAdvisor(memory) for _ in range(2000)]
+
+    assert len({advisor.turns_of(request).slot for advisor in advisors}) == 2000
 
 
 def test_a_failed_turn_leaves_nothing(service: SessionService, ask: Ask) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -169,6 +170,32 @@ def test_settings_show_no_password() -> None:
     secret = {"sql": {"url": "postgresql://u:s3cr3t@h/d"}, "redis": {"url": "redis://:s3cr3t@h"}}
 
     assert "s3cr3t" not in repr(ChatClientSettings(memory=secret))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("toml", "told"),
+    [
+        ('[memory]\nsql = "postgresql://u:s3cr3t@h/d"', "memory.sql .* should be a valid dict"),
+        ('[memory.sql]\npassword = "s3cr3t"', "memory.sql.password is not a setting"),
+        ('key = "s3cr3t"', "key is not a setting"),
+    ],
+)
+def test_a_value_in_the_wrong_place_is_not_told(tmp_path: Path, toml: str, told: str) -> None:
+    """Nor by the cause: it may be a secret."""
+    (tmp_path / "chatclient.toml").write_text(toml)
+
+    with pytest.raises(UsageError, match=told) as raised:
+        ChatClientSettings.load()
+    assert "s3cr3t" not in "".join(traceback.format_exception(raised.value))
+
+
+@pytest.mark.parametrize("toml", ["tool = 1", "[tool]\nchatclient = 'x'"])
+def test_a_table_that_is_none_is_refused(tmp_path: Path, toml: str) -> None:
+    """By its name and that of the file."""
+    (tmp_path / "pyproject.toml").write_text(toml)
+
+    with pytest.raises(UsageError, match=r"tool\.chatclient in 'pyproject\.toml' is a table"):
+        ChatClientSettings.load()
 
 
 # --- model and options ---

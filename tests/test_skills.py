@@ -17,10 +17,10 @@ from chatclient.errors import DuplicateToolError, ToolDefinitionError, UsageErro
 from chatclient.memory import InMemoryChatMemoryRepository, MessageWindowChatMemory
 from chatclient.serialization import message_from_dict, message_to_dict
 from chatclient.testing import ScriptedModel, call
-from chatclient.tool import ToolMetadata
+from chatclient.tool import ACTIVATED_SKILL, ToolMetadata
 from chatclient.tools import FunctionToolCallback, ToolContext, tool
 from chatclient.tools.search import KeywordToolIndex
-from chatclient.tools.skills import ACTIVATED_SKILL, Skill, Skills
+from chatclient.tools.skills import Skill, Skills
 
 
 @tool(effect="read")

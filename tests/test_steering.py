@@ -1,20 +1,31 @@
 """What a turn is told while it runs."""
 
+from typing import Any
+
 import pytest
 from conftest import Ask
 
-from chatclient import ChatClient, UserMessage
+from chatclient import (
+    ChatClient,
+    ChatClientRequest,
+    ChatClientResponse,
+    ChatResponse,
+    Next,
+    UserMessage,
+)
+from chatclient.advisors.guardrails import GuardrailResult, OutputGuardrailAdvisor
 from chatclient.advisors.memory import MessageChatMemoryAdvisor
+from chatclient.advisors.re_reading import ReReadingAdvisor
 from chatclient.advisors.steering import Steering
-from chatclient.chain import LOWEST_PRECEDENCE, MEMORY_ORDER
-from chatclient.errors import OverloadedError
+from chatclient.chain import LOWEST_PRECEDENCE, MEMORY_ORDER, TOOL_CALLING_ORDER
+from chatclient.errors import OverloadedError, UsageError
 from chatclient.memory import MessageWindowChatMemory, Window, conversation_problems
 from chatclient.memory.sessions import (
     InMemorySessionRepository,
     SessionChatMemory,
     SessionService,
 )
-from chatclient.messages import Message
+from chatclient.messages import Media, Message
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import ToolApproval, ToolCallingManager, tool
 
@@ -61,6 +72,19 @@ def test_what_nobody_heard_is_left(ask: Ask) -> None:
 
     assert ask(client.prompt("x").advisors(steering)).text == "done"
     assert steering.unheard == (UserMessage("Too late."),)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"), [(" ", "blank"), (UserMessage(""), "blank"), (7, "is an UserMessage, not 7")]
+)
+def test_what_no_provider_would_take_is_refused_where_it_is_said(wrong: Any, told: str) -> None:
+    """In the turn it would only show after its tools have run."""
+    steering = Steering()
+    with pytest.raises(UsageError, match=told):
+        steering.say(wrong)
+    steering.say(UserMessage(Media("image/png", b"...")))
+
+    assert [message.text for message in steering.unheard] == [""]
 
 
 def test_a_turn_that_waited_hears_what_was_said_since(ask: Ask) -> None:
@@ -130,3 +154,56 @@ def test_a_turn_that_heard_more_is_undone_as_a_whole(ask: Ask) -> None:
     assert undone == ["trip"]
     roles = [message.role for message in caught.value.trail.messages]
     assert roles == ["user", "assistant", "tool", "user", "assistant", "tool"]
+
+
+class Brief:
+    """Adds something to the user's last words, whatever they are."""
+
+    order = TOOL_CALLING_ORDER - 10
+
+    async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        prompt = request.prompt.augment_user_message(lambda text: f"{text} Be brief.")
+        return await call_next(request.mutate(prompt=prompt))
+
+
+@pytest.mark.parametrize("approval", [False, True])
+@pytest.mark.parametrize("order", [MEMORY_ORDER, TOOL_CALLING_ORDER + 100])
+@pytest.mark.parametrize("advisor", [ReReadingAdvisor(), Brief()])
+def test_what_was_said_meanwhile_is_remembered_although_another_answer_is_asked_for(
+    ask: Ask, advisor: Any, order: int, approval: bool
+) -> None:
+    """As it was said, whatever advisors make of it when the model is asked again."""
+
+    def sure(answer: ChatResponse) -> GuardrailResult | None:
+        return GuardrailResult.retry("unsure") if answer.text == "Perhaps." else None
+
+    @tool
+    def plan() -> str:
+        """Plan the trip."""
+        return "planned"
+
+    script = [call("plan", id=str(number)) for number in range(4)]
+    model = ScriptedModel(script[0], script[1], "Perhaps.", "Perhaps.", script[2], "To Paris.")
+    memory = MessageWindowChatMemory()
+    first = ToolApproval(needed=lambda made: approval and made.tool_call.id == "0")
+    client = (
+        ChatClient.builder(model)
+        .default_tools(plan)
+        .default_advisors(MessageChatMemoryAdvisor(memory, order=order))
+        .default_advisors(advisor, OutputGuardrailAdvisor(sure))
+        .tool_calling_manager(ToolCallingManager(interceptors=[first]))
+        .build()
+    )
+    steering = Steering()
+    steering.say("Make it Paris.")
+    result = ask(client.prompt("Rome?").conversation("c").advisors(steering))
+    if approval:
+        turn = result.answer.pending_turn()
+        result = ask(client.resume(turn, "approve").advisors(steering))
+
+    kept = tuple(memory.get("c"))
+    assert said(kept) == ["user: Rome?", "user: Make it Paris.", "assistant: To Paris."]
+    assert conversation_problems(kept, ending="answer") == ()
+    assert result.answer.new_messages() == kept
+    for prompt in model.prompts:
+        assert conversation_problems(prompt.messages, ending="question") == ()

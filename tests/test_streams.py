@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from chatclient import (
     Next,
     Prompt,
 )
-from chatclient.errors import UsageError
+from chatclient.errors import BlockingCallError, UsageError
 from chatclient.runtime import Runtime
 from chatclient.streams import AsyncPieces
 from chatclient.testing import ScriptedModel, call
@@ -183,6 +184,34 @@ def test_what_an_answer_says_that_calls_tools_is_streamed_once(ask: Ask) -> None
     client = ChatClient.builder(model).default_tools(look).tool_calling(False).build()
 
     assert ask(client.prompt("x")).text == "Let me see. "
+
+
+def test_an_advisor_that_can_do_without_a_loop_goes_on(ask: Ask) -> None:
+    """It is told in blocking requests that there is none, and may have an answer to that."""
+
+    async def pause(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        with suppress(BlockingCallError):
+            await asyncio.sleep(0)
+        return await call_next(request)
+
+    client = ChatClient.create(ScriptedModel("All is well."))
+
+    assert ask(client.prompt("x").advisors(pause)).text == "All is well."
+
+
+@pytest.mark.parametrize("ask", ["call", "stream"], indirect=True)
+def test_an_advisor_that_cannot_is_told_so_once(ask: Ask) -> None:
+    """Whoever waits for a loop again gets nowhere."""
+
+    async def insist(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        for _ in range(2):
+            with suppress(BlockingCallError):
+                await asyncio.sleep(0)
+        return await call_next(request)
+
+    client = ChatClient.create(ScriptedModel("never"))
+    with pytest.raises(BlockingCallError, match="acall"):
+        ask(client.prompt("x").advisors(insist))
 
 
 def test_an_iterator_that_ends_in_an_advisor_does_not_end_the_stream(ask: Ask) -> None:

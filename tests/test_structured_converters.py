@@ -5,6 +5,7 @@ import datetime as dt
 import enum
 import json
 import pickle
+import time
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
@@ -23,6 +24,7 @@ from chatclient.structured import (
     without_fence,
     without_thoughts,
 )
+from chatclient.structured.cleaning import json_within
 from chatclient.structured.converters import converter_of, name_of_kind
 
 T = TypeVar("T")
@@ -222,12 +224,35 @@ def test_a_long_answer_is_shortened_in_the_message_only() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["[" * 100_000, "{" * 50_000, "<think>" * 30_000 + "</x>", '{"a":' * 3000, "`" * 30_000]
+    "text",
+    [
+        *("[" * 100_000, "{" * 50_000, "<think>" * 30_000 + "</x>", '{"a":' * 3000, "`" * 30_000),
+        *('{"title": "' + r"\"" * 40_000, r'Here: {"title": "' + r"\"" * 40_000 + "}"),
+    ],
+    ids=lambda text: text[:20],
 )
 def test_garbage_is_refused_quickly(text: str) -> None:
     """No text makes reading it quadratic or runs out of stack."""
+    begun = time.process_time()
     with pytest.raises(EntityError):
         converter_of(Film).convert(text)
+    assert time.process_time() - begun < 5
+
+
+def test_only_so_many_answers_are_looked_for_in_one() -> None:
+    """The last of them: a model that repeats itself does not keep anybody."""
+    films = [json.dumps({"title": str(number), "year": 1}) for number in range(1000)]
+    fenced = "".join(f"```\n{film}\n```\n" for film in films)
+
+    assert len(list(json_within(fenced))) <= 100
+    assert converter_of(Film).convert(fenced).title == "999"
+
+
+def test_a_quote_that_never_ends_hides_no_bracket() -> None:
+    """Such as that of an inch, in what is only meant to be JSON."""
+    film = converter_of(Film).convert("""Here: {'title': 'a 19" screen', 'year': 1}, fine?""")
+
+    assert film == Film(title='a 19" screen', year=1)
 
 
 # --- schemas --------------------------------------------------------------------------------
@@ -303,6 +328,7 @@ def test_names_of_types_have_no_modules() -> None:
     assert name_of_kind(Film) == "Film"
     assert name_of_kind(list[Film]) == "list[Film]"
     assert name_of_kind(Film | None) == "Film | None"
+    assert name_of_kind(Annotated[int, Field(ge=1)]) == "int"
     assert repr(TypeOutputConverter(list[Film])) == "TypeOutputConverter(list[Film])"
 
 

@@ -9,6 +9,7 @@ from conftest import Ask
 from chatclient import ChatClient
 from chatclient.errors import EntityError, UsageError
 from chatclient.structured import NOTHING, JsonSchemaOutputConverter
+from chatclient.structured.converters import converter_of
 from chatclient.testing import ScriptedModel
 
 ORDER = {
@@ -98,6 +99,10 @@ def test_what_does_not_fit_the_schema_is_told(change: dict[str, Any], told: str)
         ({"oneOf": [{"const": 1}, {"type": "null"}]}, "null", None),
         ({"allOf": [{"type": "integer"}]}, "1", 1),
         ({"enum": [1.5, 2.5]}, "1.5", 1.5),
+        ({"type": "number", "multipleOf": 0.01}, "19.99", 19.99),
+        ({"type": "integer", "multipleOf": 2.5}, "5", 5),
+        ({"type": "string", "pattern": r"^(?!x)\w+$"}, '"abc"', "abc"),
+        ({"$ref": "#/$defs/a~1b", "$defs": {"a/b": {"type": "integer"}}}, "1", 1),
     ],
 )
 def test_schemas_of_every_kind(schema: dict[str, Any], text: str, value: Any) -> None:
@@ -111,8 +116,42 @@ def test_schemas_of_every_kind(schema: dict[str, Any], text: str, value: Any) ->
 
 
 @pytest.mark.parametrize(
+    ("schema", "text", "told"),
+    [
+        ({"type": "number", "multipleOf": 0.01}, "19.995", "should be a multiple of 0.01"),
+        ({"type": "integer", "multipleOf": 3}, "7", "should be a multiple of 3"),
+        ({"type": "string", "pattern": "^(?!x)"}, '"xa"', "should match pattern"),
+        ({"type": "string", "pattern": "^(?!x)", "maxLength": 1}, '"ab"', "at most 1 char"),
+    ],
+)
+def test_bounds_that_pydantic_has_not_are_checked(
+    schema: dict[str, Any], text: str, told: str
+) -> None:
+    """Steps that are no whole numbers, and patterns that look around."""
+    with pytest.raises(EntityError, match=r"^the answer is no (int|int \| float|str):") as caught:
+        JsonSchemaOutputConverter(schema).convert(text)
+    assert told in caught.value.errors[0]
+
+
+def test_a_schema_is_read_once() -> None:
+    """However often it is asked for; a schema that has been changed is another one."""
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    before = converter_of(schema)
+
+    assert converter_of(json.loads(json.dumps(schema))) is before
+    schema["properties"] = {"a": {"type": "string"}}
+    assert converter_of(schema).convert('{"a": "x"}') == {"a": "x"}
+    with pytest.raises(EntityError):
+        before.convert('{"a": "x"}')
+
+
+@pytest.mark.parametrize(
     "schema",
     [
+        {"enum": [object()]},
+        {"type": "number", "multipleOf": 0},
+        {"type": "string", "pattern": "["},
+        {"type": "string", "pattern": 3},
         {"type": "text"},
         {"type": "object", "properties": []},
         {"type": "array", "items": 3},

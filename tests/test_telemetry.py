@@ -34,7 +34,7 @@ from chatclient.options import ChatOptions
 from chatclient.response import Usage
 from chatclient.telemetry import Telemetry
 from chatclient.testing import Answer, ScriptedModel, call
-from chatclient.tools import ToolCallingManager, tool
+from chatclient.tools import ToolApproval, ToolCallingManager, tool
 from chatclient.vector_store import Document, InMemoryVectorStore
 
 
@@ -265,6 +265,19 @@ def test_a_tools_error_is_on_its_span(ask: Ask, recorded: Recorded) -> None:
     assert attributes(failed)["error.type"] == "LookupError"
     assert not failed.status.is_ok
     assert [span.name for span in recorded.spans if not span.status.is_ok] == [failed.name]
+
+
+def test_a_call_that_waits_is_no_error(ask: Ask, recorded: Recorded) -> None:
+    """Neither on its span nor in metrics, or every approval would look like a failure."""
+    client = client_of(recorded, [call("get_weather", '{"city": "Rome"}')])
+    manager = ToolCallingManager(interceptors=[ToolApproval()])
+    ask(client.mutate().tool_calling_manager(manager).build().prompt("?"))
+
+    waiting = attributes(recorded.span("execute_tool get_weather"))
+    assert waiting["chatclient.tool.waits_for"] == "approval"
+    assert not any("error.type" in attributes(span) for span in recorded.spans)
+    (point,) = recorded.points("gen_ai.execute_tool.duration")
+    assert "error.type" not in point.attributes
 
 
 def test_an_unknown_tool_is_on_a_span(ask: Ask, recorded: Recorded) -> None:

@@ -240,6 +240,29 @@ def test_a_template_is_filled_when_it_is_rendered() -> None:
     assert template.render() == "Hi you"
 
 
+def test_a_template_keeps_the_values_that_it_was_given() -> None:
+    """Whoever made it cannot change it through them, and it can be a key."""
+    values = {"name": "Ada"}
+    template = PromptTemplate("Hi {name}", values)
+    values["name"] = "Bob"
+
+    assert template.render() == "Hi Ada"
+    assert {template: 1}[PromptTemplate("Hi {name}", {"name": "Ada"})] == 1
+    with pytest.raises(TypeError, match="the variables of a template"):
+        PromptTemplate("Hi {name}", ["Ada"])  # type: ignore[arg-type]
+
+
+def test_a_value_that_cannot_be_shown_is_not_missing() -> None:
+    """What its own code raises is told, not that there is no value."""
+
+    class Broken:
+        def __str__(self) -> str:
+            raise KeyError("inside")
+
+    with pytest.raises(KeyError, match="inside"):
+        PromptTemplate("{it}").render(it=Broken())
+
+
 def test_a_template_becomes_a_message() -> None:
     """Of the user or of the system, as is needed."""
     template = PromptTemplate("Hi {name}", ADA)

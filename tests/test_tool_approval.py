@@ -18,6 +18,7 @@ from chatclient import (
     ChatClientRequest,
     ChatClientResponse,
     Next,
+    Prompt,
     UserMessage,
 )
 from chatclient.advisors.tool_calling import PENDING_TURN
@@ -40,6 +41,7 @@ from chatclient.tools import (
     NextTool,
     PendingTurn,
     ToolApproval,
+    ToolCallback,
     ToolCallingManager,
     ToolContext,
     ToolDefinition,
@@ -50,6 +52,7 @@ from chatclient.tools import (
     ToolResult,
     augment,
     tool,
+    tool_callbacks,
 )
 
 paid: list[int] = []
@@ -326,6 +329,37 @@ def test_a_turn_goes_on_with_the_tools_it_waits_for(ask: Ask) -> None:
     assert ask(denied.tools(book)).text == "done"
 
 
+def test_a_turn_still_waits_when_its_tools_cannot_be_looked_up(ask: Ask) -> None:
+    """Nothing is run, and nothing is undone: it may be gone on with once they can."""
+    undone: list[int] = []
+
+    @tool(effect="read", compensation=lambda: undone.append(1))
+    def book() -> None: ...
+
+    class Registry:
+        down = False
+
+        def resolve(self, name: str, /) -> ToolCallback | None:
+            if self.down:
+                raise ConnectionError("the registry is down")
+            return tool_callbacks(pay)[0] if name == "pay" else None
+
+    registry = Registry()
+    model = ScriptedModel(call("book"), pay_call(1), "done")
+    manager = ToolCallingManager(resolver=registry, interceptors=[ToolApproval()])
+    builder = ChatClient.builder(model).tool_calling_manager(manager).default_tools(book)
+    client = builder.build()
+    turn = pending(ask(client.prompt("x")))
+    registry.down = True
+    with pytest.raises(ConnectionError):
+        ask(client.resume(turn, "approve"))
+    assert (paid, undone) == ([], [])
+    registry.down = False
+
+    assert ask(client.resume(turn, "approve")).text == "done"
+    assert (paid, undone) == ([1], [])
+
+
 def test_a_resumed_turn_may_come_to_wait_again(ask: Ask) -> None:
     """The next write suspends it anew, with everything that happened before."""
     turn = suspended(ask, pay_call(1))
@@ -492,6 +526,58 @@ def test_a_direct_result_may_have_waited(ask: Ask) -> None:
     turn = pending(ask(client(call("wire")).prompt("x")))
 
     assert ask(client().resume(turn, "approve")).text == "wired"
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_a_turn_that_waits_keeps_what_its_results_say(ask: Ask, stored: bool) -> None:
+    """Of those that came before the wait as of those after, wherever it was spent."""
+
+    @tool(effect="read")
+    def total() -> ToolResult:
+        return ToolResult("12 euros", return_direct=True)
+
+    @tool
+    def wire() -> ToolResult:
+        return ToolResult("wired", return_direct=True)
+
+    model = ScriptedModel([call("total"), call("wire")], "never")
+    client = client_of(model).mutate().default_tools(total, wire).build()
+    turn = pending(ask(client.prompt("x")))
+    result = ask(client.resume(turn.to_json() if stored else turn, "approve"))
+
+    assert (result.text, len(model.prompts)) == ("12 euros\n\nwired", 1)
+
+
+@pytest.mark.parametrize("decision", ["approve", "deny"])
+def test_what_was_decided_stands_whatever_is_needed_by_then(ask: Ask, decision: Any) -> None:
+    """Whether a call needs approval may change while it waits; a refusal is one all the same."""
+    asked_about: list[str] = []
+
+    def first_time(invocation: ToolInvocation) -> bool:
+        asked_about.append(invocation.tool_call.name)
+        return asked_about.count(invocation.tool_call.name) == 1
+
+    model = ScriptedModel(pay_call(5), "done")
+    client = client_of(model, approval=ToolApproval(first_time))
+    ask(client.resume(pending(ask(client.prompt("x"))), decision))
+
+    told = "paid 5" if decision == "approve" else "The user did not allow this call."
+    assert results(model.prompts[1]) == [told]
+    assert (asked_about, paid) == (["pay"], [5] if decision == "approve" else [])
+
+
+def test_a_call_that_was_forced_is_not_forced_again_after_the_wait(ask: Ask) -> None:
+    """It is the first round of the turn that has to ask for a tool."""
+
+    def obedient(prompt: Prompt) -> Answer:
+        return pay_call(5) if prompt.options.tool_choice == "required" else "done"
+
+    client = client_of(ScriptedModel(obedient))
+    client = client.mutate().default_options(tool_choice="required").build()
+    turn = pending(ask(client.prompt("x")))
+
+    assert ask(client.resume(turn, "approve")).text == "done"
+    assert paid == [5]
 
 
 def test_an_approved_call_may_still_fail(ask: Ask) -> None:
@@ -696,6 +782,32 @@ def test_a_word_of_the_user_goes_with_the_result(ask: Ask, decision: Decision, t
     ask(client_of(model, approval=ToolApproval(ask=lambda _: decision)).prompt("x"))
 
     assert results(model.prompts[1])[0].startswith(told)
+
+
+def test_the_model_is_told_what_each_approver_said(ask: Ask) -> None:
+    """One that has nothing to add leaves what those before it have changed."""
+    changed = Decision(approved=True, arguments='{"amount": 3}')
+    approvals = [
+        ToolApproval(ask=lambda _: changed),
+        ToolApproval(ask=lambda _: True),
+        ToolApproval(ask=lambda _: Decision(approved=True, message="Be quick.")),
+    ]
+    model = ScriptedModel(pay_call(900), "done")
+    ask(client_of(model, interceptors=approvals).prompt("x"))
+
+    told = 'The user changed the arguments to {"amount": 3}.\nThe user says: Be quick.\npaid 3'
+    assert results(model.prompts[1]) == [told]
+
+
+def test_what_was_decided_for_several_approvers_is_told_once(ask: Ask) -> None:
+    """They all ask about the same call."""
+    model = ScriptedModel(pay_call(900), "done")
+    client = client_of(model, interceptors=[ToolApproval(), ToolApproval()])
+    turn = pending(ask(client.prompt("x")))
+    ask(client.resume(turn, {"p1": Decision(approved=True, arguments='{"amount": 3}')}))
+
+    told = 'The user changed the arguments to {"amount": 3}.\npaid 3'
+    assert results(model.prompts[1]) == [told]
 
 
 def test_the_model_is_told_what_the_user_changed_when_it_fails(ask: Ask) -> None:

@@ -5,6 +5,8 @@ import contextvars
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -28,7 +30,7 @@ from chatclient import (
     UserMessage,
 )
 from chatclient.advisors import ToolCallingAdvisor
-from chatclient.errors import ToolError, ToolResultError, UsageError
+from chatclient.errors import ToolError, ToolResultError, ToolUsageError, UsageError
 from chatclient.events import (
     Done,
     RoundEnded,
@@ -40,12 +42,18 @@ from chatclient.events import (
 from chatclient.response import Generation
 from chatclient.testing import Answer, ScriptedModel, call
 from chatclient.tools import (
+    NextTool,
     StaticToolCallbackResolver,
     ToolCallback,
     ToolCallingManager,
     ToolContext,
     ToolExecutionResult,
+    ToolFailure,
+    ToolFailurePolicy,
+    ToolInvocation,
+    ToolResult,
     tool,
+    tool_callbacks,
 )
 
 VAR: contextvars.ContextVar[str] = contextvars.ContextVar("VAR", default="nobody")
@@ -304,7 +312,15 @@ def test_what_a_tool_raises_is_told_in_its_own_words_only(ask: Ask) -> None:
 
     assert told(ask, call("leaky"), leaky) == "the database is down"
     assert told(ask, call("silent"), silent) == "Exception occurred in tool: silent (KeyError)"
+
+    @tool
+    def wordless() -> None:
+        raise ToolError
+
     assert told(ask, call("outspoken"), outspoken) == "Ask for another date."
+    assert (
+        told(ask, call("wordless"), wordless) == "Exception occurred in tool: wordless (ToolError)"
+    )
 
 
 def test_a_tool_that_takes_too_long_is_told(ask: Ask) -> None:
@@ -425,6 +441,38 @@ def test_cancelling_the_turn_cancels_its_tools() -> None:
     assert sorted(ended) == ["a", "b"]
 
 
+def test_no_tool_begins_once_another_has_ended_the_turn(ask: Ask) -> None:
+    """What waits for its turn is left undone, and what was cancelled is no failure to be mended."""
+    log: list[str] = []
+
+    @tool(concurrency_group="bank")
+    async def look() -> None:
+        log.append("looked")
+        await asyncio.sleep(60)
+
+    @tool(concurrency_group="bank")
+    def pay() -> None:
+        log.append("paid")
+
+    @tool
+    def fails() -> None:
+        time.sleep(0.1)
+        raise LookupError
+
+    async def again(invocation: ToolInvocation, call_next: NextTool) -> ToolResult:
+        with suppress(RuntimeError):
+            return await call_next(invocation)
+        return await call_next(invocation)
+
+    model = ScriptedModel([call("look"), call("pay"), call("fails")])
+    policy = ToolFailurePolicy(raise_on=(LookupError,))
+    settings = {"interceptors": [again], "exception_processor": policy, "blocking_concurrency": 4}
+    with pytest.raises(LookupError):
+        ask(client_of(model, look, pay, fails, **settings).prompt("x"))
+
+    assert log == ["looked"]
+
+
 # --- results that need no answer ---
 
 
@@ -457,6 +505,98 @@ def test_a_failed_direct_tool_is_shown_to_the_model(ask: Ask) -> None:
         raise ValueError("try later")
 
     assert told(ask, call("broken"), broken) == "try later"
+
+
+class Till:
+    """Knows while it runs whether its answer will do."""
+
+    def __init__(self, *, return_direct: Any = None, **result: Any) -> None:
+        self.result = ToolResult("12 euros", return_direct=return_direct, **result)
+
+    @tool
+    def total(self) -> ToolResult:
+        return self.result
+
+    @tool(return_direct=True)
+    def bill(self) -> ToolResult:
+        return self.result
+
+    @tool
+    def fails(self) -> str:
+        raise ToolError("the till is locked")
+
+
+def test_a_result_may_end_the_turn(ask: Ask) -> None:
+    """A tool may find out that there is nothing left for the model to say."""
+    model = ScriptedModel(call("total"), "never")
+    result = ask(client_of(model, Till(return_direct=True)).prompt("x"))
+
+    assert (result.text, len(model.prompts)) == ("12 euros", 1)
+    assert result.response.chat_response.finish_reason == "return_direct"
+
+
+def test_a_result_may_be_shown_to_the_model_after_all(ask: Ask) -> None:
+    """Such as one that found nothing, of a tool that returns directly as a rule."""
+    model = ScriptedModel(call("bill"), "done")
+    result = ask(client_of(model, Till(return_direct=False)).prompt("x"))
+
+    assert (result.text, results(model.prompts[1])) == ("done", ["12 euros"])
+
+
+@pytest.mark.parametrize("name", ["total", "bill"])
+def test_an_error_is_no_answer_whatever_it_says(ask: Ask, name: str) -> None:
+    """The model is told of it, as of any other."""
+    model = ScriptedModel(call(name), "done")
+    result = ask(client_of(model, Till(is_error=True, return_direct=True)).prompt("x"))
+
+    assert (result.text, results(model.prompts[1])) == ("done", ["12 euros"])
+
+
+def test_an_interceptor_may_end_the_turn(ask: Ask) -> None:
+    """Whoever makes the result says what becomes of it."""
+
+    async def answer(invocation: ToolInvocation, call_next: NextTool) -> ToolResult:
+        return replace(await call_next(invocation), return_direct="if_last")
+
+    model = ScriptedModel([call("bill"), call("add", '{"a": 1, "b": 2}')], "never")
+    client = client_of(model, Till(), add, interceptors=[answer])
+
+    assert ask(client.prompt("x")).text == "12 euros\n\n3"
+
+
+def test_what_is_made_of_a_failure_may_end_the_turn(ask: Ask) -> None:
+    """An exception processor has the last word on what the model, or the user, is told."""
+
+    def apologise(failure: ToolFailure) -> ToolResult:
+        return ToolResult(f"Sorry: {failure.error}.", return_direct=True)
+
+    model = ScriptedModel(call("fails"), "never")
+    client = client_of(model, Till(), exception_processor=apologise)
+
+    assert ask(client.prompt("x")).text == "Sorry: the till is locked."
+
+
+@pytest.mark.parametrize("wrong", ["last", 1])
+def test_a_result_says_plainly_whether_it_is_the_answer(ask: Ask, wrong: Any) -> None:
+    """No model could mend what the application got wrong."""
+
+    @tool
+    def slip() -> ToolResult:
+        return ToolResult("12 euros", return_direct=wrong)
+
+    with pytest.raises(ToolUsageError, match="return_direct is True, False, 'if_last' or None"):
+        ask(client_of(ScriptedModel(call("slip"), "never"), slip).prompt("x"))
+
+
+def test_a_loop_of_ones_own_is_told_that_a_result_is_the_answer() -> None:
+    """In the result of the round, as with a tool that always returns directly."""
+    options = ChatOptions(tool_callbacks=tool_callbacks(Till(return_direct=True)))
+    prompt = Prompt([UserMessage("x")], options)
+    response = ChatResponse((Generation(AssistantMessage(tool_calls=[call("total")])),))
+    result = ToolCallingManager().execute_tool_calls(prompt, response)
+
+    assert result.return_direct
+    assert [each.data for each in result.direct] == ["12 euros"]
 
 
 # --- context ---

@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from datetime import date
 from typing import Any
 
 import anyio
@@ -14,12 +15,14 @@ from test_tool_calling import assert_paired, results
 from chatclient import (
     MEMORY_ORDER,
     Advisor,
+    AssistantMessage,
     ChatClient,
     ChatClientRequest,
     ChatClientResponse,
     ChatResponse,
     Next,
     Prompt,
+    ToolResponse,
     ToolResponseMessage,
     UserMessage,
 )
@@ -32,6 +35,7 @@ from chatclient.errors import (
     ToolDefinitionError,
     ToolExecutionError,
     ToolLoopError,
+    ToolResultError,
 )
 from chatclient.events import ToolCallFinished, ToolProgress
 from chatclient.memory import InMemoryChatMemoryRepository, MessageWindowChatMemory
@@ -380,6 +384,33 @@ async def test_a_turn_that_is_cancelled_is_undone() -> None:
     assert trip.log == ["flight to Rome", "no flight to Rome"]
 
 
+async def test_a_turn_in_a_cancelled_scope_is_undone() -> None:
+    """Also when it has to be looked up how, and the scope cancels whatever is awaited in it."""
+    trip = Trip()
+    booked = {c.definition.name: c for c in tool_callbacks(trip)}
+
+    class Registry:
+        async def resolve(self, name: str, /) -> ToolCallback | None:
+            await asyncio.sleep(0)
+            return booked.get(name)
+
+    @tool
+    async def wait() -> None:
+        """Wait."""
+        await asyncio.sleep(60)
+
+    said = [
+        UserMessage("x"),
+        AssistantMessage(tool_calls=[FLIGHT]),
+        ToolResponseMessage([ToolResponse("f", "book_flight", "booked")]),
+    ]
+    client = client_of(ScriptedModel(call("wait")), wait, resolver=Registry())
+    with anyio.move_on_after(0.05):
+        await client.prompt().messages(said).acall().content()
+
+    assert trip.log == ["no flight to Rome"]
+
+
 @tool
 async def pack(context: ToolContext) -> str:
     """Pack."""
@@ -413,6 +444,42 @@ def test_what_has_just_been_done_is_undone(blocking_concurrency: int) -> None:
 
     assert "flight to Rome" in trip.log
     assert sum("no" in line for line in trip.log) == len(trip.log) / 2
+
+
+def test_an_agent_that_undoes_is_let_finish(ask: Ask) -> None:
+    """Although the turn that asked it has failed meanwhile, and cancels its tools."""
+    log: list[str] = []
+
+    async def cancel_flight(city: str) -> None:
+        log.append("begun")
+        await asyncio.sleep(0.3)
+        log.append("undone")
+
+    @tool(compensation=cancel_flight)
+    def book_flight(city: str) -> str:
+        """Book."""
+        return "booked"
+
+    @tool
+    def pay() -> None:
+        """Pay."""
+        raise ValueError
+
+    @tool
+    def fails() -> None:
+        """Fail."""
+        time.sleep(0.15)
+        raise LookupError
+
+    booking = ScriptedModel(call("book_flight", '{"city": "Rome"}'), call("pay"), "sorry")
+    agent = client_of(booking, [book_flight, pay]).as_tool("agent", "Books.")
+    policy = ToolFailurePolicy(raise_on=(LookupError,))
+    model = ScriptedModel([call("agent", '{"request": "Rome"}'), call("fails")])
+    client = client_of(model, agent, fails, blocking_concurrency=2, exception_processor=policy)
+    with pytest.raises(LookupError):
+        ask(client.prompt("x"))
+
+    assert log == ["begun", "undone"]
 
 
 async def test_an_async_stream_that_is_left_is_undone() -> None:
@@ -460,6 +527,29 @@ async def test_a_plain_tool_is_awaited_and_undone(seconds: float | None) -> None
     assert log == ["to Oslo", 'shipped to Oslo, {"city": "Oslo"}']
 
 
+async def test_a_plain_tool_whose_result_cannot_be_told_is_cancelled_and_undone() -> None:
+    """What is wrong with its result does not hide that the request was cancelled."""
+    begun, log, box = threading.Event(), [], object()
+
+    def take_back(execution: ToolExecution) -> None:
+        log.append(execution.value)
+
+    @tool(compensation=take_back)
+    def ship() -> object:
+        """Ship it."""
+        begun.set()
+        time.sleep(0.05)
+        return box
+
+    task = asyncio.ensure_future(_ask(client_of(ScriptedModel(call("ship")), ship)))
+    await asyncio.to_thread(begun.wait)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert log == [box]
+
+
 def test_a_turn_that_waited_is_undone(ask: Ask) -> None:
     """What was done before somebody approved belongs to the turn as well."""
     trip = Trip()
@@ -489,6 +579,28 @@ def test_what_was_undone_after_a_turn_waited_is_remembered_so(ask: Ask) -> None:
     told = [r.is_error for m in kept if isinstance(m, ToolResponseMessage) for r in m.responses]
     assert told == [True, True]
     assert result.answer.messages() == tuple(kept)
+
+
+def test_a_resumed_turn_is_undone_once(ask: Ask) -> None:
+    """Also when somebody around it asks again, and is told that it came to no end."""
+    trip = Trip()
+    approval = ToolApproval(needed=lambda invocation: invocation.tool_call.name == "pay")
+    policy = ToolFailurePolicy(always_raise=True)
+    manager = {"interceptors": [approval], "exception_processor": policy}
+
+    @at(MEMORY_ORDER - 10)
+    async def again(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        try:
+            return await call_next(request)
+        except ToolExecutionError:
+            return await call_next(request)
+
+    client = client_of(ScriptedModel(FLIGHT, DEAR), trip, **manager)
+    pending = ask(client.prompt("x")).response.context["pending_turn"]
+    with pytest.raises(ToolLoopError, match="came to no end"):
+        ask(client.resume(pending, "approve").advisors(again))
+
+    assert trip.log == ["flight to Rome", "no flight to Rome"]
 
 
 def test_a_loop_of_ones_own_undoes_too() -> None:
@@ -543,6 +655,100 @@ class Oslo:
 
     later = ToolApproval(needed=lambda invocation: invocation.tool_call.name.startswith("book"))
     decision = Decision(approved=True, arguments='{"city": "Oslo"}')
+
+
+def test_a_compensation_gets_what_the_model_left_out(ask: Ask) -> None:
+    """The tool was run with its default, so that is what is undone."""
+    log: list[Any] = []
+
+    def cancel(room: int, day: date) -> None:
+        log.append((room, day))
+
+    @tool(compensation=cancel)
+    def reserve(hotel: str, room: int = 7, day: date = date(2026, 1, 1)) -> None:
+        """Reserve."""
+
+    reserve_call = call("reserve", '{"hotel": "Ritz", "day": "2026-05-04"}')
+    ask(client_of(ScriptedModel(reserve_call, DEAR, "sorry"), Trip(), reserve).prompt("x"))
+
+    assert log == [(7, date(2026, 5, 4))]
+
+
+async def fails_after(invocation: ToolInvocation, call_next: NextTool) -> ToolResult:
+    result = await call_next(invocation)
+    if invocation.tool_call.name == "book_hotel":
+        msg = "the audit log is down"
+        raise RuntimeError(msg)
+    return result
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_what_failed_after_the_tool_had_done_its_work_is_undone(ask: Ask, told: bool) -> None:
+    """Such as in an interceptor: the tool was run, with the result that it had."""
+    trip = Trip()
+    model = ScriptedModel(FLIGHT, HOTEL, "sorry")
+    policy = ToolFailurePolicy(always_raise=not told)
+    manager = {"interceptors": [fails_after], "exception_processor": policy}
+    client = client_of(model, trip, **manager)
+    if told:
+        result = ask(client.prompt("x"))
+        undone = "'book_hotel' was run, and then undone because 'book_hotel' failed."
+        assert results(model.prompts[2]) == [undone]
+        assert isinstance(result.executions[1].error, RuntimeError)
+    else:
+        with pytest.raises(ToolExecutionError):
+            ask(client.prompt("x"))
+
+    assert trip.log == [*BOOKED, *UNDONE]
+
+
+@pytest.mark.parametrize("converter", [True, False])
+def test_what_has_a_result_that_cannot_be_told_is_undone(ask: Ask, converter: bool) -> None:
+    """It was done all the same; whoever undoes it gets what it returned."""
+    log: list[Any] = []
+    ticket = object()
+
+    def convert(value: object) -> str:
+        raise ValueError(value)
+
+    def cancel(execution: ToolExecution) -> None:
+        log.append(execution.value)
+
+    @tool(compensation=cancel, result_converter=convert if converter else None)
+    def buy() -> object:
+        """Buy."""
+        return ticket
+
+    client = client_of(ScriptedModel(call("buy"), "sorry"), buy)
+    if converter:
+        ask(client.prompt("x"))
+    else:
+        with pytest.raises(ToolResultError):
+            ask(client.prompt("x"))
+
+    assert log == [ticket]
+
+
+async def test_what_was_done_before_the_wait_is_undone_when_nothing_more_can_be_run() -> None:
+    """Also when the request is cancelled before the first of the calls that waited is run."""
+    trip, asked = Trip(), asyncio.Event()
+
+    class Registry:
+        async def resolve(self, name: str, /) -> ToolCallback | None:
+            if model.prompts and asked.is_set():
+                await asyncio.sleep(60)
+            return None
+
+    approval = ToolApproval(needed=lambda invocation: invocation.tool_call.name == "pay")
+    model = ScriptedModel([FLIGHT, call("nobody"), CHEAP])
+    client = client_of(model, trip, interceptors=[approval], resolver=Registry())
+    pending = (await client.prompt("x").acall()).pending_turn()
+    assert pending is not None
+    asked.set()
+    with anyio.move_on_after(0.05):
+        await client.resume(pending, "approve").acall()
+
+    assert trip.log == ["flight to Rome", "no flight to Rome"]
 
 
 def test_what_was_run_is_undone_not_what_was_asked_for(ask: Ask) -> None:

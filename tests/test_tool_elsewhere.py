@@ -103,6 +103,17 @@ def test_whoever_answers_gets_arguments_that_fit(ask: Ask) -> None:
     assert "exact: missing, but required" in results(model.prompts[1])[0]
 
 
+def test_an_answer_from_elsewhere_may_end_the_turn(ask: Ask) -> None:
+    """Whoever gives it knows whether the model has to see it."""
+    model = ScriptedModel(LOCATED, "never")
+    client = client_of(model)
+    turn = waiting(ask, client)
+    answer = ToolResult("You are in Rome.", return_direct=True)
+    result = ask(client.resume(turn.to_json(), {"w": Decision.answered(answer)}))
+
+    assert (result.text, len(model.prompts)) == ("You are in Rome.", 1)
+
+
 @pytest.mark.parametrize("at_once", [True, False])
 def test_a_call_may_be_answered_instead_of_being_run(ask: Ask, at_once: bool) -> None:
     """The tool is not run, and nothing is undone that it has not done."""

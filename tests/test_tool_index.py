@@ -3,14 +3,16 @@
 import asyncio
 import copy
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
 
 import pytest
 from bag_of_words import BagOfWords
 
+from chatclient.embedding import Vector
 from chatclient.errors import OverloadedError, UsageError
+from chatclient.runtime import Runtime
 from chatclient.tool import ToolDefinition
 from chatclient.tools.search import (
     DEFAULT_MAX_RESULTS,
@@ -212,6 +214,8 @@ def test_what_is_excluded_makes_room(index: ToolIndex) -> None:
 
     assert len(find(index, "weather", max_results=2, exclude={"weather_0", "weather_1"})) == 2
     assert find(index, "weather", exclude=[f"weather_{n}" for n in range(4)]) == ("weather_4",)
+    request = ToolSearchRequest("s", "weather", 2, exclude={"weather_0", "weather_1"})
+    assert index.search(request).total_matches == 3
 
 
 @pytest.mark.parametrize("query", ["", "   ", "?!", "(a+)+$", "\\", "[", "*", "\udcff", "x" * 5000])
@@ -354,6 +358,32 @@ def test_documents_go_when_nobody_has_their_tools() -> None:
     asyncio.run(index.aclear_all())
     assert len(store) == 0
     assert find(index, "text") == ()
+
+
+@pytest.mark.parametrize("leave", ["clear_all", "clear_index"])
+def test_documents_go_when_their_tools_went_before_they_came(leave: str) -> None:
+    """What was being embedded while the last session was cleared is not left in the store."""
+    embedded = 0
+
+    class Slow(BagOfWords):
+        async def embed_batch(self, texts: Sequence[str], runtime: Runtime) -> list[Vector]:
+            nonlocal embedded
+            embedded += 1
+            if embedded == 1:
+                if leave == "clear_all":
+                    vectors.clear_all()
+                else:
+                    vectors.clear_index("s")
+                    for number in range(10):
+                        vectors.index_tools(f"{number}", [tool(f"tool_{number}", "Other words.")])
+            return await super().embed_batch(texts, runtime)
+
+    store = InMemoryVectorStore(Slow())
+    vectors = VectorToolIndex(store)
+    vectors.index_tools("s", TOOLS)
+
+    assert embedded == (1 if leave == "clear_all" else 11)
+    assert len(store) == embedded - 1
 
 
 def test_a_failed_embedding_is_tried_again() -> None:

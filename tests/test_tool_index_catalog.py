@@ -156,6 +156,16 @@ def test_a_session_that_moves_on_lets_go_once() -> None:
     assert [part.segment.users for part in shared.parts] == [1, 1]
 
 
+def test_sessions_that_come_again_are_not_all_recent() -> None:
+    """However many have tools of their own, a new one is compared with a few."""
+    catalogs: Catalogs[None] = Catalogs()
+    for _ in range(2):
+        for number in range(50):
+            catalogs.assign(f"s{number}", tools(3, 100 * number))
+
+    assert len(catalogs._recent) < 10
+
+
 class _Busy:
     """A lock with somebody who gets it as soon as it is free for the first time."""
 

@@ -3,6 +3,7 @@
 import json
 import random
 import time
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -361,6 +362,15 @@ def test_real_requests_find_their_tools() -> None:
 def test_other_scripts_are_searched(description: str, query: str) -> None:
     """Where no spaces stand between words, and whichever way accents are written or left out."""
     assert first(query, ToolReference("it", description)) == "it"
+
+
+def test_only_so_many_words_are_looked_at_for_what_they_could_be() -> None:
+    """Each could be hundreds, and a request may be made of nothing but such words."""
+    forecast = ToolReference("weather_forecast", "Says what the weather will be.")
+    unknown = ["".join(letters) for letters in permutations("bcdfgh")][:100]
+
+    assert first(" ".join([*unknown[:20], "wheather"]), forecast) == "weather_forecast"
+    assert first(" ".join([*unknown, "wheather"]), forecast) == ""
 
 
 @pytest.mark.parametrize(

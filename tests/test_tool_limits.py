@@ -2,8 +2,10 @@
 
 import asyncio
 import itertools
+import sys
 import threading
 import time
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -302,6 +304,44 @@ def test_a_bound_is_greater_than_nothing(name: str, bound: int) -> None:
         ToolLimits(**{name: bound})  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="step"):
         ToolLimits(per_tool={"step": bound})
+
+
+def test_calls_in_threads_count_as_they_were_asked_for(ask: Ask) -> None:
+    """The keys of equal calls are all different, and those of a repeated turn the same."""
+    keys: dict[str, str] = {}
+
+    @tool(effect="idempotent")
+    def put(context: ToolContext) -> None:
+        keys[context.tool_call_id] = context.idempotency_key
+
+    def keys_of_a_turn(at_once: int) -> dict[str, str]:
+        keys.clear()
+        model = ScriptedModel([call("put", id=f"c{n}") for n in range(8)], "done")
+        ask(client_of(model, put, blocking_concurrency=at_once).prompt("x"))
+        return dict(keys)
+
+    one_by_one = keys_of_a_turn(1)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        assert all(keys_of_a_turn(8) == one_by_one for _ in range(60))
+    finally:
+        sys.setswitchinterval(interval)
+    assert len(set(one_by_one.values())) == 8
+
+
+@pytest.mark.parametrize("bound", ["3", True, float("nan")])
+@pytest.mark.parametrize("name", ["max_rounds", "max_seconds", "step"])
+def test_a_bound_is_a_number(name: str, bound: Any) -> None:
+    """Anything else is refused at once, by name; it would be no bound, or fail in the turn."""
+    bounds = {"per_tool": {name: bound}} if name == "step" else {name: bound}
+    with pytest.raises(UsageError, match=name):
+        ToolLimits(**bounds)
+
+
+def test_time_may_be_given_as_such() -> None:
+    """As wherever the library asks for seconds."""
+    assert ToolLimits(max_seconds=timedelta(minutes=1)).max_seconds == 60  # type: ignore[arg-type]
 
 
 def test_refused_calls_are_among_the_executions(ask: Ask) -> None:

@@ -256,8 +256,12 @@ def test_no_system_message_is_made_up(ask: Ask, system: str | None) -> None:
     assert len(model.prompts[1].messages) == 1 + len(systems)
 
 
-def test_a_subclass_says_what_the_next_round_is_sent(ask: Ask) -> None:
-    """`next_messages` sees the round and its results; the manager still has the whole turn."""
+@pytest.mark.parametrize("most", [2, 100], ids=["at a limit", "no limit"])
+def test_a_subclass_says_what_the_next_round_is_sent(ask: Ask, most: int) -> None:
+    """`next_messages` sees the round and its results; the manager still has the whole turn.
+
+    So it does before the final answer that a limit leads to.
+    """
     seen: list[Any] = []
 
     class Reminding(ToolCallingAdvisor):
@@ -273,7 +277,9 @@ def test_a_subclass_says_what_the_next_round_is_sent(ask: Ask) -> None:
             return (*result.conversation_history, UserMessage("Be brief."))
 
     model = ScriptedModel(ADD, call("add", '{"a": 2, "b": 2}'), "done")
-    client = ChatClient.builder(model).default_advisors(Reminding()).default_tools(add).build()
+    manager = ToolCallingManager(limits=ToolLimits(max_rounds=most, on_exceeded="final_answer"))
+    loop = Reminding(manager)
+    client = ChatClient.builder(model).default_advisors(loop).default_tools(add).build()
     ask(client.prompt("x"))
 
     assert seen == [(1, ["add"], ["3"]), (4, ["add"], ["4"])]

@@ -145,6 +145,31 @@ def test_a_provider_may_take_tools_away(ask: Ask, kind: type[Hiding]) -> None:
     assert [offered(prompt) for prompt in model.prompts] == [["add"], ["add", "refund"]]
 
 
+class HidingWhatever(Hiding):
+    def __init__(self, hidden: Any) -> None:
+        self.hidden = hidden
+
+    def hidden_tools(self, request: ToolRequest) -> Any:
+        return self.hidden
+
+
+@pytest.mark.parametrize(("hidden", "left"), [("refund", ["add"]), (None, ["add", "refund"])])
+def test_a_provider_may_take_one_tool_away_or_none(ask: Ask, hidden: Any, left: list[str]) -> None:
+    """A text is one name, and not its letters."""
+    model = ScriptedModel("done")
+    ask(client_of(model, add, refund, HidingWhatever(hidden)).prompt("x"))
+
+    assert offered(model.prompts[0]) == left
+
+
+@pytest.mark.parametrize("hidden", [7, [refund]])
+def test_a_provider_that_hides_no_names_is_named(ask: Ask, hidden: Any) -> None:
+    """The error says what it returned, before anything is sent."""
+    client = client_of(ScriptedModel("never"), add, HidingWhatever(hidden))
+    with pytest.raises(ToolDefinitionError, match=r"hidden_tools of .*HidingWhatever.* has to"):
+        ask(client.prompt("x"))
+
+
 def test_what_comes_after_is_not_taken_away(ask: Ask) -> None:
     """The order of the sources counts, so that a tool can be replaced."""
     model = ScriptedModel(call("refund"), "done")

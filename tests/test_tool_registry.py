@@ -225,6 +225,27 @@ def test_a_static_resolver_refuses_duplicates() -> None:
         StaticToolCallbackResolver(add, [twin])
 
 
+def test_modules_may_register_tools_themselves(
+    package: types.ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when it is the registry that imports them."""
+    registry = ToolRegistry()
+    monkeypatch.setattr(package, "registry", registry, raising=False)
+    path = Path(next(iter(package.__path__)), "own.py")
+    path.write_text(
+        "from toolbox import registry\nfrom chatclient.tools import tool\n"
+        "def _made():\n    @tool\n    def made() -> str:\n        return 'made'\n"
+        "    return made\nregistry.register(_made())\n"
+        "@tool\ndef own() -> str:\n    return 'own'\n"
+    )
+    thread = threading.Thread(target=registry.register, args=(package,), daemon=True)
+    thread.start()
+    thread.join(10)
+
+    assert not thread.is_alive()
+    assert names(registry) == ["about", "convert", "forecast", "made", "own"]
+
+
 def test_a_program_is_not_run_to_look_for_tools(package: types.ModuleType) -> None:
     """`__main__` of a package is what `python -m` runs."""
     path = Path(next(iter(package.__path__)), "__main__.py")

@@ -29,13 +29,14 @@ from chatclient import (
     UserMessage,
 )
 from chatclient.advisors.memory import MessageChatMemoryAdvisor
+from chatclient.advisors.steering import Steering
 from chatclient.advisors.tool_search import (
     SYSTEM_MESSAGE_SUFFIX,
     TOOL_SEARCH_ROLES,
     ToolSearchToolCallingAdvisor,
 )
 from chatclient.advisors.tool_search_session import FOUND_TOOLS, SearchMemories
-from chatclient.chain import MEMORY_ORDER
+from chatclient.chain import MEMORY_ORDER, TOOL_CALLING_ORDER
 from chatclient.errors import DuplicateToolError, UsageError
 from chatclient.memory import MessageWindowChatMemory
 from chatclient.messages import ToolResponse
@@ -169,6 +170,20 @@ def test_what_is_found_goes_to_the_end(ask: Ask) -> None:
     assert lists[3] == [*lists[1], "get_mail", "get_stock", "get_recipe"]
     for earlier, later in itertools.pairwise(lists):
         assert later[: len(earlier)] == earlier
+
+
+@pytest.mark.parametrize("order", [MEMORY_ORDER, TOOL_CALLING_ORDER + 100])
+def test_what_is_found_is_offered_although_the_user_speaks_meanwhile(ask: Ask, order: int) -> None:
+    """What the user says stands behind what the search has answered."""
+    steering = Steering()
+    steering.say("Quickly, please.")
+    model = ScriptedModel(search("weather"), call("get_weather"), "Sunny.")
+    memory = MessageChatMemoryAdvisor(MessageWindowChatMemory(), order=order)
+    ask(client_of(model, None, memory).prompt("x").conversation("c").advisors(steering))
+
+    assert model.prompts[1].messages[-1].text == "Quickly, please."
+    assert offered(model.prompts[1]) == [SEARCH, "get_weather"]
+    assert offered(model.prompts[2]) == [SEARCH, "get_weather"]
 
 
 def test_a_round_that_finds_nothing_new_has_the_very_same_tools(ask: Ask) -> None:
@@ -360,6 +375,53 @@ def test_tools_for_a_role_are_found_in_that_role_only(ask: Ask, roles: Any) -> N
     assert [offered(p) for p in model.prompts[:3]] == [[SEARCH]] * 3
     assert boss.executions[1].response.data == "ran get_invoice"
     assert [offered(p) for p in model.prompts[3:]] == [[SEARCH, "get_invoice"]] * 3
+
+
+def for_the_boss(callback: ToolCallback) -> ToolReference:
+    name = callback.definition.name
+    kept = name in ("get_mail", "get_invoice", "get_stock")
+    return ToolReference.of(
+        callback.definition, categories=["Safe"] if kept else [], roles=["boss"] if kept else []
+    )
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("count", [5, 10])
+def test_roles_hold_where_all_tools_are_sent(ask: Ask, count: int, dynamic: bool) -> None:
+    """There are few, or few that one may use; those of providers as well, in every round."""
+
+    class Office:
+        def __init__(self) -> None:
+            self.dynamic = dynamic
+
+        def tool_callbacks(self) -> list[ToolCallback]:
+            return CATALOG[:count]
+
+    clerk_may = [
+        f"get_{word}" for word in WORDS[:count] if word not in ("mail", "invoice", "stock")
+    ]
+    model = ScriptedModel(call("get_mail"), "ok", call("get_mail"), "ok")
+    advisor = ToolSearchToolCallingAdvisor(describe=for_the_boss)
+    builder = ChatClient.builder(model).default_advisors(advisor)
+    client = builder.default_tools(Office()).build()
+    clerk = ask(client.prompt("x"))
+    boss = ask(client.prompt("x").advisor_params({TOOL_SEARCH_ROLES: "boss"}))
+
+    assert [offered(prompt) for prompt in model.prompts[:2]] == [clerk_may] * 2
+    assert "no tool 'get_mail'" in clerk.executions[0].response.data
+    assert boss.executions[0].response.data == "ran get_mail"
+
+
+def test_categories_of_tools_that_one_may_not_use_are_not_told(ask: Ask) -> None:
+    """For others they do not exist, and a search in them would find nothing."""
+    model = ScriptedModel("ok", "ok")
+    client = client_of(model, ToolSearchToolCallingAdvisor(describe=for_the_boss, threshold=1))
+    ask(client.prompt("x"))
+    ask(client.prompt("x").advisor_params({TOOL_SEARCH_ROLES: "boss"}))
+
+    clerks, bosss = ((prompt.options.tool_callbacks or ())[0] for prompt in model.prompts)
+    assert "Categories" not in clerks.definition.description
+    assert "Categories: Safe." in bosss.definition.description
 
 
 # --- what is sent whole, and what always ---
@@ -785,15 +847,27 @@ def test_a_session_that_others_never_leave_alone(ask: Ask, others: Any) -> None:
     assert offered(model.prompts[1]) == [SEARCH, "get_mail"]
 
 
-async def test_the_name_of_a_disturbed_search_is_forgotten_in_a_cancelled_scope() -> None:
+@pytest.mark.parametrize("during", ["put", "find"])
+async def test_the_name_of_a_disturbed_search_is_forgotten_in_a_cancelled_scope(
+    during: str,
+) -> None:
     """Also by an index that needs a moment for it: nobody else knows the name to forget it by."""
 
     class Remote(Disturbed):
+        async def put(
+            self, session_id: str, references: Sequence[ToolReference], runtime: Runtime
+        ) -> None:
+            await super().put(session_id, references, runtime)
+            await self.cancelled("put", session_id)
+
         async def find(self, request: ToolSearchRequest, runtime: Runtime) -> Any:
-            if request.session_id.startswith("catalog-"):
+            await self.cancelled("find", request.session_id)
+            return await super().find(request, runtime)
+
+        async def cancelled(self, what: str, session_id: str) -> None:
+            if what == during and session_id.startswith("catalog-"):
                 scope.cancel()
                 await anyio.lowlevel.checkpoint()
-            return await super().find(request, runtime)
 
         async def drop(self, session_id: str, runtime: Runtime) -> None:
             await anyio.lowlevel.checkpoint()

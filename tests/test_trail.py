@@ -22,7 +22,7 @@ from chatclient.providers.openai import OpenAIChatModel
 from chatclient.response import Usage
 from chatclient.runtime import BLOCKING, ON_LOOP
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import tool
+from chatclient.tools import ToolApproval, ToolCallingManager, tool
 from chatclient.trail import Change, Trail
 
 
@@ -37,6 +37,11 @@ def get_time() -> str:
     """Get the time."""
     msg = "no clock"
     raise RuntimeError(msg)
+
+
+@tool
+def pay() -> None:
+    """Pay."""
 
 
 class Enriching:
@@ -158,6 +163,17 @@ def test_the_text_tells_the_story(ask: Ask) -> None:
     assert max(map(len, lines)) < 160
     assert "A long answer. A long answer." in text
     assert text.splitlines()[-1] == "in all: 20 + 10 tokens"
+
+
+def test_a_call_that_waits_has_not_failed(ask: Ask) -> None:
+    """It is told to wait for approval."""
+    manager = ToolCallingManager(interceptors=[ToolApproval()])
+    builder = ChatClient.builder(ScriptedModel(call("pay"))).default_tools(pay)
+    trail = trail_of(ask(builder.tool_calling_manager(manager).build().prompt("x")).response)
+
+    (step,) = trail.rounds[0].tools
+    assert (step.error, step.result) == (None, None)
+    assert "    pay({}) waits for approval" in str(trail).splitlines()
 
 
 def test_retries_are_told(ask: Ask, chat_server: Callable[..., ChatServer]) -> None:

@@ -201,7 +201,7 @@ def test_an_event_that_is_no_json_is_an_error() -> None:
     if broken is None:
         pytest.skip("these recordings have no such event")
 
-    with pytest.raises(InvalidResponseError, match="not an event"):
+    with pytest.raises(InvalidResponseError, match="not a response"):
         read(broken.body)
 
 

@@ -1,14 +1,13 @@
 """Tool calls that somebody has to approve: at once, or later and elsewhere."""
 
-from collections.abc import Awaitable, Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from chatclient.checks import check_word
 from chatclient.errors import ToolArgumentError, ToolDeniedError, ToolUsageError, UsageError
 from chatclient.json import loads
-from chatclient.tool import ToolResult
+from chatclient.tool import ToolContext, ToolResult
 from chatclient.tools.awaiting import awaited
 from chatclient.tools.invocation import NextTool, ToolInvocation
 from chatclient.tools.pending import PendingTurn
@@ -26,7 +25,8 @@ class Decision:
         result: What came of it, done by somebody else; the tool is not run then. See `answered`.
 
     Raises:
-        ToolUsageError: *approved* is no bool, or *arguments* are no text.
+        ToolUsageError: *approved* is no bool, *arguments* are no text, or *result* is no
+            `ToolResult`.
     """
 
     approved: bool
@@ -42,6 +42,10 @@ class Decision:
         arguments: object = self.arguments
         if not isinstance(arguments, str | None):
             msg = f"a decision's arguments are JSON as text, json.dumps(...), not {arguments!r}"
+            raise ToolUsageError(msg)
+        result: object = self.result
+        if not isinstance(result, ToolResult | None):
+            msg = f"a decision's result is a ToolResult, as of Decision.answered, not {result!r}"
             raise ToolUsageError(msg)
         if not approved and not self.message:
             object.__setattr__(self, "message", "The user did not allow this call.")
@@ -101,23 +105,20 @@ Ask = Callable[[ToolInvocation], Decision | bool | Awaitable[Decision | bool | N
 """Decides about a call at once, or with None that somebody is to decide later."""
 
 
-@contextmanager
-def decided_before(tool_name: str) -> Generator[None, None, None]:
+def refuse_to_suspend(tool_name: str, waiting: ApprovalRequired) -> NoReturn:
     """Refuse to suspend the turn from within a function: nobody would tell it what was decided.
 
     Raises:
-        ToolUsageError: The function wanted to.
+        ToolUsageError: Always, but for an agent's turn, which knows what was decided.
+        ApprovalRequired: *waiting* itself, of an agent's turn.
     """
-    try:
-        yield
-    except ApprovalRequired as waiting:
-        if waiting.turn is not None:  # an agent's, which knows what was decided
-            raise
-        msg = (
-            f"tool {tool_name!r} raised ApprovalRequired, and would again whenever the turn goes"
-            " on; have its calls approved before it runs: ToolApproval(needed=...)"
-        )
-        raise ToolUsageError(msg) from waiting
+    if waiting.turn is not None:
+        raise waiting
+    msg = (
+        f"tool {tool_name!r} raised ApprovalRequired, and would again whenever the turn goes"
+        " on; have its calls approved before it runs: ToolApproval(needed=...)"
+    )
+    raise ToolUsageError(msg) from waiting
 
 
 def check_edit(invocation: ToolInvocation) -> None:
@@ -155,6 +156,12 @@ def _same(arguments: str, given: str) -> bool:
         return False
 
 
+def _remark(context: ToolContext, remark: str | None) -> None:
+    """Let the model be told *remark*, after those of others who have approved the call."""
+    if remark not in (None, context.remark):
+        context.remark = remark if context.remark is None else f"{context.remark}\n{remark}"
+
+
 def _writes(invocation: ToolInvocation) -> bool:
     return invocation.metadata.effect == "write"
 
@@ -186,12 +193,12 @@ class ToolApproval:
             ToolUsageError: What was decided is not a decision, or cannot be carried out.
         """
         invocation.arguments()
-        if not await awaited(invocation.context.runtime, self.needed(invocation)):
-            return await call_next(invocation)
         decision = await self._decision(invocation)
+        if decision is None:
+            return await call_next(invocation)
         if not decision.approved:
             raise ToolDeniedError(decision.message, tool_name=invocation.tool_call.name)
-        invocation.context.remark = remark_on(decision, invocation.tool_call.arguments)
+        _remark(invocation.context, remark_on(decision, invocation.tool_call.arguments))
         if decision.result is not None:
             return decision.result
         if decision.arguments is not None:
@@ -199,11 +206,16 @@ class ToolApproval:
             check_edit(invocation)
         return await call_next(invocation)
 
-    async def _decision(self, invocation: ToolInvocation) -> Decision:
-        made: Mapping[str, Decision] = invocation.context.get(DECISIONS, {})
-        decision: Any = made.get(invocation.tool_call.id)
-        if decision is None and self.ask is not None:
-            decision = await invocation.context.runtime.invoke(self.ask, invocation)
+    async def _decision(self, invocation: ToolInvocation) -> Decision | None:
+        """Return what is decided about the call, or None where nothing needs to be."""
+        context, decision = invocation.context, None
+        if DECISIONS in context:  # and stands, whatever is needed by now
+            decision = context[DECISIONS].get(invocation.tool_call.id)
+        if decision is None:
+            if not await awaited(context.runtime, self.needed(invocation)):
+                return None
+            if self.ask is not None:
+                decision = await context.runtime.invoke(self.ask, invocation)
         if decision is None:
             raise ApprovalRequired
         return decision_of(decision)

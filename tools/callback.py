@@ -4,6 +4,7 @@ import asyncio
 import functools
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -11,7 +12,7 @@ from chatclient.driving import drive
 from chatclient.errors import ToolDefinitionError, ToolResultError
 from chatclient.threads import is_async
 from chatclient.tool import ToolContext, ToolDefinition, ToolMetadata, ToolResult
-from chatclient.tools.approval import decided_before
+from chatclient.tools.approval import ApprovalRequired, refuse_to_suspend
 from chatclient.tools.compensation import check_compensation
 from chatclient.tools.conversion import ResultConverter, called, to_tool_result
 from chatclient.tools.decorator import ToolMark, mark_of
@@ -90,9 +91,6 @@ class FunctionToolCallback:
     async def invoke(self, arguments: str, context: ToolContext) -> ToolResult:
         """Run the tool; see `ToolCallback.invoke`."""
         call = self._signature.prepare(self.function, arguments, context)
-        if self._is_async:
-            with decided_before(self.name):
-                return self._told(await context.runtime.invoke(call, timeout=context.timeout))
         returned: list[Any] = []
 
         def run() -> Any:
@@ -100,23 +98,34 @@ class FunctionToolCallback:
             returned.append(value)
             return value
 
+        function = call if self._is_async else run
         try:
-            with decided_before(self.name):
-                return self._told(await context.runtime.invoke(run, timeout=context.timeout))
+            value = await context.runtime.invoke(function, timeout=context.timeout)
+            return self._told(value, context)
+        except ApprovalRequired as waiting:
+            refuse_to_suspend(self.name, waiting)
         except asyncio.CancelledError:
             for value in returned:  # by a thread that could not be stopped
-                context.result = None if inspect.isawaitable(value) else self._told(value)
+                if not inspect.isawaitable(value):
+                    with suppress(Exception):
+                        context.result = self._told(value, context)
             raise
 
-    def _told(self, value: Any) -> ToolResult:
+    def _told(self, value: Any, context: ToolContext) -> ToolResult:
         """Return what the model is told when the tool has returned *value*."""
-        if self.result_converter is None:
-            return to_tool_result(
-                value,
-                returns_nothing=self._signature.returns_nothing,
-                origin=self._origin,
-            )
-        converted: object = self.result_converter(value)
+        try:
+            if self.result_converter is None:
+                return to_tool_result(
+                    value,
+                    returns_nothing=self._signature.returns_nothing,
+                    origin=self._origin,
+                )
+            return self._converted(self.result_converter(value), value)
+        except Exception:
+            context.result = ToolResult("", value=value)  # it has done its work all the same
+            raise
+
+    def _converted(self, converted: object, value: Any) -> ToolResult:
         if isinstance(converted, ToolResult):
             return converted
         if isinstance(converted, str):

@@ -22,7 +22,7 @@ from chatclient.messages import (
     ToolResponseMessage,
 )
 from chatclient.runtime import Runtime
-from chatclient.tool import FAILURE, RAN_WITH, ToolContext, ToolMetadata
+from chatclient.tool import FAILURE, RAN_WITH, ToolCallback, ToolContext, ToolMetadata
 from chatclient.tools.outcome import ToolExecution, without_remark
 from chatclient.tools.repair import repair_json
 from chatclient.tools.schema import signature_of
@@ -32,8 +32,8 @@ log = get_logger(__name__)
 
 _FAILURES = frozenset({"exception", "timeout"})  # of a tool; the model's own slips undo nothing
 
-CompensationOf = Callable[[ToolCall], Awaitable[Callable[..., Any] | str | None]]
-"""Knows how a call that was run is undone."""
+ToolOf = Callable[[ToolCall], Awaitable[ToolCallback | None]]
+"""Knows the tool of a call that was run."""
 
 Undone = Mapping[int, ToolExecution]
 """Calls that were undone, by the identity of the call, each with what the model is told now."""
@@ -64,7 +64,7 @@ def executed_in(messages: Sequence[Message]) -> list[ToolExecution]:
 async def undo(
     executions: Iterable[ToolExecution],
     cause: str,
-    compensation_of: CompensationOf,
+    tool_of: ToolOf,
     turn: ToolTurn,
     runtime: Runtime,
 ) -> None:
@@ -75,35 +75,39 @@ async def undo(
     Args:
         executions: In the order in which they were made.
         cause: Why, for the model.
-        compensation_of: Knows how a call is undone.
+        tool_of: Knows the tool of a call, which says how it is undone.
         turn: What they belong to.
         runtime: How the request runs.
     """
-    wanted = [
-        (execution, compensation)
+    done = [
+        execution
         for execution in executions
-        if not execution.is_error
+        if (not execution.is_error or id(execution.tool_call) in turn.done)
         and execution.arguments is not None
         and id(execution.tool_call) not in turn.undone
-        and callable(compensation := await compensation_of(execution.tool_call))
     ]
-    if wanted:
-        await runtime.shielded(_undo(wanted[::-1], cause, turn, runtime))
+    if done:
+        await runtime.shielded(_undo(done[::-1], cause, tool_of, turn, runtime))
 
 
 async def _undo(
-    wanted: Sequence[tuple[ToolExecution, Callable[..., Any]]],
+    done: Sequence[ToolExecution],
     cause: str,
+    tool_of: ToolOf,
     turn: ToolTurn,
     runtime: Runtime,
 ) -> None:
-    for execution, compensation in wanted:
+    for execution in done:
         call = execution.tool_call
+        tool = await tool_of(call)
+        if tool is None or not callable(tool.metadata.compensation):
+            continue
         context = ToolContext(
             turn.context, runtime=runtime, tool_call_id=call.id, tool_name=call.name
         )
         try:
-            await _compensate(compensation, _as_run(execution), context)
+            run = _as_run(turn.done.get(id(call), execution))
+            await _compensate(tool.metadata.compensation, tool, run, context)
         except Exception as error:  # noqa: BLE001 - the others are to be undone all the same
             log.warning("tool call not undone", tool=call.name, id=call.id, error=repr(error))
             continue
@@ -176,16 +180,29 @@ def check_compensation(name: str, known: Sequence[str], compensation: Any) -> No
 
 
 async def _compensate(
-    compensation: Callable[..., Any], execution: ToolExecution, context: ToolContext
+    compensation: Callable[..., Any],
+    tool: ToolCallback,
+    execution: ToolExecution,
+    context: ToolContext,
 ) -> None:
     if _wants_execution(compensation):
         await context.runtime.invoke(compensation, execution)
         return
     signature = signature_of(compensation, name=_name(execution.tool_call.name))
-    given = loads(repair_json(execution.tool_call.arguments or "{}") or "{}")
+    given = _defaults(tool) | loads(repair_json(execution.tool_call.arguments or "{}") or "{}")
     arguments = {name: given[name] for name in signature.parameters if name in given}
     call = signature.prepare(compensation, dumps(arguments).decode(), context)
     await context.runtime.invoke(call)
+
+
+def _defaults(tool: ToolCallback) -> dict[str, Any]:
+    """Return what *tool* is run with where the model leaves it out, as far as its schema says."""
+    properties: Mapping[str, Any] = tool.definition.input_schema.get("properties", {})
+    return {
+        name: schema["default"]
+        for name, schema in properties.items()
+        if isinstance(schema, Mapping) and "default" in schema
+    }
 
 
 def _name(tool: str) -> str:

@@ -3,14 +3,14 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from chatclient.errors import ToolDeniedError
+from chatclient.errors import ToolDeniedError, ToolResultError
 from chatclient.messages import ToolCall
 from chatclient.tool import ToolContext, ToolDefinition, ToolMetadata, ToolResult
 from chatclient.tools.approval import (
     DECISIONS,
     ApprovalRequired,
     Decision,
-    decided_before,
+    refuse_to_suspend,
     remark_on,
 )
 from chatclient.tools.conversion import to_tool_result
@@ -50,9 +50,15 @@ class DataToolCallback:
         """Hand the call to the executor."""
         call = ToolCall(context.tool_call_id, self.definition.name, arguments)
         timeout = context.timeout
-        with decided_before(self.definition.name):
+        try:
             value = await context.runtime.invoke(self._executor, call, context, timeout=timeout)
-        return to_tool_result(value)
+        except ApprovalRequired as waiting:
+            refuse_to_suspend(self.definition.name, waiting)
+        try:
+            return to_tool_result(value)
+        except ToolResultError:
+            context.result = ToolResult("", value=value)  # it has done its work all the same
+            raise
 
 
 class ExternalTool:

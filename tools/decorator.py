@@ -3,10 +3,10 @@
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 from chatclient.errors import ToolDefinitionError
-from chatclient.tool import Effect, ToolMetadata
+from chatclient.tool import Effect, ReturnDirect, ToolMetadata
 from chatclient.tools.conversion import ResultConverter
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -35,7 +35,7 @@ def tool(
     *,
     name: str | None = None,
     description: str | None = None,
-    return_direct: bool | Literal["if_last"] = False,
+    return_direct: ReturnDirect = False,
     result_converter: ResultConverter | None = None,
     timeout: float | None = None,
     sequential: bool = False,

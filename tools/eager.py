@@ -76,7 +76,8 @@ class EagerReads:
 
     def _may_begin(self, call: ToolCall) -> bool:
         callback = self._single.tools.get(call.name)
-        if callback is None:
+        if callback is None:  # a resolver may know it as one that has to run alone
+            self._room = 0
             return False
         metadata, limits = callback.metadata, self._limits
         if metadata.exclusive:

@@ -123,9 +123,9 @@ class ToolFailurePolicy:
         name, error = failure.tool_call.name, failure.error
         if failure.kind == "timeout":
             return f"The tool {name!r} did not answer in time."
-        if failure.kind != "exception" or isinstance(error, ToolError):
-            return str(error)
         text = str(error).strip()
+        if text and (failure.kind != "exception" or isinstance(error, ToolError)):
+            return str(error)
         if self.exception_text == "message" and text:
             # Of a KeyError the message is only the key.
             return f"{type(error).__name__}: {text}" if isinstance(error, KeyError) else text

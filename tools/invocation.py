@@ -12,6 +12,7 @@ import anyio
 from chatclient.errors import ToolResultError
 from chatclient.messages import ToolCall
 from chatclient.runtime import Runtime, caller_deadline
+from chatclient.threads import is_interrupted
 from chatclient.tool import ToolCallback, ToolContext, ToolDefinition, ToolMetadata, ToolResult
 from chatclient.tools.binding import read_arguments
 
@@ -104,6 +105,8 @@ async def run_tool(invocation: ToolInvocation) -> ToolResult:
 
 def _is_cancelled() -> bool:
     """Return whether it is the request that was cancelled, not just something a tool waited for."""
+    if is_interrupted():
+        return True
     try:
         task = asyncio.current_task()
     except RuntimeError:  # no event loop runs here, where nothing else could cancel

@@ -5,8 +5,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from chatclient.checks import check_word, names
-from chatclient.errors import UsageError
+from chatclient.checks import check_number, check_word, names, seconds
 from chatclient.values import EMPTY, freeze_fields
 
 OnLimit = Literal["partial", "raise", "tell_model", "final_answer"]
@@ -30,7 +29,8 @@ class ToolLimits:
         on_exceeded: What happens then.
 
     Raises:
-        UsageError: A bound is not greater than 0, or *on_exceeded* is not a known value.
+        UsageError: A bound is no number or not greater than 0, or *on_exceeded* is not a known
+            value.
     """
 
     max_rounds: int | None = 100
@@ -46,18 +46,18 @@ class ToolLimits:
         freeze_fields(self, "per_tool")
         object.__setattr__(self, "excluded", names(self.excluded))
         check_word("on_exceeded", self.on_exceeded, OnLimit)
-        bounds = {
+        if self.max_seconds is not None:
+            object.__setattr__(self, "max_seconds", seconds("max_seconds", self.max_seconds))
+        counts = {
             "max_rounds": self.max_rounds,
             "max_calls_per_tool": self.max_calls_per_tool,
             "max_total_calls": self.max_total_calls,
-            "max_seconds": self.max_seconds,
             "max_repeats": self.max_repeats,
             **self.per_tool,
         }
-        for name, bound in bounds.items():
-            if bound is not None and bound <= 0:
-                msg = f"the limit {name} must be greater than 0, or None for no limit"
-                raise UsageError(msg)
+        for name, bound in counts.items():
+            if bound is not None:
+                check_number(f"the limit {name} (None for no limit)", bound, least=1)
 
     def breach(self, tool_name: str, calls: Counter[str]) -> str | None:
         """Return why a tool may not be run, given how often each was called, this time included."""

@@ -16,7 +16,13 @@ from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
 from chatclient.response import ChatResponse
 from chatclient.runtime import BLOCKING, ON_LOOP, Runtime
-from chatclient.tool import CONVERSATION_ID, ToolContext, ToolDefinition
+from chatclient.tool import (
+    CONVERSATION_ID,
+    RETURN_DIRECT,
+    ReturnDirect,
+    ToolContext,
+    ToolDefinition,
+)
 from chatclient.tools.approval import (
     DECISIONS,
     Decision,
@@ -164,7 +170,7 @@ class ToolCallingManager:
             for call in pending.pending:
                 decision = decided[DECISIONS][call.id]
                 await _check_resumed(call, decision, tools, runtime)
-        except UsageError:
+        except BaseException:
             turn.abandoned = True  # it still waits, and nothing that it has done is undone
             raise
         context = turn.context
@@ -311,18 +317,24 @@ def _alone(prompt: Prompt, runtime: Runtime) -> tuple[Runtime, ToolTurn]:
 def _direct(executions: Sequence[ToolExecution], tools: RunnableTools) -> tuple[ToolResponse, ...]:
     """Return those of a round's results that are the answer, if it ends the turn.
 
-    It does when every tool returns directly, or when the last one does that only then; and never
-    when something failed, for an error is no answer.
+    It does when every one of them is returned directly, or when the last is if it is the last; and
+    never when something failed, for an error is no answer.
     """
     if any(execution.is_error for execution in executions):
         return ()
-    ways = [tools.metadata_of(execution.tool_call.name).return_direct for execution in executions]
+    ways = [_return_direct(execution, tools) for execution in executions]
     if all(ways):
         return tuple(execution.response for execution in executions)
     if ways[-1] != "if_last":
         return ()
     *others, last = [e.response for e, way in zip(executions, ways, strict=True) if way]
     return (last, *others)
+
+
+def _return_direct(execution: ToolExecution, tools: RunnableTools) -> ReturnDirect:
+    """Return whether a result is the answer: by its own word, or else by its tool's."""
+    own: ReturnDirect | None = execution.metadata.get(RETURN_DIRECT)
+    return tools.metadata_of(execution.tool_call.name).return_direct if own is None else own
 
 
 async def _check_resumed(

@@ -103,8 +103,9 @@ class ToolRegistry:
             ToolDefinitionError: A source holds no tool.
             DuplicateToolError: A tool of that name is registered already.
         """
+        # Not with the lock: modules that are imported may want to register something themselves.
+        found = tool_callbacks(*chain.from_iterable(map(_modules_of, sources)))
         with self._lock:
-            found = tool_callbacks(*chain.from_iterable(map(_modules_of, sources)))
             check_unique([*self._callbacks.values(), *found])
             self._callbacks.update({c.definition.name: c for c in found})
 

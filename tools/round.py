@@ -32,36 +32,41 @@ class RoundRunner:
         self.breach: str | None = None
         self.pending: dict[str, PendingTurn | None] = {}
         self._single = single
-        self._attempts = [0] * len(self.calls)
+        self._counted: dict[int, tuple[int, int]] = {}  # of those that may be run
         self._executions: dict[int, ToolExecution] = {}
 
     async def run(self, done: Mapping[str, ToolResponse]) -> list[ToolExecution]:
         """Return an execution for every call but those that wait for approval."""
         executions = self._executions
+        if done:  # before anything else can fail: these may have to be undone
+            executions |= {
+                at: ToolExecution(call, done[call.id])
+                for at, call in enumerate(self.calls)
+                if call.id in done
+            }
         names = [call.name for call in self.calls]
         tools = await self.tools.with_resolved(names, self.runtime)
-        self._single = replace(self._single, tools=tools)
-        admitted: list[int] = []
+        if tools is not self.tools:
+            self._single = replace(self._single, tools=tools)
         for at, call in enumerate(self.calls):
             if call.id in done:
-                executions[at] = ToolExecution(call, done[call.id])
                 continue
             refusal = self._refusal(call)
-            self._attempts[at] = attempt = self.turn.calls[call.name]
-            if refusal is None:
-                admitted.append(at)
+            attempt = self.turn.calls[call.name]
+            if refusal is None:  # counted in the order of the calls: threads begin in any
+                self._counted[at] = attempt, self.turn.ordinal(call)
             else:
                 refused = ToolResult(refusal, is_error=True)
                 executions[at] = await self._single.answer(
                     call, refused, self.runtime, attempt=attempt
                 )
+        admitted = list(self._counted)
         if len(admitted) == 1:
             await self._run_lane(admitted, self.runtime)
         else:
             await self._run_stages(admitted)
-        run = set(admitted)
         for at in sorted(executions):
-            if at in run:
+            if at in self._counted:
                 self.turn.remember(executions[at])
             if self.calls[at].id not in done:
                 self.turn.executions.append(executions[at])
@@ -105,8 +110,7 @@ class RoundRunner:
                 self.pending[self.calls[at].id] = waiting.turn
 
     async def _run(self, at: int, runtime: Runtime) -> ToolExecution:
-        call, attempt = self.calls[at], self._attempts[at]
-        ordinal = self.turn.ordinal(call)
+        call, (attempt, ordinal) = self.calls[at], self._counted[at]
         begun = self.turn.begun.pop(key_of(call), None)
         if begun is not None:  # while the model was still speaking
             return replace(await begun.result(runtime), tool_call=call, attempt=attempt)

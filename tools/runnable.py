@@ -33,11 +33,10 @@ class RunnableTools:
 
     def get(self, name: str) -> ToolCallback | None:
         """Return the tool called *name*, or None; the resolver is not asked."""
-        for callbacks in (self.offered, self.unoffered, self.found):
-            callback = callbacks.get(name)
-            if callback is not None:
-                return callback
-        return None
+        callback = self.offered.get(name)
+        if callback is None:
+            callback = self.unoffered.get(name)
+        return self.found.get(name) if callback is None else callback
 
     async def find(self, name: str, runtime: Runtime) -> ToolCallback:
         """Return the tool called *name*, which the resolver may know.

@@ -4,19 +4,20 @@ import functools
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from chatclient.errors import DeadlineExceededError, ToolArgumentError, ToolUsageError
 from chatclient.events import ToolCallFinished
 from chatclient.json import loads
 from chatclient.messages import Message, ToolCall, ToolResponse
-from chatclient.operations import ToolRun
+from chatclient.operations import WAITS, ToolRun
 from chatclient.runtime import Runtime
 from chatclient.tool import (
     CONVERSATION_ID,
     FAILURE,
     RAN_WITH,
     REMARK,
+    RETURN_DIRECT,
+    ToolCallback,
     ToolContext,
     ToolResult,
 )
@@ -84,14 +85,16 @@ class SingleCalls:
         with runtime.observe(self._operation(call)) as observed:
             try:
                 execution = observed.result = await self._execute(call, context, keep)
-            except ApprovalRequired:
-                raise
+            except ApprovalRequired as error:  # no failure, so nobody who watches sees it raised
+                observed.note(WAITS, "approval")
+                waiting = error
             except BaseException:
                 if context.result is not None:  # the tool has done its work all the same
-                    response = _response(call, _noted(context.result, context.arguments))
-                    keep(ToolExecution(call, response, attempt=attempt, value=context.result.value))
+                    keep(_done(call, context, context.result))
                 raise
-        return execution
+            else:
+                return execution
+        raise waiting
 
     async def answer(
         self,
@@ -119,19 +122,20 @@ class SingleCalls:
         response = _response(call, result)
         execution = ToolExecution(call, response, seconds, attempt, error, result.value, started)
         keep(execution)
-        await runtime.emit(ToolCallFinished(call, response, seconds))
+        if runtime.streaming:
+            await runtime.emit(ToolCallFinished(call, response, seconds))
         return execution
 
     async def undo(self, executions: Iterable[ToolExecution], cause: str, runtime: Runtime) -> None:
         """Undo what can be undone of *executions*, the last one first, because of *cause*."""
 
-        async def compensation_of(call: ToolCall) -> Callable[..., Any] | str | None:
-            if id(call) in self.turn.compensations:
-                return self.turn.compensations[id(call)]
+        async def tool_of(call: ToolCall) -> ToolCallback | None:
+            if id(call) in self.turn.undoable:
+                return self.turn.undoable[id(call)]
             known = await self.tools.with_resolved([call.name], runtime)
-            return known.metadata_of(call.name).compensation
+            return known.get(call.name)
 
-        await undo(executions, cause, compensation_of, self.turn, runtime)
+        await undo(executions, cause, tool_of, self.turn, runtime)
 
     def _operation(self, call: ToolCall) -> ToolRun:
         callback = self.tools.get(call.name)
@@ -164,11 +168,13 @@ class SingleCalls:
             return await self.runner.run(call, callback, context)
         finally:
             if context.arguments is not None and callback.metadata.compensation is not None:
-                self.turn.compensations[id(call)] = callback.metadata.compensation
+                self.turn.undoable[id(call)] = callback
 
     async def _handle_failure(
         self, call: ToolCall, error: Exception, context: ToolContext
     ) -> ToolResult:
+        if context.result is not None and not context.result.is_error:
+            self.turn.done[id(call)] = _done(call, context, context.result)
         if not context.runtime.remaining():
             msg = f"the deadline passed while the tool {call.name!r} ran"
             raise DeadlineExceededError(msg) from error
@@ -180,9 +186,16 @@ class SingleCalls:
 
 
 def _response(call: ToolCall, result: ToolResult) -> ToolResponse:
-    return ToolResponse(
-        call.id, call.name, result.text, result.is_error, result.media, result.metadata
-    )
+    metadata = result.metadata
+    if result.return_direct is not None:
+        metadata = merged(metadata, {RETURN_DIRECT: result.return_direct})
+    return ToolResponse(call.id, call.name, result.text, result.is_error, result.media, metadata)
+
+
+def _done(call: ToolCall, context: ToolContext, result: ToolResult) -> ToolExecution:
+    """Return what the tool has come to, whatever becomes of the call after that."""
+    response = _response(call, _noted(result, context.arguments))
+    return ToolExecution(call, response, attempt=context.attempt, value=result.value)
 
 
 def _noted(result: ToolResult, ran_with: str | None) -> ToolResult:

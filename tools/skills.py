@@ -9,6 +9,7 @@ from typing import Annotated, Any, Self
 from chatclient.errors import ToolError, UsageError
 from chatclient.messages import ToolResponseMessage
 from chatclient.tool import (
+    ACTIVATED_SKILL,
     ToolCallback,
     ToolContext,
     ToolDefinition,
@@ -21,9 +22,6 @@ from chatclient.tools.callback import FunctionToolCallback
 from chatclient.tools.parameters import ToolParam
 from chatclient.tools.sources import ToolSource, tool_callbacks, without_duplicates
 from chatclient.values import EMPTY, freeze_fields
-
-ACTIVATED_SKILL = "activated_skill"
-"""The key in a tool response's metadata of the skill whose instructions it holds."""
 
 ACTIVATE_SKILL = "activate_skill"
 """The tool with which a model reads the instructions of a skill."""

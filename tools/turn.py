@@ -3,7 +3,7 @@
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -36,8 +36,9 @@ class ToolTurn:
         rounds: How often the model was called.
         started: When the turn began, on the clock of `time.monotonic`.
         unoffered: More tools, by name, that are run if the model names them all the same.
-        compensations: How calls that were run are undone, by the identity of the call: their tools
-            may be offered no longer when it comes to that.
+        undoable: The tools of calls that can be undone, by the identity of the call: they may be
+            offered no longer when it comes to that.
+        done: What tools have done whose calls failed after that, by the identity of the call.
         undone: Calls that were undone, by the identity of the call, with what is told of them.
         begun: Calls that were begun while the model was still speaking, see `key_of`.
         abandoned: Whether the turn has failed, and what it has done is undone.
@@ -50,7 +51,8 @@ class ToolTurn:
     rounds: int = 0
     started: float = field(default_factory=time.monotonic)
     unoffered: Mapping[str, ToolCallback] = EMPTY
-    compensations: dict[int, Callable[..., Any] | str] = field(default_factory=dict)
+    undoable: dict[int, ToolCallback] = field(default_factory=dict)
+    done: dict[int, ToolExecution] = field(default_factory=dict)
     undone: dict[int, ToolExecution] = field(default_factory=dict)
     begun: dict[tuple[str, str, str], Begun[ToolExecution]] = field(default_factory=dict)
     abandoned: bool = False
@@ -108,7 +110,8 @@ class ToolTurn:
         # The waiting calls were counted when they were made, and are counted when they are run.
         self.calls.subtract(call.name for call in pending.pending)
         self.rounds = pending.rounds
-        self.executions.extend(pending.executions)
+        known = {id(each.tool_call) for each in self.executions}  # from an advisor that asks again
+        self.executions.extend(e for e in pending.executions if id(e.tool_call) not in known)
         self.started -= pending.seconds
         for name, kind, count in pending.failures:
             self.failures[name, kind] = count
@@ -152,8 +155,9 @@ class ToolTurn:
 
     def ordinal(self, call: ToolCall) -> int:
         """Return how many times the turn has made this very call, this time included."""
-        self._made[call.name, call.arguments] += 1
-        return self.made(call)
+        key = (call.name, call.arguments)
+        self._made[key] = ordinal = self._made.get(key, 0) + 1
+        return ordinal
 
     async def forget_begun(self) -> None:
         """End what was begun early and is not wanted, as it turns out."""

@@ -182,10 +182,18 @@ class WindowChatMemory(ChatMemory):
 
     async def _prune(self, conversation_id: str, runtime: Runtime) -> None:
         """Delete what is outside the window, if that is as much as the window itself."""
-        look = 2 * self.window.first_look
-        found = await self.repository.load(conversation_id, runtime, last=look)
-        if not found.complete and _leaves_out(found.messages, self.window.start(found.messages)):
-            await self.repository.rewrite(conversation_id, self.window.kept, runtime)
+        little = 2 * self.window.first_look
+        last = little + 1
+        while True:
+            found = await self.repository.load(conversation_id, runtime, last=last)
+            outside = len(without_system(found.messages[: self.window.start(found.messages)]))
+            inside = len(without_system(found.messages)) - outside
+            if outside + inside > little and outside >= inside:
+                await self.repository.rewrite(conversation_id, self.window.kept, runtime)
+                return
+            if found.complete or outside + inside < last:
+                return
+            last *= 2
 
 
 class MessageWindowChatMemory(WindowChatMemory):

@@ -99,6 +99,7 @@ class SqlConversations:
         rows = self._database.read(query, values)
         if not rows:
             return NO_CONVERSATION
+        version, length = rows[0].version, rows[0].length
         if last == 0:
             rows = [row for row in rows if row.is_system]
         try:
@@ -106,7 +107,6 @@ class SqlConversations:
         except ValueError as error:
             msg = f"what is stored of conversation {conversation_id!r} cannot be read"
             raise ChatMemoryError(msg, conversation_id=conversation_id) from error
-        version, length = rows[0].version, rows[0].length
         return Conversation(messages, version, complete=len(messages) == length)
 
     def append(self, conversation_id: str, messages: Sequence[Message], key: str | None) -> bool:

@@ -15,7 +15,13 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from chatclient.errors import ChatMemoryUnavailableError
 from chatclient.forks import fork_barrier, keep, register_after_fork, register_before_fork
-from chatclient.memory.sql_engine import check_shared, in_memory, name_of, open_engine
+from chatclient.memory.sql_engine import (
+    check_shared,
+    in_memory,
+    name_of,
+    one_by_one,
+    open_engine,
+)
 from chatclient.memory.sql_failures import LostRaceError, check_size, failure_of, passes
 from chatclient.memory.sql_schema import Schema
 
@@ -52,6 +58,7 @@ class Database:
         self._schema = schema
         sqlite = self.engine.dialect.name == "sqlite"
         self._fork_barrier = fork_barrier if sqlite else nullcontext()
+        self._turn = one_by_one(self.engine)
         register_before_fork(self)
         register_after_fork(self)
 
@@ -80,7 +87,7 @@ class Database:
         left, ends = _ATTEMPTS, time.monotonic() + _PATIENCE
         while True:
             try:
-                with self._fork_barrier:
+                with self._fork_barrier, self._turn:
                     self._prepare()
                     return attempt()
             except (LostRaceError, SQLAlchemyError) as error:

@@ -1,15 +1,17 @@
 """Engines for SQL databases, as the stores of this package need them; needs SQLAlchemy."""
 
-from contextlib import closing, suppress
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.pool import NullPool, QueuePool, SingletonThreadPool
+from sqlalchemy.pool import NullPool, Pool, QueuePool, SingletonThreadPool, StaticPool
 
 from chatclient.errors import UsageError
+from chatclient.forks import ForkSafeLock
 from chatclient.sqlite_files import BUSY_SECONDS, write_ahead
 
 LOCK_SECONDS = 15
@@ -40,6 +42,7 @@ _LOCK_WAITS = {
     "mariadb": f"SET SESSION innodb_lock_wait_timeout = {LOCK_SECONDS}",
 }
 _OWN_SETTINGS = ("options", "init_command")  # parts of a URL that say what a session begins with
+_turns: "WeakKeyDictionary[Pool, ForkSafeLock]" = WeakKeyDictionary()
 
 
 def open_engine(target: "str | sa.URL") -> sa.Engine:
@@ -100,6 +103,17 @@ def in_memory(url: sa.URL) -> bool:
     if url.get_backend_name() != "sqlite":
         return False
     return url.database in (None, "", ":memory:") or url.query.get("mode") == "memory"
+
+
+def one_by_one(engine: sa.Engine) -> AbstractContextManager[None]:
+    """Return what keeps threads apart that work on a database through one connection.
+
+    It would take the statements of both for one transaction. Connections that share a cache do
+    not wait for each other either.
+    """
+    if not isinstance(engine.pool, StaticPool) and not in_memory(engine.url):
+        return nullcontext()
+    return _turns.setdefault(engine.pool, ForkSafeLock())
 
 
 def check_shared(engine: sa.Engine) -> None:

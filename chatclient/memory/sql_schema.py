@@ -126,7 +126,8 @@ class Schema:
                 connection.execute(sa.update(self._versions).where(sa.false()).values(version=0))
             yield
         finally:
-            if dialect in ("mysql", "mariadb"):
+            # With the connection, the lock goes; asking for it then would hide what happened.
+            if dialect in ("mysql", "mariadb") and not connection.invalidated:
                 connection.execute(sa.select(sa.func.release_lock(lock)))
 
     def _upgrade(self, connection: sa.Connection, version: int) -> None:

@@ -121,7 +121,7 @@ class SummarizingChatMemory(ChatMemory):
         if not self.trigger.start(messages):
             return
         folded = messages[: self.window.start(messages)]
-        if not without_system(folded):  # the newest turn fills the window alone
+        if all(SUMMARY in m.metadata for m in without_system(folded)):  # nothing new would be noted
             return
         summary = await self._summary(without_system(folded), runtime)
         if not summary:

@@ -11,10 +11,9 @@ from chatclient.model import ChatModel
 from chatclient.model_calls import ask_model
 from chatclient.options import NO_OPTIONS, ChatOptions
 from chatclient.prompt import Prompt
-from chatclient.rag.augmentation import require_placeholders
 from chatclient.rag.query import Query
 from chatclient.runtime import Runtime
-from chatclient.template import PromptTemplate
+from chatclient.template import PromptTemplate, require_placeholders
 
 log = get_logger(__name__)
 

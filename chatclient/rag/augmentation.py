@@ -7,12 +7,10 @@ They stand in tags that their own text cannot close, and the model is told what 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from html import escape
 from typing import Any
-from uuid import uuid4
 
-from chatclient.errors import TemplateError
 from chatclient.json import dumps
 from chatclient.rag.query import Query
-from chatclient.template import PromptTemplate
+from chatclient.template import PromptTemplate, require_placeholders
 from chatclient.vector_store import Document
 
 CONTEXT_TEMPLATE = """\
@@ -64,20 +62,6 @@ def _attributes(number: int, document: Document, keys: Collection[str], *, with_
 
 def _said(value: Any) -> str:
     return value if isinstance(value, str) else dumps(value).decode()
-
-
-def require_placeholders(template: PromptTemplate, *names: str) -> None:
-    """Make sure that *template* has a place for each of *names*.
-
-    Raises:
-        TemplateError: Some are missing, or there are others.
-    """
-    marks = {name: uuid4().hex for name in names}
-    rendered = template.render(**marks)
-    missing = [name for name, mark in marks.items() if mark not in rendered]
-    if missing:
-        msg = f"the template has no {', '.join(f'{{{name}}}' for name in missing)}"
-        raise TemplateError(msg, missing=missing)
 
 
 class ContextualQueryAugmenter:

@@ -2,7 +2,8 @@
 
 Each step is one callable, plain or asynchronous. Asynchronous ones that wait for something do so
 through the `Runtime` that they are given, and so serve blocking and asynchronous callers alike. A
-plain one is called on the caller's thread, or on a thread of its own beside an event loop.
+plain one is called on the caller's thread, or on a thread of its own beside an event loop; joiners
+and augmenters, which have nothing to wait for, right where they are needed.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence

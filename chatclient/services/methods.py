@@ -4,7 +4,7 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -67,17 +67,19 @@ class Method:
             request = request.user(self.user, params=params)
         for name, role in self.roles.items():
             if given[name] is not None:
-                request = _given(request, role, given[name])
+                request = _given(client, request, role, given[name])
         return self.answer(request)
 
 
-def _given(request: ChatClientRequestSpec, role: Role, value: Any) -> ChatClientRequestSpec:
+def _given(
+    client: ChatClient, request: ChatClientRequestSpec, role: Role, value: Any
+) -> ChatClientRequestSpec:
     """Return *request* with the argument of a parameter."""
     match role:
         case "variable":
             return request
         case "user" if isinstance(value, UserMessage):
-            return request.user(value.text or None, media=value.media, metadata=value.metadata)
+            return ChatClientRequestSpec(client, _with_message(request.spec, value))
         case "user":
             return request.user(value if isinstance(value, str) else to_json(value).decode())
         case "memory_id":
@@ -90,6 +92,14 @@ def _given(request: ChatClientRequestSpec, role: Role, value: Any) -> ChatClient
             return request.tool_context(value)
         case _:
             typing.assert_never(role)
+
+
+def _with_message(spec: RequestSpec, message: UserMessage) -> RequestSpec:
+    """Return *spec* with *message* as what the user says, its parts in their order."""
+    if UserMessage(message.text, message.media).parts == message.parts:
+        return spec.with_user(message.text or None, None, message.media, message.metadata)
+    unsaid = replace(spec.user, text="")  # the client's own text gives way, as to any other
+    return replace(spec, user=unsaid, messages=(*spec.messages, message))
 
 
 def method_of(function: Callable[..., Any], texts: Texts, defaults: RequestSpec) -> Method:

@@ -166,10 +166,16 @@ async def _awords(request: ChatClientRequestSpec) -> AsyncIterator[str]:
     refuse_waiting(stream.response)
 
 
+_EVENTS: Any = StreamEvent | object  # those of the application among them
+
+
 def _pieces_of(item: Any) -> Callable[[Any], Any]:
     """Return what is taken of a stream, blocking or not, whose pieces are to be *item*s."""
-    if item in (StreamEvent, Any):
+    if item in (StreamEvent, _EVENTS, Any):
         return lambda stream: stream.events()
+    if any(each in get_args(StreamEvent) for each in (item, *get_args(item))):
+        msg = "returns some of the events; all of them are an iterator of StreamEvent"
+        raise UsageError(msg)
     if item is ChatResponse:
         return lambda stream: stream.chat_response()
     if item is ChatClientResponse:

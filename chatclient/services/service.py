@@ -4,11 +4,13 @@ import dis
 import functools
 import inspect
 import types
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast, get_type_hints
 
+from chatclient.chain import Advisor
 from chatclient.client import ChatClient
 from chatclient.errors import UsageError
+from chatclient.memory import ChatMemory
 from chatclient.services.markers import Texts, texts_of
 from chatclient.services.methods import Method, method_of
 
@@ -38,33 +40,79 @@ def ai_service(interface: "TypeForm[T]", client: ChatClient) -> T:
     entities or events for a stream. `async def` methods and asynchronous iterators ask
     asynchronously.
 
+    An attribute that is declared to be a `ChatMemory`, such as `memory: ChatMemory`, is the memory
+    of the client, to read and to clear conversations.
+
     Args:
         interface: A `Protocol`, or a class with abstract methods.
         client: Asks the model; its tools, advisors, options and texts are those of the methods.
 
     Raises:
-        UsageError: A method cannot be carried out; the message names it and says why.
+        UsageError: A method cannot be carried out, or there is no memory to give; the message
+            names what it is about and says why.
     """
     kind = cast("type[Any]", interface)
     if not inspect.isclass(kind):
         msg = f"{interface!r} is not a class; a service is made of a Protocol or an abstract class"
         raise UsageError(msg)
-    defaults = client.prompt().spec
-    methods: dict[str, Any] = {}
-    for name, function in _wanted(kind):
+    members: dict[str, Any] = {}
+    for name, declared in _wanted(kind):
         try:
-            method = method_of(function, _texts(kind, function), defaults)
+            members[name] = _made(kind, name, declared, client)
         except UsageError as error:
             msg = f"{kind.__name__}.{name} {error}"
             raise UsageError(msg) from error
-        methods[name] = _implemented(function, method, client)
-    if not methods:
+    if not any(map(inspect.isfunction, members.values())):
         msg = f"{kind.__name__} has no method for a model to carry out"
         raise UsageError(msg)
-    methods["__repr__"] = lambda _self: f"ai_service({kind.__name__}, {client!r})"
-    service = types.new_class(kind.__name__, (kind,), exec_body=lambda body: body.update(methods))
+    members["__repr__"] = lambda _self: f"ai_service({kind.__name__}, {client!r})"
+    service = types.new_class(kind.__name__, (kind,), exec_body=lambda body: body.update(members))
     service.__module__ = kind.__module__
     return cast("T", service())
+
+
+def _made(kind: type[Any], name: str, declared: Any, client: ChatClient) -> Any:
+    """Return what a service has in place of a member that its interface only declares.
+
+    Raises:
+        UsageError: Nothing can take its place; the message goes on after the member's name.
+    """
+    defaults = client.prompt().spec
+    if inspect.isfunction(declared):
+        method = method_of(declared, _texts(kind, declared), defaults)
+        return _implemented(declared, method, client)
+    wanted = _type_of(kind, name, declared)
+    if not (inspect.isclass(wanted) and issubclass(wanted, ChatMemory)):
+        msg = "is not a plain method; a model can carry out no other"
+        raise UsageError(msg)
+    return _memory_of(defaults.advisors, wanted)
+
+
+def _type_of(kind: type[Any], name: str, declared: Any) -> Any:
+    """Return what a property or an attribute is declared to be; None where that is unknown."""
+    is_property = isinstance(declared, property)
+    try:
+        hints = get_type_hints(declared.fget if is_property else kind)
+    except (NameError, TypeError):
+        return None
+    return hints.get("return" if is_property else name)
+
+
+def _memory_of(advisors: Iterable[Advisor], kind: type[ChatMemory]) -> ChatMemory:
+    """Return the one memory of *kind* that *advisors* bring.
+
+    Raises:
+        UsageError: There is none, or another one beside it.
+    """
+    memories = [getattr(advisor, "memory", None) for advisor in advisors]
+    found = [memory for memory in memories if isinstance(memory, kind)]
+    if len(found) != 1:
+        has = "none; give it one with default_advisors(MessageChatMemoryAdvisor(memory))"
+        if found:
+            has = f"{len(found)} of them; declare it as the class that only one is of"
+        msg = f"wants the client's {kind.__name__}, and that has {has}"
+        raise UsageError(msg)
+    return found[0]
 
 
 def _implemented(function: Callable[..., Any], method: Method, client: ChatClient) -> Any:
@@ -92,8 +140,8 @@ def _texts(kind: type[Any], function: Callable[..., Any]) -> Texts:
     return Texts(whole if own.system is None else own.system, own.user)
 
 
-def _wanted(kind: type[Any]) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """Yield the methods of *kind* that have to be carried out, base classes' first."""
+def _wanted(kind: type[Any]) -> Iterator[tuple[str, Any]]:
+    """Yield what *kind* declares and does not have, base classes' first."""
     members: dict[str, Any] = {}
     for cls in reversed(kind.__mro__):
         if cls not in (object, Protocol, Generic):
@@ -110,8 +158,7 @@ def _wanted(kind: type[Any]) -> Iterator[tuple[str, Callable[..., Any]]]:
             if marked or name in abstract or (is_protocol and _is_stub(member)):
                 yield name, member
         elif name in abstract or (is_protocol and _has_no_value(member)):
-            msg = f"{kind.__name__}.{name} is not a plain method; a model can carry out no other"
-            raise UsageError(msg)
+            yield name, member
 
 
 def _has_no_value(member: Any) -> bool:

@@ -14,7 +14,8 @@ _END_OF_THOUGHTS = re.compile(r"^.*</(?:think|thinking|reasoning)>\s*", re.DOTAL
 _FENCED = re.compile(r"```[^\n`]*\n(.*?)```", re.DOTALL)
 _FENCE = "```"
 _OPENER = re.compile(r"[{\[]")
-_TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]]', re.DOTALL)
+_TOKENS = re.compile(r'"(?:[^"\\]|\\.)*+"|["{}\[\]]', re.DOTALL)
+_BRACKETS = re.compile(r"[{}\[\]]")
 _MARKS = ("<think>", "<thinking>", "<reasoning>", "```thinking", "<!-- thinking:")
 _MOST_VALUES = 50  # tried, counted from the last
 
@@ -84,7 +85,7 @@ def json_within(text: str) -> Iterator[str]:
     Fenced blocks go before what stands between words, and the last goes before the first, because
     models correct themselves on the way.
     """
-    yield from (block.strip() for block in reversed(_FENCED.findall(text)))
+    yield from (block.strip() for block in reversed(_FENCED.findall(text)[-_MOST_VALUES:]))
     yield from reversed([*_values(text)][-_MOST_VALUES:])
 
 
@@ -104,11 +105,18 @@ def _values(text: str) -> Iterator[str]:
 
 def _end_of_value(text: str, begin: int) -> int | None:
     depth = 0
-    for token in _TOKENS.finditer(text, begin):
-        if token[0] in "{[":
-            depth += 1
-        elif token[0] in "}]":
-            depth -= 1
-            if not depth:
-                return token.end()
+    for bracket in brackets(text, begin):
+        depth += 1 if bracket[0] in "{[" else -1
+        if not depth:
+            return bracket.end()
     return None
+
+
+def brackets(text: str, begin: int = 0) -> Iterator[re.Match[str]]:
+    """Yield the brackets in *text* that are in no string; one that never ends is none."""
+    for token in _TOKENS.finditer(text, begin):
+        if token[0] == '"':  # looked for its end in vain once, and not from each quote in it
+            yield from _BRACKETS.finditer(text, token.end())
+            return
+        if len(token[0]) == 1:
+            yield token

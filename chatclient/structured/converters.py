@@ -3,16 +3,19 @@
 import functools
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from types import FunctionType
 from typing import (
     TYPE_CHECKING,
+    Annotated,
     Any,
     Generic,
     Protocol,
     TypeVar,
     cast,
     get_args,
+    get_origin,
     overload,
     runtime_checkable,
 )
@@ -20,11 +23,12 @@ from typing import (
 from pydantic import TypeAdapter, ValidationError
 
 from chatclient.errors import EntityError, UsageError
-from chatclient.json import loads
+from chatclient.json import dumps, loads
 from chatclient.schemas import JsonSchema, strict_form
 from chatclient.structured.cleaning import (
     Cleaner,
     answer_so_far,
+    brackets,
     cleaned,
     json_within,
     without_fence,
@@ -51,7 +55,6 @@ _FORMAT = (
     "Answer with JSON only: no words around it, no Markdown. The JSON has to satisfy this JSON"
     " Schema:\n"
 )
-_STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _MOST_SHOWN = 500
 _FORMAT_OF_MAP = "Answer with one JSON object only: no words around it, no Markdown."
 _FORMAT_OF_LIST = (
@@ -277,17 +280,17 @@ def converter_of(kind: "TypeForm[T]") -> StructuredOutputConverter[T]: ...
 
 
 def converter_of(kind: Any) -> StructuredOutputConverter[Any]:
-    """Return the converter of a type, made once for each; a converter stays what it is.
+    """Return the converter of a type or schema, made once for each; a converter stays what it is.
 
     Raises:
-        UsageError: The type has no JSON Schema.
+        UsageError: The type has no JSON Schema, or the schema is none.
     """
     if not isinstance(kind, type) and isinstance(kind, StructuredOutputConverter):
         return kind
     if kind is str:
         return _TEXT
     if isinstance(kind, Mapping):
-        return JsonSchemaOutputConverter(kind)
+        return _converter_of_schema(_as_json(kind))
     if isinstance(kind, FunctionType):
         msg = f"{kind.__name__} is a function; an answer is read as a type, or by a converter"
         raise UsageError(msg)
@@ -300,13 +303,28 @@ def converter_of(kind: Any) -> StructuredOutputConverter[Any]:
 _TEXT = TextOutputConverter()
 
 
+def _as_json(schema: Mapping[str, Any]) -> bytes:
+    try:
+        return dumps(schema)
+    except TypeError as error:
+        msg = f"{schema!r} is not a JSON Schema: {error}"
+        raise UsageError(msg) from error
+
+
+@functools.lru_cache(maxsize=512)
+def _converter_of_schema(schema: bytes) -> StructuredOutputConverter[Any]:
+    return JsonSchemaOutputConverter(loads(schema))
+
+
 @functools.lru_cache(maxsize=512)
 def _converter_of(kind: Any) -> StructuredOutputConverter[Any]:
     return TypeOutputConverter(kind)
 
 
 def name_of_kind(kind: Any) -> str:
-    """Return what a type is called, without its modules."""
+    """Return what a type is called, without its modules and what is only said about it."""
+    if get_origin(kind) is Annotated:
+        kind = get_args(kind)[0]
     name = kind.__name__ if isinstance(kind, type) and not get_args(kind) else str(kind)
     return re.sub(r"(?:[\w<>]+\.)+", "", name)
 
@@ -380,5 +398,5 @@ def _parsed(candidate: str) -> Any:
 
 def _is_ended(candidate: str) -> bool:
     """Return whether what was opened is closed, as far as strings with double quotes go."""
-    bare = _STRING.sub("", candidate)
-    return all(bare.count(opener) == bare.count(closer) for opener, closer in ("{}", "[]"))
+    counted = Counter(bracket[0] for bracket in brackets(candidate))
+    return counted["{"] == counted["}"] and counted["["] == counted["]"]

@@ -5,11 +5,15 @@ bounds, lengths and patterns, unions and references. What it has none for (`not`
 several, `if`, formats), and what a reference repeats inside itself, is not checked.
 """
 
+import functools
+import math
+import re
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, NotRequired, Union
 
 import typing_extensions
-from pydantic import ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter
+from pydantic_core import PydanticKnownError, SchemaError
 
 from chatclient.errors import UsageError
 
@@ -24,9 +28,9 @@ _NUMBER_BOUNDS = {
     "maximum": "le",
     "exclusiveMinimum": "gt",
     "exclusiveMaximum": "lt",
-    "multipleOf": "multiple_of",
 }
-_STRING_BOUNDS = {"minLength": "min_length", "maxLength": "max_length", "pattern": "pattern"}
+_STRING_BOUNDS = {"minLength": "min_length", "maxLength": "max_length"}
+_ROUNDING = 1e-9
 _ARRAY_BOUNDS = {"minItems": "min_length", "maxItems": "max_length"}
 
 
@@ -48,9 +52,9 @@ class _Types:
         self._makers: Mapping[str, Callable[[Schema], Any]] = {
             "object": self._object,
             "array": self._array,
-            "string": lambda schema: _bounded(str, schema, _STRING_BOUNDS),
-            "integer": lambda schema: _bounded(int, schema, _NUMBER_BOUNDS),
-            "number": lambda schema: _bounded(int | float, schema, _NUMBER_BOUNDS),
+            "string": _string,
+            "integer": functools.partial(_number, int),
+            "number": functools.partial(_number, int | float),
             "boolean": lambda _: bool,
             "null": lambda _: None,
         }
@@ -114,7 +118,8 @@ class _Types:
             return Any
         found: Any = self._root
         for step in str(reference).removeprefix("#").split("/")[1:]:
-            found = found.get(step) if isinstance(found, Mapping) else None
+            name = step.replace("~1", "/").replace("~0", "~")  # as JSON Pointers write them
+            found = found.get(name) if isinstance(found, Mapping) else None
         if not isinstance(found, Mapping) or not str(reference).startswith("#"):
             msg = f"the schema refers to {reference!r}, which is not in it"
             raise UsageError(msg)
@@ -133,6 +138,55 @@ def _bounded(kind: Any, schema: Schema, names: Mapping[str, str]) -> Any:
     """Return *kind* within the bounds that *schema* sets."""
     bounds = {ours: schema[theirs] for theirs, ours in names.items() if theirs in schema}
     return Annotated[kind, Field(**bounds)] if bounds else kind
+
+
+def _number(kind: Any, schema: Schema) -> Any:
+    bounded = _bounded(kind, schema, _NUMBER_BOUNDS)
+    if "multipleOf" not in schema:
+        return bounded
+    step = schema["multipleOf"]
+    if not isinstance(step, int | float) or not step > 0:
+        raise UsageError(_refusal(schema))
+    return Annotated[bounded, AfterValidator(functools.partial(_of_step, step))]
+
+
+def _of_step(step: float, value: float) -> float:
+    # Neither 0.1 nor 0.3 is exactly that number. pydantic knows it of floats, not of a union.
+    if abs(math.remainder(value, step)) > abs(value) * _ROUNDING:
+        raise PydanticKnownError("multiple_of", {"multiple_of": step})
+    return value
+
+
+def _string(schema: Schema) -> Any:
+    bounded = _bounded(str, schema, _STRING_BOUNDS)
+    if "pattern" not in schema:
+        return bounded
+    pattern = schema["pattern"]
+    matching = _matching(bounded, Field(pattern=pattern))
+    try:
+        TypeAdapter(matching)
+    except SchemaError:  # pydantic's engine has no look-around
+        check = functools.partial(_of_pattern, _compiled(pattern))
+        return _matching(bounded, AfterValidator(check))
+    return matching
+
+
+def _matching(text: Any, condition: Any) -> Any:
+    return Annotated[text, condition]
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except (re.error, TypeError) as error:
+        msg = f"{pattern!r} is no pattern of a JSON Schema: {error}"
+        raise UsageError(msg) from error
+
+
+def _of_pattern(pattern: re.Pattern[str], value: str) -> str:
+    if pattern.search(value) is None:
+        raise PydanticKnownError("string_pattern_mismatch", {"pattern": pattern.pattern})
+    return value
 
 
 def _one_of(values: Any) -> Any:

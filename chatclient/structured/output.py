@@ -6,7 +6,7 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar
 from chatclient.chain import ChatClientResponse
 from chatclient.checks import check_word
 from chatclient.errors import EntityError
-from chatclient.events import Done, RoundEnded, TextDelta
+from chatclient.events import RoundEnded, TextDelta
 from chatclient.json import loads
 from chatclient.messages import Message, UserMessage, last_user_message
 from chatclient.model import ChatModel, OutputMode
@@ -135,7 +135,11 @@ def entity_in(response: ChatClientResponse, converter: StructuredOutputConverter
     answer = response.chat_response
     if known is not None and known[0] is converter and known[1] == answer.text:
         return known[2]
-    return read_answer(answer, converter)
+    try:
+        return read_answer(answer, converter)
+    except EntityError as error:
+        error.trail = response.trail
+        raise
 
 
 def read_answer(answer: ChatResponse, converter: StructuredOutputConverter[T]) -> T:
@@ -173,21 +177,16 @@ def _refuse_unfinished(answer: ChatResponse, converter: StructuredOutputConverte
 
 
 class PartialEntities(Generic[T]):
-    """Takes the events of a stream, one by one, and gives the values they amount to."""
+    """Takes the events of a stream, one by one, and gives the values they amount to so far."""
 
     def __init__(self, converter: StructuredOutputConverter[T]) -> None:
-        self._converter = converter
         self._partial = getattr(converter, "partial", None)
         self._pieces: list[str] = []
         self._length = self._read = 0  # of the text, and of what of it has been read
         self._last: Any = NOTHING
 
     def take(self, event: Any) -> T:
-        """Return a value that *event* makes more complete than all before, or `NOTHING`.
-
-        Raises:
-            EntityError: The stream is done, and its answer is not what was asked for.
-        """
+        """Return a value that *event* makes more complete than all before, or `NOTHING`."""
         value: Any = NOTHING
         match event:
             case TextDelta(text=text):
@@ -197,10 +196,12 @@ class PartialEntities(Generic[T]):
                     value = self._half_value()
             case RoundEnded():
                 self._pieces, self._length, self._read = [], 0, 0  # what follows is another answer
-            case Done(response=response):
-                value = read_answer(response, self._converter)
             case _:
                 pass
+        return self.new(value)
+
+    def new(self, value: Any) -> T:
+        """Return *value*, unless there is none or it is the one before: `NOTHING` then."""
         if value is NOTHING or self._is_last(value):
             return NOTHING  # type: ignore[no-any-return]
         self._last = value

@@ -98,6 +98,9 @@ AWKWARD_IDS = (
     "{a}",
     "'; DROP TABLE a; --",
     "猫🐈",
+    '"a"',
+    "\0",
+    "\ud800",
     "long" * 250,
     "long" * 250 + "!",
 )
@@ -250,6 +253,13 @@ class ChatMemoryRepositoryContract:
             found = store.load(name, last=last)
             expected = newest(messages, last)
             assert found == Conversation(expected, version, len(expected) == len(messages))
+
+    def test_a_conversation_may_have_no_system_messages(self, store: Store, name: str) -> None:
+        """Who asks for these alone is told that there is more."""
+        store.append(name, turn(1))
+        version = store.load(name).version
+
+        assert store.load(name, last=0) == Conversation((), version, complete=False)
 
     # --- versions and replacing -------------------------------------------------------------
 

@@ -9,7 +9,7 @@ pytest                             # replay; a test without a recording fails
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ from chatclient.testing.recording import Recording, RecordingModel, ReplayingMod
 
 MakeModel = Callable[[], ChatModel]
 
+_PASSED = pytest.StashKey[bool]()
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option that says when to record."""
@@ -29,6 +31,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="none",
         help="record real models: never, where there is no recording, or anew",
     )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Take note whether a test ran to its end: one that is skipped in it has not failed either."""
+    report = yield
+    if call.when == "call":
+        item.stash[_PASSED] = report.passed
+    return report
 
 
 @pytest.fixture
@@ -64,9 +77,8 @@ def recorded_model(
             models.append(RecordingModel(real(), Recording(chat_redact)))
         return models[0]  # type: ignore[no-any-return]
 
-    failed_before = request.session.testsfailed
     yield make
-    passed = request.session.testsfailed == failed_before
+    passed = request.node.stash.get(_PASSED, False)
     for model in models:
         if isinstance(model, RecordingModel):
             model.close()

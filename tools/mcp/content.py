@@ -20,20 +20,17 @@ from mcp_types import (
 
 from chatclient.errors import ToolError
 from chatclient.messages import Media
-from chatclient.tool import FAILURE, RAN_WITH, REMARK, STEP, ToolResult
-from chatclient.tools.skills import ACTIVATED_SKILL
+from chatclient.tool import OWN_METADATA, ToolResult
 
 _UNKNOWN_TYPE = "application/octet-stream"
-
-# What the library itself notes beside a result, and goes by; a server has no say in it.
-_OURS = frozenset({ACTIVATED_SKILL, FAILURE, RAN_WITH, REMARK, STEP})
 
 
 def result_of(answer: CallToolResult) -> ToolResult:
     """Return what a server answered as a tool's result.
 
     Texts are joined by lines. What the server answered as data is told as JSON, unless a text
-    says the same; it is the result's value as well. The answer's `_meta` is the result's metadata.
+    says the same; it is the result's value as well. The answer's `_meta` is the result's metadata,
+    but for what would be the library's own word there.
 
     Raises:
         ToolError: The server says that the tool failed; the message is its words, and all the rest
@@ -44,7 +41,7 @@ def result_of(answer: CallToolResult) -> ToolResult:
     if answer.structured_content is not None and not _says(text, answer.structured_content):
         data = json.dumps(answer.structured_content, ensure_ascii=False)
         text = f"{text}\n{data}" if text else data
-    metadata = {key: item for key, item in (answer.meta or {}).items() if key not in _OURS}
+    metadata = {key: item for key, item in (answer.meta or {}).items() if key not in OWN_METADATA}
     value = answer.structured_content
     if answer.is_error:
         text = text or "the tool failed, and the server does not say why"

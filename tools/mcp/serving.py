@@ -1,12 +1,12 @@
 """Our tools for the clients of others: an MCP server made of tool callbacks."""
 
 import asyncio
-import inspect
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Any
 
+from chatclient.checks import wants_argument
 from chatclient.runtime import ON_LOOP
 from chatclient.tool import ToolCallback, ToolRequest
 from chatclient.tools.manager import ToolCallingManager
@@ -74,7 +74,7 @@ class McpToolServer:
             elif not isinstance(source, str):
                 method = source.tool_callbacks
                 request = ToolRequest((), self._context, callbacks=tuple(callbacks))
-                given = [request] if inspect.signature(method).parameters else []
+                given = [request] if wants_argument(method) else []
                 callbacks.extend(await ON_LOOP.invoke(method, *given))
         check_unique(callbacks)
         return callbacks

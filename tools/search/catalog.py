@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Generic, TypeVar
 
-from chatclient.forks import ForkSafeLock
+from chatclient.forks import ForkSafeLock, register_after_fork
 from chatclient.tools.search.index import ToolReference, ToolSearchRequest
 
 P = TypeVar("P")
@@ -42,6 +42,13 @@ class Segment(Generic[P]):
     payload: P | None = None
     building: threading.Lock = field(default_factory=threading.Lock)
     users: int = 0
+
+    def __post_init__(self) -> None:
+        register_after_fork(self)
+
+    def after_fork(self) -> None:
+        """Take a lock of its own: a thread that the child does not have may hold the parent's."""
+        self.building = threading.Lock()
 
     def built(self, build: Callable[[Sequence[ToolReference]], P]) -> P:
         """Return the payload; the first thread builds it, the others wait for that."""
@@ -177,7 +184,7 @@ class Catalogs(Generic[P]):
             self._recent[key] = given
             self._recent.move_to_end(key)
             if catalog is before:
-                return Change(catalog)
+                return Change(catalog, self._release(None) if len(self._recent) > _KEPT else ())
             catalog.sessions += 1
             self._sessions[session_id] = catalog
             return Change(catalog, self._release(before))
@@ -198,6 +205,8 @@ class Catalogs(Generic[P]):
             self._sessions.clear()
             self._catalogs.clear()
             self._recent.clear()
+            for segment in segments.values():
+                segment.users = 0
             return tuple(segments.values())
 
     def _made_of(

@@ -76,19 +76,25 @@ class KeywordToolIndex(ToolIndex):
     def _search(
         self, catalog: Catalog[Postings], request: ToolSearchRequest, limit: int
     ) -> tuple[list[Scored], int]:
-        unwanted = len(request.exclude)
-        admitted = catalog.admitted(request)
-        ranking = Ranking(catalog, self._words, request.query)
-        found, total = ranking.best(limit + unwanted, admitted)
+        found, total = self._ranked(catalog, request, limit, misspelt=False)
         if total < limit:  # there is room for what was perhaps meant
-            ranking = Ranking(catalog, self._words, request.query, misspelt=True)
-            found, total = ranking.best(limit + unwanted, admitted)
-        if unwanted:
+            found, total = self._ranked(catalog, request, limit, misspelt=True)
+        return found, total
+
+    def _ranked(
+        self, catalog: Catalog[Postings], request: ToolSearchRequest, limit: int, *, misspelt: bool
+    ) -> tuple[list[Scored], int]:
+        ranking = Ranking(catalog, self._words, request.query, misspelt=misspelt)
+        most = limit + len(request.exclude)
+        found, total = ranking.best(most, catalog.admitted(request))
+        if request.exclude:
+            everything = len(found)
             found = [
                 pair
                 for pair in found
                 if catalog.reference(pair[1]).tool_name not in request.exclude
             ]
+            total -= everything - len(found)
         return found[:limit], total
 
 

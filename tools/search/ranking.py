@@ -17,6 +17,7 @@ looked at closely: the time a search takes grows far slower than the catalog.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from heapq import nlargest
+from itertools import islice
 
 from chatclient.tools.search.catalog import Catalog, Part
 from chatclient.tools.search.postings import IN_NAME, IN_VALUES, Postings
@@ -28,6 +29,7 @@ Scored = tuple[float, int]
 _CONCEPT = 0.35  # what a concept counts beside a word
 _HINT = 0.4  # what the kind of a value counts
 _MISSPELT = 0.5  # what a word counts that is nearly one of the request's
+_MOST_NEIGHBOURS = 20_000  # words that are looked up for that: those that some forty could be
 _CLAUSE = 0.6  # what the best clause counts beside the whole request
 _SERVED = 0.7  # how much of a term is settled by the tool that has most of it
 _FRESH = 0.2  # share of a score that counts only for terms that are still open
@@ -67,8 +69,7 @@ class Ranking:
         self._query = query = tidied(query)
         self._clauses = [_with_concepts(clause) for clause in words.clauses(query)]
         if misspelt:
-            for clause in self._clauses:
-                self._correct(clause)
+            self._correct()
         self._weights: dict[str, float] = {}
         # The numbers that the terms have in each part.
         self._numbers: list[dict[str, int]] = [{} for _ in self._parts]
@@ -79,13 +80,17 @@ class Ranking:
             self._weigh(term, _HINT)
         self._whole = math.fsum(w for term, w in self._weights.items() if not is_concept(term))
 
-    def _correct(self, clause: dict[str, float]) -> None:
-        """Add to a clause what its unknown words could be meant for."""
-        unknown = [t for t, share in clause.items() if share == 1.0 and not self._is_known(t)]
-        for term in unknown:
-            for neighbour in neighbours(term):
-                if neighbour not in clause and self._is_known(neighbour):
-                    clause[neighbour] = _MISSPELT
+    def _correct(self) -> None:
+        """Add to the clauses what their unknown words could be meant for."""
+        meant = (
+            (clause, neighbour)
+            for clause in self._clauses
+            for term in [t for t, share in clause.items() if share == 1.0 and not self._is_known(t)]
+            for neighbour in neighbours(term)
+        )
+        for clause, neighbour in islice(meant, _MOST_NEIGHBOURS):
+            if neighbour not in clause and self._is_known(neighbour):
+                clause[neighbour] = _MISSPELT
 
     def _is_known(self, term: str) -> bool:
         return any(postings.number(term) is not None for _, postings in self._parts)

@@ -28,7 +28,8 @@ class VectorToolIndex(ToolIndex):
     """Finds tools that mean what the query means, whatever words either uses.
 
     A query with several wishes is embedded as a whole and wish by wish. Tools are embedded when a
-    catalog that has them is first put in; sessions with the same tools share the documents.
+    catalog that has them is first put in; sessions with the same tools share the documents. Only
+    this index finds them again: where the store outlives it, call `clear_all` at the end.
 
     Args:
         store: Where the tools' documents go; one index beside others may use it, for every
@@ -146,6 +147,8 @@ class VectorToolIndex(ToolIndex):
             key = uuid4().hex
             await self._store.put(self._documents(key, segment.references), runtime)
             segment.payload = key
+            if not segment.users:  # all who wanted it are gone: nobody else would erase it
+                await self._erase((segment,), runtime)
 
     def _documents(self, key: str, references: Sequence[ToolReference]) -> Iterator[Document]:
         for number, reference in enumerate(references):

@@ -57,7 +57,7 @@ class TurnCountTrigger:
 
     def __call__(self, events: Sequence[SessionEvent]) -> bool:
         """Return whether it is time."""
-        return sum(event.begins_turn for event in events) > self.most
+        return len(turn_starts(said(events))) > self.most
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ from typing import Any, Self
 from uuid import uuid4
 
 from chatclient.errors import UsageError
-from chatclient.messages import Message, UserMessage
+from chatclient.memory.conversation import begins_turn
+from chatclient.messages import Message
 from chatclient.values import EMPTY, frozen
 
 COMPACTION_SOURCE = "compaction_source"
@@ -103,11 +104,6 @@ class SessionEvent:
         """Return the event of *message* being said now, with an id of its own, unless told."""
         return cls(id or uuid4().hex, session_id, timestamp or now(), message, **rest)
 
-    @property
-    def begins_turn(self) -> bool:
-        """Whether the user says this to the agent that talks with the user."""
-        return self.branch is None and not self.synthetic and isinstance(self.message, UserMessage)
-
     def as_archived(self) -> Self:
         """Return the event, archived."""
         return self if self.archived else replace(self, archived=True)
@@ -153,24 +149,20 @@ def in_order(events: Iterable[SessionEvent]) -> list[SessionEvent]:
 def turn_starts(events: Sequence[SessionEvent]) -> list[int]:
     """Return where turns begin in *events*, which have no synthetic ones among them.
 
-    A turn begins with what the user says. Agents that answer within the turn may be done, and
-    have their events in the log, before the turn as a whole is; so events of branches right before
-    it that are not older belong to it.
+    A turn begins with what the user says to the agent at the root. Agents that answer within the
+    turn may be done, and have their events in the log, before the turn as a whole is; so events of
+    branches right before it that are not older belong to it.
     """
+    places = [at for at, event in enumerate(events) if event.branch is None]
+    messages = [events[at].message for at in places]
     starts = []
-    for at, event in enumerate(events):
-        if not event.begins_turn or (at and _same_question(events, at)):
-            continue
-        start = at
-        while start and _within(events[start - 1], event):
-            start -= 1
-        starts.append(start)
+    for number, at in enumerate(places):
+        if begins_turn(messages, number):
+            start = at
+            while start and _within(events[start - 1], events[at]):
+                start -= 1
+            starts.append(start)
     return starts
-
-
-def _same_question(events: Sequence[SessionEvent], at: int) -> bool:
-    """Return whether the user has spoken right before, so that both make one question."""
-    return events[at - 1].begins_turn
 
 
 def _within(event: SessionEvent, question: SessionEvent) -> bool:

@@ -7,7 +7,7 @@ from heapq import merge
 
 from chatclient.errors import ChatMemoryError
 from chatclient.forks import ForkSafeLock
-from chatclient.memory.sessions.event import Session, SessionEvent, in_order
+from chatclient.memory.sessions.event import Session, SessionEvent
 from chatclient.memory.sessions.filter import EVERYTHING, EventFilter
 from chatclient.memory.sessions.repository import (
     SessionLog,
@@ -50,7 +50,8 @@ class InMemorySessionRepository(SessionRepository):
     async def create(self, session: Session, runtime: Runtime) -> bool:  # noqa: ARG002
         """Keep a new session."""
         with self._lock:
-            return self._kept.setdefault(session.id, _Kept(session)).session is session
+            kept = _Kept(session)
+            return self._kept.setdefault(session.id, kept) is kept
 
     async def save(self, session: Session, runtime: Runtime) -> None:  # noqa: ARG002
         """Keep what is known of a session, new or not."""
@@ -129,7 +130,7 @@ class InMemorySessionRepository(SessionRepository):
     ) -> list[SessionEvent]:
         """Return the events of all of a user's sessions that *filter* means."""
         logs = (kept.log(filter) for kept in self._of_user(user_id))
-        found = [event for log in logs for event in in_order(log) if filter(event)]
+        found = [event for log in logs for event in log if filter(event)]
         return filter.cut(sorted(found, key=lambda event: event.timestamp))
 
     async def compact(

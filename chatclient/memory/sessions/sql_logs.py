@@ -8,7 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.schema import CreateIndex, CreateTable
+from sqlalchemy.schema import CreateTable
 
 from chatclient.errors import ChatMemoryError
 from chatclient.json import loads
@@ -78,11 +78,11 @@ class SessionTables:
         return cls(sessions, events)
 
     def create(self, connection: sa.Connection) -> None:
-        """Create the tables."""
+        """Create the tables, or what is missing where somebody was interrupted in it."""
         for table in (self.sessions, self.events):
-            connection.execute(CreateTable(table))
+            connection.execute(CreateTable(table, if_not_exists=True))
             for index in table.indexes:
-                connection.execute(CreateIndex(index))
+                index.create(connection, checkfirst=True)
 
 
 class SqlLogs:
@@ -115,10 +115,12 @@ class SqlLogs:
         """Keep what is known of a session, new or not."""
         table = self._tables.sessions
         row = _row_of_session(session)
-        change = sa.update(table).where(table.c.digest == row["digest"]).values(row)
+        mine = table.c.digest == row["digest"]
+        change, find = sa.update(table).where(mine).values(row), sa.select(table.c.id).where(mine)
 
         def work(connection: sa.Connection) -> None:
-            if connection.execute(change).rowcount:
+            # MySQL's drivers, unless told, do not count what is the same afterwards.
+            if connection.execute(change).rowcount or connection.scalar(find) is not None:
                 return
             try:
                 connection.execute(sa.insert(table), _new_row(session))
