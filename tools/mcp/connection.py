@@ -142,6 +142,7 @@ class Connection:
         """The same, but what it was before a change until it is listed again."""
         self._session: Session | None = None
         self._lock = asyncio.Lock()
+        self._lists = asyncio.Lock()
         self._failures = 0
         self._failure: tuple[str, BaseException | None] = ("", None)  # the last one
         self._closed = False
@@ -200,10 +201,10 @@ class Connection:
         if self.listing is not None:
             return self.listing
         await self._connected()  # which has a time limit of its own
-        changes = self._changes
         try:
-            async with asyncio.timeout(self.server.timeout):
-                tools = await self.ask(_all_tools, repeatable=True)
+            # Waiting for somebody else's listing counts as well.
+            async with asyncio.timeout(self.server.timeout), self._lists:
+                return await self._list()
         except McpServerError:
             self._leave_alone()
             raise
@@ -212,6 +213,12 @@ class Connection:
             why = "in time" if isinstance(error, TimeoutError) else f"({error})"
             msg = f"the MCP server {self.server.name!r} did not list its tools {why}"
             raise McpServerError(msg, server=self.server.name) from error
+
+    async def _list(self) -> tuple[Tool, ...]:
+        if self.listing is not None:  # by somebody else, meanwhile
+            return self.listing
+        changes = self._changes
+        tools = await self.ask(_all_tools, repeatable=True)
         self.known = tools
         if changes == self._changes:
             self.listing = tools
