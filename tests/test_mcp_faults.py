@@ -397,11 +397,12 @@ def test_a_server_that_goes_away_takes_its_tools_with_it(tmp_path: Path) -> None
 
 
 def test_resources_of_other_servers_are_listed_all_the_same(ask: Ask) -> None:
-    """A server need not know of templates; one that does not answer costs only its own."""
+    """A server need not know of templates; one that fails or is silent costs only its own."""
     servers = (
         peer("a", "resources"),
         peer("b", "mute-resources", timeout=0.4),
         peer("c"),
+        peer("d", "half-resources"),
     )
     with McpToolCallbackProvider(*servers, resources=True, prefix="always") as provider:
         asked, _ = asked_for(ask, provider, call("list_resources"), "done")
@@ -411,6 +412,7 @@ def test_resources_of_other_servers_are_listed_all_the_same(ask: Ask) -> None:
     assert json.loads(execution.response.data) == [
         {"server": "a", "name": "a", "uri": "file:///a"},
         {"server": "b", "error": "it did not answer in time"},
+        {"server": "d", "error": "out of order"},
     ]
 
 

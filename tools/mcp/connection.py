@@ -108,11 +108,10 @@ def _end(thread: LoopThread, connections: "dict[str, Connection]") -> None:
     """Do what `Hub.close` does, when there is no hub any more."""
     if not thread.alive:
         return
-    if threading.main_thread().is_alive():
-        # Nobody is to wait where garbage happens to be collected, least of all *thread* itself.
-        threading.Thread(target=_end_now, args=(thread, connections)).start()
-    else:  # the process ends, and waits for no other thread
-        _end_now(thread, connections)
+    end = threading.Thread(target=_end_now, args=(thread, connections))
+    # Nobody is to wait where garbage happens to be collected, least of all *thread* itself; but a
+    # process that ends would wait for no other thread.
+    (end.start if threading.main_thread().is_alive() else end.run)()
 
 
 def _end_now(thread: LoopThread, connections: "dict[str, Connection]") -> None:
