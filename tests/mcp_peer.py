@@ -5,8 +5,8 @@ Run as `python mcp_peer.py [fault]`. It speaks protocol 2025-06-18, one line of 
 Faults: `dead` ends at once, `mute` never answers, `noisy` writes lines that are no JSON between
 its messages, `silent-list` never answers the listing, `no-tools` has none, `endless` always names
 a next page, `odd` lists one tool twice, and schemas that cannot be checked, `resources` has one
-and knows nothing of templates, `mute-resources` says so and never answers, `lingering` takes a
-second to end.
+and knows nothing of templates, `mute-resources` says so and never answers, `half-resources`
+fails to list templates, `lingering` takes a second to end.
 """
 
 import json
@@ -151,8 +151,10 @@ def answer(message: dict[str, Any]) -> None:
             more = {"nextCursor": "again"} if FAULT == "endless" else {}
             send(id=request, result={"tools": tools, **more})
         case "resources/list" if "resources" in FAULT:
-            if FAULT == "resources":
+            if FAULT in ("resources", "half-resources"):
                 send(id=request, result={"resources": [{"name": "a", "uri": "file:///a"}]})
+        case "resources/templates/list" if FAULT == "half-resources":
+            error(request, -32000, "out of order")
         case "tools/call":
             name = params["name"]
             if name == "refuse":

@@ -121,6 +121,14 @@ def test_an_unchanged_tool_stays_the_same_object(provider: McpToolCallbackProvid
     assert named(provider, "echo") is named(provider, "echo")
 
 
+async def test_many_requests_at_once_list_once() -> None:
+    """All get the same tools, and the server is not asked for each of them."""
+    async with McpToolCallbackProvider(peer()) as provider:
+        listed = await asyncio.gather(*(provider.tool_callbacks() for _ in range(20)))
+
+    assert {id(callbacks[0]) for callbacks in listed} == {id(listed[0][0])}
+
+
 def test_what_else_a_server_says_of_a_tool_is_kept(provider: McpToolCallbackProvider) -> None:
     """The application finds title, annotations and origin in the definition; no model does."""
     said = named(provider, "echo").definition.metadata["mcp"]

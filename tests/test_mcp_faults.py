@@ -1,5 +1,6 @@
 """MCP servers that die, hang, answer garbage or change: a documented outcome, and nothing hangs."""
 
+import asyncio
 import json
 import logging
 import os
@@ -353,6 +354,21 @@ def test_a_request_goes_on_without_a_server_that_is_not_required(
     assert again < 0.2  # it is not tried again for every request
 
 
+async def test_many_do_not_wait_one_after_the_other_for_a_server_that_is_not_there() -> None:
+    """Who waits while somebody else tries to connect is told what that came to."""
+    async with McpToolCallbackProvider(peer(fault="mute", connect_timeout=0.5)) as provider:
+        with pytest.raises(McpServerError):  # it loads the SDK
+            await provider.tool_callbacks()
+        started = time.monotonic()
+        errors = await asyncio.gather(
+            *(provider.tool_callbacks() for _ in range(20)), return_exceptions=True
+        )
+        took = time.monotonic() - started
+
+    assert {str(error) for error in errors} == {"the MCP server 'peer' did not answer within 0.5 s"}
+    assert took < 8  # one has to wait for half a second, and until the process is ended
+
+
 def test_a_server_that_comes_back_is_used_again(tmp_path: Path) -> None:
     """After a while a server that was left out is tried again."""
     program = tmp_path / "server"
@@ -381,11 +397,12 @@ def test_a_server_that_goes_away_takes_its_tools_with_it(tmp_path: Path) -> None
 
 
 def test_resources_of_other_servers_are_listed_all_the_same(ask: Ask) -> None:
-    """A server need not know of templates; one that does not answer costs only its own."""
+    """A server need not know of templates; one that fails or is silent costs only its own."""
     servers = (
         peer("a", "resources"),
         peer("b", "mute-resources", timeout=0.4),
         peer("c"),
+        peer("d", "half-resources"),
     )
     with McpToolCallbackProvider(*servers, resources=True, prefix="always") as provider:
         asked, _ = asked_for(ask, provider, call("list_resources"), "done")
@@ -395,6 +412,7 @@ def test_resources_of_other_servers_are_listed_all_the_same(ask: Ask) -> None:
     assert json.loads(execution.response.data) == [
         {"server": "a", "name": "a", "uri": "file:///a"},
         {"server": "b", "error": "it did not answer in time"},
+        {"server": "d", "error": "out of order"},
     ]
 
 

@@ -108,11 +108,10 @@ def _end(thread: LoopThread, connections: "dict[str, Connection]") -> None:
     """Do what `Hub.close` does, when there is no hub any more."""
     if not thread.alive:
         return
-    if threading.main_thread().is_alive():
-        # Nobody is to wait where garbage happens to be collected, least of all *thread* itself.
-        threading.Thread(target=_end_now, args=(thread, connections)).start()
-    else:  # the process ends, and waits for no other thread
-        _end_now(thread, connections)
+    end = threading.Thread(target=_end_now, args=(thread, connections))
+    # Nobody is to wait where garbage happens to be collected, least of all *thread* itself; but a
+    # process that ends would wait for no other thread.
+    (end.start if threading.main_thread().is_alive() else end.run)()
 
 
 def _end_now(thread: LoopThread, connections: "dict[str, Connection]") -> None:
@@ -142,6 +141,9 @@ class Connection:
         """The same, but what it was before a change until it is listed again."""
         self._session: Session | None = None
         self._lock = asyncio.Lock()
+        self._lists = asyncio.Lock()
+        self._failures = 0
+        self._failure: tuple[str, BaseException | None] = ("", None)  # the last one
         self._closed = False
         self._changes = 0
         self._unreachable_until = 0.0
@@ -198,10 +200,10 @@ class Connection:
         if self.listing is not None:
             return self.listing
         await self._connected()  # which has a time limit of its own
-        changes = self._changes
         try:
-            async with asyncio.timeout(self.server.timeout):
-                tools = await self.ask(_all_tools, repeatable=True)
+            # Waiting for somebody else's listing counts as well.
+            async with asyncio.timeout(self.server.timeout), self._lists:
+                return await self._list()
         except McpServerError:
             self._leave_alone()
             raise
@@ -210,6 +212,12 @@ class Connection:
             why = "in time" if isinstance(error, TimeoutError) else f"({error})"
             msg = f"the MCP server {self.server.name!r} did not list its tools {why}"
             raise McpServerError(msg, server=self.server.name) from error
+
+    async def _list(self) -> tuple[Tool, ...]:
+        if self.listing is not None:  # by somebody else, meanwhile
+            return self.listing
+        changes = self._changes
+        tools = await self.ask(_all_tools, repeatable=True)
         self.known = tools
         if changes == self._changes:
             self.listing = tools
@@ -231,21 +239,34 @@ class Connection:
             await session.close()
 
     async def _connected(self) -> Session:
+        failures = self._failures
         async with self._lock:
             if self._closed:  # while somebody waited for an answer, and would ask again
                 msg = f"the connection to the MCP server {self.server.name!r} was closed"
                 raise McpServerError(msg, server=self.server.name)
-            if self._session is None or self._session.ended:
-                await self._disconnect()
-                self.forget_listing()
-                # Kept before it is open: one that is given up has to be waited for as well.
-                self._session = Session(self.server, self.forget_listing)
-                try:
-                    await self._session.opened()
-                except McpServerError:
-                    self._leave_alone()
-                    raise
-            return self._session
+            if self._failures > failures:
+                # Somebody tried while this one waited. If all tried, one after the other, the
+                # last of many would wait for hours.
+                msg, cause = self._failure
+                raise McpServerError(msg, server=self.server.name) from cause
+            session = self._session
+            if session is None or session.ended:
+                session = await self._connect()
+            return session
+
+    async def _connect(self) -> Session:
+        await self._disconnect()
+        self.forget_listing()
+        # Kept before it is open: one that is given up has to be waited for as well.
+        session = self._session = Session(self.server, self.forget_listing)
+        try:
+            await session.opened()
+        except McpServerError as error:
+            self._failures += 1
+            self._failure = str(error), error.__cause__  # the error itself knows the request
+            self._leave_alone()
+            raise
+        return session
 
     def _leave_alone(self) -> None:
         self.known = ()

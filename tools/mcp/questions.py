@@ -109,7 +109,7 @@ async def _asked(
     return ElicitResult(action="accept", content=dict(answer))
 
 
-def _check(values: Mapping[str, Any], schema: Mapping[str, Any]) -> None:
+def _check(values: dict[str, Any], schema: dict[str, Any]) -> None:
     kind = validator_for(schema, default=Draft202012Validator)
     kind.check_schema(schema)
     try:
