@@ -47,11 +47,11 @@ from chatclient.inbox import INBOX, Emitter, Inbox, Item, LoopInbox
 from chatclient.observation import Observer, Operation, Step
 from chatclient.tasks import ended, look_at_error, to_its_end
 from chatclient.threads import (
+    Interruption,
     LoopThread,
     Work,
     call_in_thread,
     check_interruption,
-    end_interruption,
     interruptible,
     is_async,
     private_loop,
@@ -581,8 +581,8 @@ async def _gather_in_threads(
     interruptions = [interruptible(context) for context in contexts]
     with ThreadPoolExecutor(min(limit, len(jobs)), "chatclient-tool") as pool:
         futures = [
-            pool.submit(context.run, _run_beside, job, beside, inbox)
-            for context, job in zip(contexts, jobs, strict=True)
+            pool.submit(context.run, _run_beside, job, beside, inbox, interruption)
+            for context, job, interruption in zip(contexts, jobs, interruptions, strict=True)
         ]
         for future in futures:
             future.add_done_callback(lambda _: inbox.put(None))
@@ -607,13 +607,14 @@ def _run_beside(
     job: Callable[[Runtime], Coroutine[Any, Any, T]],
     runtime: Runtime,
     inbox: "queue.SimpleQueue[Item | None]",
+    interruption: Interruption,
 ) -> T:
     """Run *job* on a thread of its own, in its own context, while *inbox* takes its events."""
     INBOX.set(inbox)
     try:
         return drive(job(runtime))
     finally:
-        end_interruption()
+        interruption.end()
 
 
 def _raise_first_error(futures: "list[Future[T]]") -> None:
@@ -633,18 +634,18 @@ class _BegunInThread(Generic[T]):
     ) -> None:
         self._inbox: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
         self._future: Future[T] = Future()
+        context = context.copy()
+        self._interruption = interruption = interruptible(context)
         beside = _posting(runtime, self._inbox)
 
         def run() -> None:
             try:
-                self._future.set_result(_run_beside(job, beside, self._inbox))
+                self._future.set_result(_run_beside(job, beside, self._inbox, interruption))
             except BaseException as error:  # noqa: BLE001 - it belongs to who asks for the result
                 self._future.set_exception(error)
             finally:
                 self._inbox.put(None)
 
-        context = context.copy()
-        self._interruption = interruptible(context)
         threading.Thread(target=context.run, args=(run,), daemon=True).start()
 
     async def result(self, runtime: Runtime, /) -> T:

@@ -235,13 +235,6 @@ def interruptible(context: Context) -> Interruption:
     return interruption
 
 
-def end_interruption() -> None:
-    """Take note that the job that runs here is over."""
-    interruption = _interruption.get()
-    if interruption is not None:
-        interruption.end()
-
-
 def is_interrupted() -> bool:
     """Return whether the job that runs here on a thread, if any, was interrupted."""
     interruption = _interruption.get()
