@@ -3,10 +3,10 @@
 
 Run as `python mcp_peer.py [fault]`. It speaks protocol 2025-06-18, one line of JSON a message.
 Faults: `dead` ends at once, `mute` never answers, `noisy` writes lines that are no JSON between
-its messages, `silent-list` never answers the listing, `no-tools` has none, `endless` always names
-a next page, `odd` lists one tool twice, and schemas that cannot be checked, `resources` has one
-and knows nothing of templates, `mute-resources` says so and never answers, `half-resources`
-fails to list templates, `lingering` takes a second to end.
+its messages, `silent-list` never answers the listing, `dead-list` ends instead, `no-tools` has
+none, `endless` always names a next page, `odd` lists one tool twice, and schemas that cannot be
+checked, `resources` has one and knows nothing of templates, `mute-resources` says so and never
+answers, `half-resources` fails to list templates, `lingering` takes a second to end.
 """
 
 import json
@@ -148,6 +148,8 @@ def answer(message: dict[str, Any]) -> None:
         case "tools/list":
             if FAULT == "silent-list":
                 return
+            if FAULT == "dead-list":
+                os._exit(1)
             more = {"nextCursor": "again"} if FAULT == "endless" else {}
             send(id=request, result={"tools": tools, **more})
         case "resources/list" if "resources" in FAULT:

@@ -350,7 +350,8 @@ def test_annotations_count_only_when_trusted(provider: McpToolCallbackProvider) 
 
 
 def test_the_time_a_server_gets_is_that_of_its_tools() -> None:
-    """The setting is what the tool loop goes by."""
+    """The setting is what the tool loop goes by; None is no limit."""
+    assert peer(timeout=None).timeout is None
     with McpToolCallbackProvider(peer(timeout=7)) as provider:
         assert named(provider, "echo").metadata.timeout == 7
 

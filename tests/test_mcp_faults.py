@@ -295,6 +295,7 @@ BROKEN = {
         lambda **settings: peer(fault="silent-list", timeout=0.4, **settings),
         "did not list its tools in time",
     ),
+    "dying": (lambda **settings: peer(fault="dead-list", **settings), "went away twice"),
     "refused": (
         lambda **settings: McpServer.http("peer", "http://127.0.0.1:9/mcp", **settings),
         r"cannot be reached \(ConnectError\)",
