@@ -298,7 +298,10 @@ class _Loop:
         # An advisor that asks again may have added to what was said before, or to the question.
         self.before: Sequence[Message] = request.context.get(TOOL_MESSAGES, ())
         self.begun = _begin_of(self.before, self.history)
-        self._look_through(self.history[self.begun :])
+        self.added: tuple[Message, ...] = ()
+        self.own_words: dict[int, Message] = {}
+        if self.begun < len(self.history):
+            self._look_through(self.history[self.begun :])
         self.options = request.prompt.options
         self.context = request.context
         self.refresh: RefreshTools | None = request.context.get(REFRESH_TOOLS)
