@@ -21,6 +21,7 @@ from chatclient.events import RoundEnded, events_of
 from chatclient.forks import ForkSafeLock
 from chatclient.json import dumps
 from chatclient.logs import get_logger
+from chatclient.memory.conversation import says_something
 from chatclient.model import ChatModel
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
@@ -263,7 +264,6 @@ def _sorted(value: Any) -> Any:
 
 def _is_complete(answer: ChatResponse) -> bool:
     return bool(answer.generations) and all(
-        generation.finish_reason in _COMPLETE
-        and any(not isinstance(part, str) or part.strip() for part in generation.output.parts)
+        generation.finish_reason in _COMPLETE and says_something(generation.output)
         for generation in answer.generations
     )

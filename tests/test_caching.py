@@ -156,7 +156,11 @@ def test_incomplete_answers_are_never_kept(ask: Ask, reason: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "empty", [ChatResponse(), ChatResponse.of(""), ChatResponse.of(" \n"), AssistantMessage([""])]
+    "empty",
+    [
+        *(ChatResponse(), ChatResponse.of(""), ChatResponse.of(" \n"), AssistantMessage([""])),
+        AssistantMessage([Reasoning("Which city?")]),
+    ],
 )
 def test_empty_answers_are_never_kept(ask: Ask, empty: Any) -> None:
     """There is nothing to give."""
