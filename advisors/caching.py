@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, Protocol
+from weakref import ref
 
 from chatclient.chain import (
     LOWEST_PRECEDENCE,
@@ -143,7 +144,7 @@ class ResponseCacheAdvisor:
             check_method("a response store", store, "get")
         self.store: ResponseStore = InMemoryResponseStore() if store is None else store
         self.order = order
-        self._last: tuple[ChatOptions, bytes] | None = None
+        self._last: tuple[ref[ChatOptions], bytes] | None = None
 
     def before_model(self, model: ChatModel) -> Advisor:
         """Return this advisor for a chain that ends in *model*: its answers are its own."""
@@ -177,9 +178,11 @@ class ResponseCacheAdvisor:
         return ChatClientResponse(known, request.context)
 
     def _key(self, prompt: Prompt, model: tuple[str, ...]) -> str:
-        last = self._last  # all rounds of all requests have the same options, as a rule
-        if last is None or last[0] is not prompt.options:
-            last = self._last = (prompt.options, _written(prompt.options))
+        # All rounds of a request, and most requests, have the same options. They are not held on
+        # to: with them, what a request tells its tools would live as long as the advisor.
+        last = self._last
+        if last is None or last[0]() is not prompt.options:
+            last = self._last = (ref(prompt.options), _written(prompt.options))
         return _key_of(prompt, last[1], model)
 
     async def _kept(self, key: str, runtime: Runtime) -> ChatResponse | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from typing import Literal
+from weakref import ref
 
 from chatclient.chain import LOWEST_PRECEDENCE, ChatClientRequest, ChatClientResponse, Next
 from chatclient.checks import check_word
@@ -63,7 +64,7 @@ class ContextWindowAdvisor:
         self._trim = on_exceeded == "trim"
         self._reserve = reserve
         self._estimate = estimator
-        self._last: tuple[ChatOptions, int] | None = None
+        self._last: tuple[ref[ChatOptions], int] | None = None
 
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         """Return the response to the prompt, or to what of it fits.
@@ -90,9 +91,11 @@ class ContextWindowAdvisor:
         return response.mutate(context={TRIMMED_MESSAGES: trimmed})
 
     def _beside(self, options: ChatOptions) -> int:
-        last = self._last  # all rounds of all requests have the same options, as a rule
-        if last is None or last[0] is not options:
-            last = self._last = (options, _tokens_beside(options))
+        # All rounds of a request, and most requests, have the same options. They are not held on
+        # to: with them, what a request tells its tools would live as long as the advisor.
+        last = self._last
+        if last is None or last[0]() is not options:
+            last = self._last = (ref(options), _tokens_beside(options))
         return last[1]
 
     def _kept(self, messages: tuple[Message, ...], room: int) -> tuple[Message, ...]:

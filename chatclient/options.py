@@ -39,7 +39,7 @@ class OptionValues(TypedDict, total=False):
     extra: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True, kw_only=True)
 class ChatOptions:
     """Options that every provider knows; each provider's own subclass adds its own.
 

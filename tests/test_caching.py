@@ -1,5 +1,7 @@
 """Response caching: what is the same, what is kept, and what a hit looks like."""
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -45,6 +47,23 @@ def test_the_same_question_is_answered_once(ask: Ask) -> None:
     assert first.response.chat_response.usage == Usage(10, 5)
     assert second.response.chat_response.usage == NO_USAGE
     assert second.response.chat_response.metadata.values["cached"] is True
+
+
+def test_the_advisor_holds_on_to_no_request(ask: Ask) -> None:
+    """What it told its tools goes with it, and does not wait for the next one."""
+
+    class Session:
+        """A connection to a database, say."""
+
+    model, session = ScriptedModel("ok"), Session()
+    client = cached(model)
+    here = weakref.ref(session)
+    ask(client.prompt("?").tool_context({"session": session}))
+    del session
+    model.prompts.clear()
+    gc.collect()
+
+    assert here() is None
 
 
 def test_a_hit_is_streamed_like_any_answer(ask: Ask) -> None:

@@ -1,5 +1,7 @@
 """The context window: what is left out, what stays, and what is never sent."""
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -129,6 +131,23 @@ def test_answer_tools_and_schema_need_room_too(ask: Ask) -> None:
             ask(client.prompt(HISTORY).options(options))
     with pytest.raises(ContextWindowError):
         ask(client.prompt(HISTORY).options(max_tokens=150).tools(look_up))
+
+
+def test_the_advisor_holds_on_to_no_request(ask: Ask) -> None:
+    """What it told its tools goes with it, and does not wait for the next one."""
+
+    class Session:
+        """A connection to a database, say."""
+
+    model, session = ScriptedModel("ok"), Session()
+    client = client_of(model, 80)
+    here = weakref.ref(session)
+    ask(client.prompt("?").tool_context({"session": session}))
+    del session
+    model.prompts.clear()
+    gc.collect()
+
+    assert here() is None
 
 
 def test_tokens_are_estimated_unless_somebody_counts(ask: Ask) -> None:
