@@ -630,6 +630,25 @@ def test_an_engine_in_memory_may_be_one_for_all_threads(url: str, options: dict[
     engine.dispose()
 
 
+def test_repositories_with_one_connection_take_turns_also_when_it_was_replaced(
+    tmp_path: Path,
+) -> None:
+    """As it is before a fork: whoever came later waits for whoever came before, all the same."""
+    engine = sa.create_engine(
+        f"sqlite:///{tmp_path / 'c.db'}",
+        poolclass=sa.StaticPool,
+        connect_args={"check_same_thread": False},
+    )
+    with SqlChatMemoryRepository(engine) as one:
+        add(one, 0)
+        engine.dispose()
+        with SqlChatMemoryRepository(engine) as other, ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda number: add((one, other)[number % 2], number), range(1, 80)))
+
+        assert len(one.find_by_conversation_id("c")) == 160
+    engine.dispose()
+
+
 def test_a_window_costs_the_same_however_long_the_conversation(tmp_path: Path) -> None:
     """The database looks at the rows of the window, not at those before it."""
     with SqlChatMemoryRepository(f"sqlite:///{tmp_path / 'memory.db'}") as repository:

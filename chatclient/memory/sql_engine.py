@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.pool import NullPool, Pool, QueuePool, SingletonThreadPool, StaticPool
+from sqlalchemy.pool import NullPool, QueuePool, SingletonThreadPool, StaticPool
 
 from chatclient.errors import UsageError
 from chatclient.forks import ForkSafeLock
@@ -42,7 +42,7 @@ _LOCK_WAITS = {
     "mariadb": f"SET SESSION innodb_lock_wait_timeout = {LOCK_SECONDS}",
 }
 _OWN_SETTINGS = ("options", "init_command")  # parts of a URL that say what a session begins with
-_turns: "WeakKeyDictionary[Pool, ForkSafeLock]" = WeakKeyDictionary()
+_turns: "WeakKeyDictionary[sa.Dialect, ForkSafeLock]" = WeakKeyDictionary()
 
 
 def open_engine(target: "str | sa.URL") -> sa.Engine:
@@ -113,7 +113,8 @@ def one_by_one(engine: sa.Engine) -> AbstractContextManager[None]:
     """
     if not isinstance(engine.pool, StaticPool) and not in_memory(engine.url):
         return nullcontext()
-    return _turns.setdefault(engine.pool, ForkSafeLock())
+    # By its dialect: an engine that was disposed of, as before a fork, has another pool.
+    return _turns.setdefault(engine.dialect, ForkSafeLock())
 
 
 def check_shared(engine: sa.Engine) -> None:
