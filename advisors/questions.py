@@ -1,6 +1,6 @@
 """What a request asks: the user's last message that no advisor has added."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from chatclient.advisors.tool_calling import TOOL_MESSAGES
@@ -35,13 +35,28 @@ class Question:
         return Prompt.of((*before, self.message.mutate(text=text), *after), prompt.options)
 
 
-def question_in(request: ChatClientRequest) -> Question | None:
+def question_in(request: ChatClientRequest, known: str | None = None) -> Question | None:
     """Return what *request* asks, or None when it asks nothing in words.
 
     Advisors that ask for a better answer mark their messages with `CORRECTION` in the metadata:
-    these are no questions of the user's. Nor is what users have said on the way to an earlier
-    answer.
+    these are no questions of the user's. Nor is what users have said on the way to an answer.
+
+    Args:
+        request: The request.
+        known: The question of the rounds before, if there were any: what users have said since is
+            said on the way.
     """
+    said = _said_by_user(request)
+    question = next(said, None)
+    if question is None:
+        return None
+    if known is not None and question.message.text != known:
+        question = next((each for each in said if each.message.text == known), question)
+    return question if question.message.text.strip() else None
+
+
+def _said_by_user(request: ChatClientRequest) -> Iterator[Question]:
+    """Yield what could be the question, the latest first."""
     messages = request.prompt.messages
     on_the_way: Sequence[Message] = request.context.get(TOOL_MESSAGES, ())
     for at in reversed(range(len(messages))):
@@ -49,8 +64,7 @@ def question_in(request: ChatClientRequest) -> Question | None:
         if not isinstance(message, UserMessage) or CORRECTION in message.metadata:
             continue
         if not any(message is each for each in on_the_way):
-            return Question(message, at) if message.text.strip() else None
-    return None
+            yield Question(message, at)
 
 
 def in_own_words(question: Question, request: ChatClientRequest) -> str:

@@ -34,7 +34,8 @@ class ReReadingAdvisor:
 
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         """Return the response to the question asked twice."""
-        question = question_in(request)
+        _, known = request.context.get(PUT_AS, ("", None))
+        question = question_in(request, known)
         if question is None:
             return await call_next(request)
         own = question.message.text

@@ -251,7 +251,8 @@ class Augmentation:
 
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         """Return the response to the augmented request, with the documents."""
-        question = question_in(request)
+        known = request.context.get(RETRIEVED, EMPTY).get(self._slot)
+        question = question_in(request, None if known is None else known[0])
         if question is None:
             return await call_next(request)
         note: Mapping[str, Any] | None = note_of(self._key, request)

@@ -88,31 +88,29 @@ class VectorStoreChatMemoryAdvisor:
             ChatMemoryError: The store failed; the model may have answered.
             DeadlineExceededError: The request's time is over before the store could be asked.
         """
-        # Where another memory stands behind it inside the tool loop, a round holds what is new.
-        earlier: Sequence[Message] = request.context.get(EARLIER_MESSAGES, ())
-        asked = request.prompt.user_message or last_user_message(earlier)
-        if asked is None or not asked.text.strip():
-            return await call_next(request)
-        conversation_id = conversation_id_of(request)
-        turn = turn_key_of(request) or uuid4().hex
+        # Inside the tool loop, the first round says what is asked and what is recalled for it.
+        begun: tuple[UserMessage, tuple[Document, ...]] | None = request.context.get(self._slot)
         note = note_of(_NOTE, request)
         if note:  # the messages are told already, and may be what other advisors made of them
-            asked, turn = UserMessage(note["asked"]), note["turn"]
-        # Inside the tool loop, what was recalled in the first round is told in all of them.
-        entries: tuple[Document, ...] | None = () if note else request.context.get(self._slot)
-        if entries is None:
-            entries = await self._recall(request, asked, conversation_id)
-            request = request.mutate(context={self._slot: entries})
+            begun = UserMessage(note["asked"]), ()
+        if begun is None:
+            asked = _question(request)
+            if asked is None:
+                return await call_next(request)
+            begun = asked, await self._recall(request, asked)
+        asked, entries = begun
+        conversation_id = conversation_id_of(request)
+        turn = note["turn"] if note else turn_key_of(request) or uuid4().hex
         response = await call_next(self._told(request, entries))
         said = {"asked": asked.text, "turn": turn}
         waiting = noted(_NOTE, lambda: said, request, response)
         if waiting is not None:
-            return waiting.mutate(context={self._slot: entries})
+            return waiting.mutate(context={self._slot: begun})
         answer = answer_of(response.chat_response)
         if answer is not None:
             exchange = asked.text, answer.text
             await self._remember(turn, exchange, conversation_id, request.runtime)
-        return response.mutate(context={self._slot: entries})
+        return response.mutate(context={self._slot: begun})
 
     def _told(self, request: ChatClientRequest, entries: Sequence[Document]) -> ChatClientRequest:
         present = {message.text for message in request.prompt.messages}
@@ -130,10 +128,9 @@ class VectorStoreChatMemoryAdvisor:
         )
         return request.mutate(prompt=prompt)
 
-    async def _recall(
-        self, request: ChatClientRequest, asked: UserMessage, conversation_id: str
-    ) -> tuple[Document, ...]:
+    async def _recall(self, request: ChatClientRequest, asked: UserMessage) -> tuple[Document, ...]:
         """Return the entries that matter, the oldest first."""
+        conversation_id = conversation_id_of(request)
         in_time(request.runtime)
         search = SimilaritySearch(
             asked.text,
@@ -172,6 +169,14 @@ class VectorStoreChatMemoryAdvisor:
         except Exception as error:
             msg = f"the long-term memory of conversation {conversation_id!r} cannot be written"
             raise ChatMemoryError(msg, conversation_id=conversation_id) from error
+
+
+def _question(request: ChatClientRequest) -> UserMessage | None:
+    """Return what *request* asks, or None when it asks nothing in words."""
+    # Where another memory stands behind it inside the tool loop, a round holds what is new.
+    earlier: Sequence[Message] = request.context.get(EARLIER_MESSAGES, ())
+    asked = request.prompt.user_message or last_user_message(earlier)
+    return asked if asked is not None and asked.text.strip() else None
 
 
 def _number(value: object) -> int:

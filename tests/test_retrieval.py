@@ -35,6 +35,7 @@ from chatclient.advisors.retrieval import (
     RetrievalAugmentationAdvisor,
 )
 from chatclient.advisors.safe_guard import SafeGuardAdvisor
+from chatclient.advisors.steering import Steering
 from chatclient.advisors.vector_store_memory import VectorStoreChatMemoryAdvisor
 from chatclient.chain import MEMORY_ORDER, SOURCES, TOOL_CALLING_ORDER
 from chatclient.driving import drive
@@ -325,6 +326,31 @@ def test_two_of_them_do_not_disturb_each_other(ask: Ask) -> None:
     assert "opens at nine" in question(model.prompts[0])
     assert "costs 3" in question(model.prompts[0])
     assert first.asked[0].text == "x"
+
+
+@pytest.mark.parametrize("others", [(), (ReReadingAdvisor(order=TOOL_CALLING_ORDER + 40),)])
+@pytest.mark.parametrize("words", ["And Oslo?", UserMessage(Media("image/png", b"..."))])
+def test_the_question_stays_the_same_although_the_user_speaks_meanwhile(
+    ask: Ask, words: Any, others: tuple[Any, ...]
+) -> None:
+    """Inside the loop, too, the model has its documents in every round, found once."""
+    steering, wiki = Steering(), finding(ROME)
+
+    @tool
+    def look() -> str:
+        """Look around."""
+        steering.say(words)
+        return "seen"
+
+    model = ScriptedModel(call("look"), "ok")
+    advisor = RetrievalAugmentationAdvisor(wiki, order=TOOL_CALLING_ORDER + 50)
+    ask(client_of(model, advisor, *others).prompt("Rome?").tools(look).advisors(steering))
+
+    assert [query.text for query in wiki.asked] == ["Rome?"]
+    first, later = model.prompts[0].messages, model.prompts[1].messages
+    assert ROME.text in first[0].text
+    assert later[0] == first[0]
+    assert later[-1] == (UserMessage(words) if isinstance(words, str) else words)
 
 
 # --- retrievers ---

@@ -13,12 +13,14 @@ from chatclient import ChatClient, Prompt, SystemMessage, UserMessage
 from chatclient.advisors import ToolCallingAdvisor
 from chatclient.advisors.memory import MessageChatMemoryAdvisor
 from chatclient.advisors.safe_guard import SafeGuardAdvisor
+from chatclient.advisors.steering import Steering
 from chatclient.advisors.turns import TURN_KEY
 from chatclient.advisors.vector_store_memory import TOP_K, VectorStoreChatMemoryAdvisor
 from chatclient.chain import TOOL_CALLING_ORDER
 from chatclient.embedding import Vector
 from chatclient.errors import ChatMemoryError, DeadlineExceededError, TemplateError, UsageError
 from chatclient.memory import MessageWindowChatMemory
+from chatclient.messages import Media
 from chatclient.runtime import Runtime
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import PendingTurn, ToolApproval, ToolCallingManager, tool
@@ -125,6 +127,27 @@ def test_in_front_of_a_memory_inside_the_loop_it_knows_what_was_asked(ask: Ask) 
     ]
     assert "Lions." in system(model.prompts[1])
     assert system(model.prompts[1]) == system(model.prompts[2])
+
+
+def test_what_the_user_says_meanwhile_is_not_what_was_asked(ask: Ask) -> None:
+    """Inside the loop, where each round is seen, question and answer are remembered all the same.
+
+    Also where what is said has no words.
+    """
+    store, steering = store_of(), Steering()
+    steering.say("Quickly.")
+
+    @tool
+    def show() -> str:
+        """Show the map."""
+        steering.say(UserMessage(Media("image/png", b"...")))
+        return "shown"
+
+    model = ScriptedModel(call("clock"), call("show"), "Nine.")
+    client = client_of(model, VectorStoreChatMemoryAdvisor(store, order=TOOL_CALLING_ORDER + 50))
+    ask(client.prompt("When opens the zoo?").tools(show).conversation("a").advisors(steering))
+
+    assert [text for _, text in kept(store)] == ["When opens the zoo?", "Nine."]
 
 
 def test_what_was_said_is_data(ask: Ask) -> None:
