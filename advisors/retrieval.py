@@ -301,13 +301,13 @@ class Augmentation:
 
 
 def _written(documents: Iterable[Document]) -> list[dict[str, Any]]:
-    """Return *documents* as JSON knows them, without the metadata that has no form in it."""
+    """Return *documents* as JSON knows them, without scores and metadata it has no form for."""
     return [
         {
             "text": document.text,
             "metadata": {k: v for k, v in document.metadata.items() if _has_json_form(v)},
             "id": document.id,
-            "score": document.score,
+            "score": document.score if _has_json_form(document.score) else None,
         }
         for document in documents
     ]
@@ -320,7 +320,7 @@ def _read(written: Iterable[Mapping[str, Any]]) -> tuple[Document, ...]:
 
 def _has_json_form(value: Any) -> bool:
     try:
-        json.dumps(value)
+        json.dumps(value, allow_nan=False)
     except (TypeError, ValueError):
         return False
     return True

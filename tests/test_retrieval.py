@@ -1,9 +1,11 @@
 """Answers from documents: finding them, and putting them in front of the model as data."""
 
 import functools
+import math
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -923,7 +925,8 @@ def test_a_turn_that_waits_for_approval_is_remembered_as_it_was_said(
 
 def test_a_turn_that_waited_still_rests_on_its_documents(ask: Ask) -> None:
     """Those of all advisors, wherever it waited, and nothing is looked for again."""
-    hours = Document("Nine to five.", {"since": [2020], "by": object()}, "hours", 0.5)
+    metadata = {"since": [2020], "by": object(), "until": math.nan}
+    hours = Document("Nine to five.", metadata, "hours", Decimal("0.5"))  # type: ignore[arg-type]
     wiki = finding(hours)
     seen: list[Any] = []
 
@@ -944,7 +947,7 @@ def test_a_turn_that_waited_still_rests_on_its_documents(ask: Ask) -> None:
     turn = ask(client.resume(turn.to_json(), "approve")).response.context["pending_turn"]
     result = ask(client.resume(turn.to_json(), "approve"))
 
-    plain = Document(hours.text, {"since": [2020]}, "hours", 0.5)
+    plain = Document(hours.text, {"since": [2020]}, "hours")
     assert seen == [(ROME, PARIS, plain)]
     assert result.answer.documents() == (ROME, PARIS, plain)
     assert result.response.context[DOCUMENT_CONTEXT] == (plain,)
