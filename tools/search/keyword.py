@@ -76,26 +76,25 @@ class KeywordToolIndex(ToolIndex):
     def _search(
         self, catalog: Catalog[Postings], request: ToolSearchRequest, limit: int
     ) -> tuple[list[Scored], int]:
-        found, total = self._ranked(catalog, request, limit, misspelt=False)
+        wanted = _wanted(catalog, request)
+        found, total = Ranking(catalog, self._words, request.query).best(limit, wanted)
         if total < limit:  # there is room for what was perhaps meant
-            found, total = self._ranked(catalog, request, limit, misspelt=True)
+            ranking = Ranking(catalog, self._words, request.query, misspelt=True)
+            found, total = ranking.best(limit, wanted)
         return found, total
 
-    def _ranked(
-        self, catalog: Catalog[Postings], request: ToolSearchRequest, limit: int, *, misspelt: bool
-    ) -> tuple[list[Scored], int]:
-        ranking = Ranking(catalog, self._words, request.query, misspelt=misspelt)
-        most = limit + len(request.exclude)
-        found, total = ranking.best(most, catalog.admitted(request))
-        if request.exclude:
-            everything = len(found)
-            found = [
-                pair
-                for pair in found
-                if catalog.reference(pair[1]).tool_name not in request.exclude
-            ]
-            total -= everything - len(found)
-        return found[:limit], total
+
+def _wanted(catalog: Catalog[Postings], request: ToolSearchRequest) -> frozenset[int] | None:
+    """Return the numbers of the tools that a request may find; None stands for all."""
+    admitted = catalog.admitted(request)
+    if not request.exclude:
+        return admitted
+    tools = ((p.offset + number, tool) for p in catalog.parts for number, tool in p.live())
+    return frozenset(
+        number
+        for number, tool in tools
+        if tool.tool_name not in request.exclude and (admitted is None or number in admitted)
+    )
 
 
 def _built(segment: Segment[Postings]) -> Postings:
