@@ -82,10 +82,16 @@ class SafeGuardAdvisor:
 
     def inside_loop(self, order: int) -> Advisor | None:
         """Return the half that judges each round, to stand right inside of the tool loop."""
-        checks = (self._check_input, self._check_output)
-        if not any(checks):
+        if not self._check_input and not self._check_output:
             return None
-        return _EachRound(self._forbidden, self._failure, self._slot, order, checks)
+        return _EachRound(
+            self._forbidden,
+            self._failure,
+            self._slot,
+            order,
+            check_input=self._check_input,
+            check_output=self._check_output,
+        )
 
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         """Return the response of the rest of the chain, or a refusal."""
@@ -260,17 +266,20 @@ class _EachRound:
         failure: str,
         slot: str,
         order: int,
-        checks: tuple[bool, bool],
+        *,
+        check_input: bool,
+        check_output: bool,
     ) -> None:
         self._forbidden = forbidden
         self._failure = failure
         self._slot = slot
         self.order = order
-        self._check_input, self._check_output = checks
+        self._check_input = check_input
+        self._check_output = check_output
 
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         judge = request.context.get(self._slot)
-        if not isinstance(judge, _Judge):  # an advisor between has begun anew
+        if not isinstance(judge, _Judge):  # none judges answers, or an advisor between began anew
             judge = _Judge(self._forbidden, request.runtime)
         said = _said_meanwhile(request) if self._check_input else ""
         if said and await judge.forbids(said):
