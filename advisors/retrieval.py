@@ -7,7 +7,7 @@ from inspect import isawaitable
 from typing import Any, TypeVar
 
 from chatclient.advisors.notes import note_of, noted
-from chatclient.advisors.questions import RETRIEVED, Question, in_own_words, question_in
+from chatclient.advisors.questions import RETRIEVED, in_own_words, question_in
 from chatclient.chain import (
     MEMORY_ORDER,
     SOURCES,
@@ -251,13 +251,12 @@ class Augmentation:
 
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         """Return the response to the augmented request, with the documents."""
-        known = request.context.get(RETRIEVED, EMPTY).get(self._slot)
-        question = question_in(request, None if known is None else known[0])
-        if question is None:
-            return await call_next(request)
         note: Mapping[str, Any] | None = note_of(self._key, request)
         if note is None:
-            sent, documents = await self._augmented(question, request)
+            augmented = await self._augmented(request)
+            if augmented is None:
+                return await call_next(request)
+            sent, documents = augmented
             found = documents
         else:  # what has waited is the question asked with documents
             sent, documents, found = request, _read(note["documents"]), _read(note["sources"])
@@ -280,12 +279,15 @@ class Augmentation:
         return noted(self._key, noting, request, response) or response
 
     async def _augmented(
-        self, question: Question, request: ChatClientRequest
-    ) -> tuple[ChatClientRequest, tuple[Document, ...]]:
-        """Return the request to ask *question* with documents, and the documents."""
-        asked = question.message.text
+        self, request: ChatClientRequest
+    ) -> tuple[ChatClientRequest, tuple[Document, ...]] | None:
+        """Return *request* with documents, and these; None when it asks nothing in words."""
         known: Mapping[str, Any] = request.context.get(RETRIEVED, EMPTY)
         done: tuple[str, str, tuple[Document, ...]] | None = known.get(self._slot)
+        question = question_in(request, None if done is None else done[0])
+        if question is None:
+            return None
+        asked = question.message.text
         if done is None or done[0] != asked:
             before = without_system(request.prompt.messages[: question.at])
             query = Query(in_own_words(question, request), before, request.context)

@@ -956,6 +956,20 @@ def test_a_turn_that_waited_still_rests_on_its_documents(ask: Ask) -> None:
     assert len(wiki.asked) == 1
 
 
+def test_a_turn_that_waited_has_its_documents_whatever_the_user_said_last(ask: Ask) -> None:
+    """An image without words, say, which nothing can be looked for with."""
+    steering = Steering()
+    steering.say(UserMessage(Media("image/png", b"...")))
+    approval = ToolApproval(needed=lambda made: made.tool_call.id == "2")
+    model = ScriptedModel([call("book", id="1")], [call("book", id="2")], "Booked.")
+    advisor = RetrievalAugmentationAdvisor(finding(ROME))
+    builder = client_of(model, advisor).mutate().default_tools(book)
+    client = builder.tool_calling_manager(ToolCallingManager(interceptors=[approval])).build()
+    turn = ask(client.prompt("the zoo").advisors(steering)).answer.pending_turn()
+
+    assert ask(client.resume(turn.to_json(), "approve")).answer.documents() == (ROME,)
+
+
 @pytest.mark.parametrize("order", [MEMORY_ORDER, TOOL_CALLING_ORDER + 100])
 def test_memory_keeps_what_was_said_wherever_it_stands(ask: Ask, order: int) -> None:
     """Also inside the loop, and whatever else was made of the question."""
