@@ -8,8 +8,14 @@ from chatclient.advisors.notes import note_messages, noted_messages
 from chatclient.advisors.resumed import Resumed
 from chatclient.advisors.tool_calling import PENDING_TURN, RESUME, TOOL_MESSAGES, UNDONE
 from chatclient.chain import ChatClientRequest, ChatClientResponse
-from chatclient.memory.conversation import begins_turn
-from chatclient.messages import AssistantMessage, Message, Part, SystemMessage
+from chatclient.messages import (
+    AssistantMessage,
+    Message,
+    Part,
+    SystemMessage,
+    ToolResponseMessage,
+    UserMessage,
+)
 from chatclient.observation import Step
 from chatclient.operations import ModelCall
 from chatclient.prompt import Prompt
@@ -63,8 +69,16 @@ def messages_in(response: ChatClientResponse) -> tuple[Message, ...]:
 def new_messages_in(response: ChatClientResponse) -> tuple[Message, ...]:
     """Return those of the messages that belong to the turn: from the user's last words on."""
     said, asked = messages_in(response), _asked(response)
-    begins = (at for at in reversed(range(len(asked))) if begins_turn(asked, at))
+    begins = (at for at in reversed(range(len(asked))) if _begins_turn(asked, at))
     return said[next(begins, 0) :]
+
+
+def _begins_turn(asked: tuple[Message, ...], at: int) -> bool:
+    """Return whether a turn begins at *at*; users may say more on the way, behind their tools."""
+    before = asked[at - 1] if at else None
+    return isinstance(asked[at], UserMessage) and not isinstance(
+        before, UserMessage | ToolResponseMessage
+    )
 
 
 def round_responses_in(response: ChatClientResponse) -> tuple[ChatResponse, ...]:
