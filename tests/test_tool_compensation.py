@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 import pytest
 from conftest import Ask
+from pydantic import BaseModel
 from test_tool_calling import assert_paired, results
 
 from chatclient import (
@@ -54,6 +55,7 @@ from chatclient.tools import (
     ToolLimits,
     ToolRequest,
     ToolResult,
+    augment,
     tool,
     tool_callbacks,
 )
@@ -657,21 +659,55 @@ class Oslo:
     decision = Decision(approved=True, arguments='{"city": "Oslo"}')
 
 
-def test_a_compensation_gets_what_the_model_left_out(ask: Ask) -> None:
+LEFT_OUT = [
+    '{"hotel": "Ritz", "day": "2026-05-04"}',
+    '{"hotel": "Ritz", "day": "2026-05-04", "room": null}',  # as the strict form has it
+    '"{\\"hotel\\": \\"Ritz\\", \\"day\\": \\"2026-05-04\\"}"',
+]
+
+
+class Reason(BaseModel):
+    reason: str = "none"
+
+
+@pytest.mark.parametrize("arguments", LEFT_OUT)
+@pytest.mark.parametrize("strict", [None, True])
+@pytest.mark.parametrize("augmented", [False, True])
+def test_a_compensation_gets_what_the_model_left_out(
+    arguments: str, strict: bool | None, augmented: bool, ask: Ask
+) -> None:
     """The tool was run with its default, so that is what is undone."""
     log: list[Any] = []
 
     def cancel(room: int, day: date) -> None:
         log.append((room, day))
 
-    @tool(compensation=cancel)
+    @tool(compensation=cancel, strict=strict)
     def reserve(hotel: str, room: int = 7, day: date = date(2026, 1, 1)) -> None:
         """Reserve."""
 
-    reserve_call = call("reserve", '{"hotel": "Ritz", "day": "2026-05-04"}')
-    ask(client_of(ScriptedModel(reserve_call, DEAR, "sorry"), Trip(), reserve).prompt("x"))
+    [reservation] = augment(reserve, arguments=Reason) if augmented else [reserve]
+    model = ScriptedModel(call("reserve", arguments), DEAR, "sorry")
+    ask(client_of(model, Trip(), reservation).prompt("x"))
 
     assert log == [(7, date(2026, 5, 4))]
+
+
+def test_a_compensation_of_a_call_without_arguments_gets_the_defaults(ask: Ask) -> None:
+    """Some models write null where there are none."""
+    log: list[int] = []
+
+    def cancel(room: int) -> None:
+        log.append(room)
+
+    @tool(compensation=cancel)
+    def reserve(room: int = 7) -> None:
+        """Reserve."""
+
+    model = ScriptedModel(call("reserve", "null"), DEAR, "sorry")
+    ask(client_of(model, Trip(), reserve).prompt("x"))
+
+    assert log == [7]
 
 
 async def fails_after(invocation: ToolInvocation, call_next: NextTool) -> ToolResult:

@@ -88,6 +88,11 @@ class FunctionToolCallback:
             strict,
         )
 
+    @property
+    def own_schema(self) -> Mapping[str, Any]:
+        """The JSON Schema of its arguments before it took the form that providers can enforce."""
+        return self._signature.input_schema
+
     async def invoke(self, arguments: str, context: ToolContext) -> ToolResult:
         """Run the tool; see `ToolCallback.invoke`."""
         call = self._signature.prepare(self.function, arguments, context)
