@@ -122,9 +122,7 @@ class ToolTurn:
             self.failures[name, kind] = count
         for name, arguments, result, count in pending.repeats:
             self._repeats[name, arguments] = result, count
-        waiting = {call.id for call in pending.pending}
-        calls = [call for call in pending.message.tool_calls if call.id not in waiting]
-        self.recall((*pending.messages, AssistantMessage(tool_calls=calls)))
+        self.recall(pending.messages)  # the waiting round counts its calls itself
 
     def recall(self, messages: Sequence[Message]) -> None:
         """Take note of the calls that the last turn of *messages* has made already."""
