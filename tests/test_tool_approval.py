@@ -1,9 +1,11 @@
 """Calls that somebody has to approve: at once, or later and elsewhere."""
 
 import asyncio
+import gc
 import json
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -476,6 +478,36 @@ def test_a_resumed_call_has_the_idempotency_key_of_its_place_in_the_turn(ask: As
 
     assert len(set(once)) == 2
     assert keys == once
+
+
+def test_a_call_that_waited_before_an_equal_one_has_a_key_of_its_own(ask: Ask) -> None:
+    """The second ran while the first waited; whoever is asked to pay knows that these are two."""
+    approval = ToolApproval(needed=lambda invocation: invocation.tool_call.id == "a")
+    turn = suspended(ask, [pay_call(5, "a"), pay_call(5, "b")], approval=approval)
+    client = client_of(ScriptedModel(pay_call(5, "c"), "done"), approval=approval)
+    ask(client.resume(turn, "approve"))
+
+    assert paid == [5, 5, 5]
+    assert len(set(keys)) == 3
+
+
+def test_a_turn_that_waits_is_gone_with_its_response(ask: Ask) -> None:
+    """What its tools were told in secret does not wait for the garbage collector."""
+
+    class Secret:
+        pass
+
+    secret = Secret()
+    gone = weakref.ref(secret)
+    model = ScriptedModel(pay_call(5))
+    gc.disable()
+    try:
+        ask(client_of(model).prompt("x").tool_context(secret=secret))
+        model.prompts.clear()
+        del secret
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_the_conversation_is_carried_on(ask: Ask) -> None:

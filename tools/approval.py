@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 from chatclient.checks import check_callable, check_word
 from chatclient.errors import ToolArgumentError, ToolDeniedError, ToolUsageError, UsageError
@@ -105,15 +105,14 @@ Ask = Callable[[ToolInvocation], Decision | bool | Awaitable[Decision | bool | N
 """Decides about a call at once, or with None that somebody is to decide later."""
 
 
-def refuse_to_suspend(tool_name: str, waiting: ApprovalRequired) -> NoReturn:
+def refuse_to_suspend(tool_name: str, waiting: ApprovalRequired) -> None:
     """Refuse to suspend the turn from within a function: nobody would tell it what was decided.
 
     Raises:
-        ToolUsageError: Always, but for an agent's turn, which knows what was decided.
-        ApprovalRequired: *waiting* itself, of an agent's turn.
+        ToolUsageError: It is not the turn of an agent that waits, which would be told.
     """
     if waiting.turn is not None:
-        raise waiting
+        return
     msg = (
         f"tool {tool_name!r} raised ApprovalRequired, and would again whenever the turn goes"
         " on; have its calls approved before it runs: ToolApproval(needed=...)"

@@ -109,6 +109,7 @@ class FunctionToolCallback:
             return self._told(value, context)
         except ApprovalRequired as waiting:
             refuse_to_suspend(self.name, waiting)
+            raise
         except asyncio.CancelledError:
             for value in returned:  # by a thread that could not be stopped
                 if not inspect.isawaitable(value):

@@ -94,7 +94,10 @@ class SingleCalls:
                 raise
             else:
                 return execution
-        raise waiting
+        try:
+            raise waiting
+        finally:
+            del waiting  # or the error would hold itself, and with it all of the request
 
     async def answer(
         self,
