@@ -14,6 +14,7 @@ from chatclient.messages import (
     ToolResponse,
     ToolResponseMessage,
     UserMessage,
+    begins_turn,
 )
 from chatclient.prompt import Prompt
 from chatclient.runtime import Begun
@@ -189,16 +190,9 @@ def key_of(call: ToolCall) -> tuple[str, str, str]:
 
 
 def last_turn(messages: Sequence[Message]) -> Sequence[Message]:
-    """Return what follows on the words of the user that began the last turn of *messages*.
-
-    What the user says behind the answers of tools is said to a turn that still runs.
-    """
-    for at in range(len(messages) - 1, -1, -1):
-        if isinstance(messages[at], UserMessage) and not (
-            at and isinstance(messages[at - 1], UserMessage | ToolResponseMessage)
-        ):
-            return messages[at + 1 :]
-    return messages
+    """Return what follows on the first words of the user in the last turn of *messages*."""
+    begins = (at for at in reversed(range(len(messages))) if begins_turn(messages, at))
+    return messages[next(begins, -1) + 1 :]
 
 
 def _told(response: ToolResponse) -> str:
