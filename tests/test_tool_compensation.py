@@ -738,6 +738,23 @@ def test_what_failed_after_the_tool_had_done_its_work_is_undone(ask: Ask, told: 
     assert trip.log == [*BOOKED, *UNDONE]
 
 
+@pytest.mark.parametrize("stored", [True, False])
+def test_what_failed_after_its_work_is_undone_when_the_turn_has_waited(
+    ask: Ask, stored: bool
+) -> None:
+    """The turn that goes on knows that the tool was run, although it says that it failed."""
+    trip = Trip()
+    approval = ToolApproval(needed=lambda invocation: invocation.tool_call.name == "pay")
+    model = ScriptedModel([FLIGHT, HOTEL, CHEAP], "sorry")
+    client = client_of(model, trip, interceptors=[approval, fails_after])
+    pending = ask(client.prompt("x")).response.context["pending_turn"]
+    ask(client.resume(pending.to_json() if stored else pending, "approve"))
+
+    cancelled = 'no hotel: {"city": "Rome"}, the audit log is down'
+    assert sorted(trip.log[:2]) == BOOKED  # side by side
+    assert trip.log[2:] == ["paid", cancelled, "no flight to Rome"]
+
+
 @pytest.mark.parametrize("converter", [True, False])
 def test_what_has_a_result_that_cannot_be_told_is_undone(ask: Ask, converter: bool) -> None:
     """It was done all the same; whoever undoes it gets what it returned."""

@@ -22,7 +22,7 @@ from chatclient.messages import (
     ToolResponseMessage,
 )
 from chatclient.runtime import Runtime
-from chatclient.tool import FAILURE, RAN_WITH, ToolCallback, ToolContext, ToolMetadata
+from chatclient.tool import DONE, FAILURE, RAN_WITH, ToolCallback, ToolContext, ToolMetadata
 from chatclient.tools.binding import object_in
 from chatclient.tools.outcome import ToolExecution, without_remark
 from chatclient.tools.repair import repair_value
@@ -83,7 +83,7 @@ async def undo(
     done = [
         execution
         for execution in executions
-        if (not execution.is_error or id(execution.tool_call) in turn.done)
+        if (not execution.is_error or DONE in execution.metadata)
         and execution.arguments is not None
         and id(execution.tool_call) not in turn.undone
     ]

@@ -39,7 +39,7 @@ class ToolTurn:
         unoffered: More tools, by name, that are run if the model names them all the same.
         undoable: The tools of calls that can be undone, by the identity of the call: they may be
             offered no longer when it comes to that.
-        done: What tools have done whose calls failed after that, by the identity of the call.
+        done: What tools came to whose calls failed after that, by the identity of the call.
         undone: Calls that were undone, by the identity of the call, with what is told of them.
         begun: Calls that were begun while the model was still speaking, see `key_of`.
         resumed: Whether the turn goes on after it has waited.
