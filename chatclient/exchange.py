@@ -102,7 +102,7 @@ def _said(response: ChatClientResponse) -> tuple[Message, ...]:
 
 
 def _asked(response: ChatClientResponse) -> tuple[Message, ...]:
-    """Return what the request carried that its successor will not bring of its own.
+    """Return what the request carried beside defaults, told anew where calls of it were undone.
 
     Of a turn that goes on, that is what was said before it waited.
     """

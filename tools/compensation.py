@@ -205,7 +205,8 @@ def _given(tool: ToolCallback, call: ToolCall) -> dict[str, Any]:
         for name, each in properties.items()
         if isinstance(each, Mapping) and "default" in each
     }
-    return defaults | repair_value(object_in(call.arguments, call.name), schema)
+    given: dict[str, Any] = repair_value(object_in(call.arguments, call.name), schema)
+    return defaults | given
 
 
 def _name(tool: str) -> str:
