@@ -847,15 +847,29 @@ def test_the_model_is_told_what_each_approver_said(ask: Ask) -> None:
     assert results(model.prompts[1]) == [told]
 
 
-def test_what_was_decided_for_several_approvers_is_told_once(ask: Ask) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "message", "told"),
+    [
+        ('{"amount": 3}', "", 'The user changed the arguments to {"amount": 3}.'),
+        (None, "Be quick.", "The user says: Be quick."),
+        (
+            '{"amount": 3}',
+            "Be quick.",
+            'The user changed the arguments to {"amount": 3}: Be quick.',
+        ),
+    ],
+)
+def test_what_was_decided_for_several_approvers_is_told_once(
+    arguments: str | None, message: str, told: str, ask: Ask
+) -> None:
     """They all ask about the same call."""
-    model = ScriptedModel(pay_call(900), "done")
+    model = ScriptedModel(pay_call(9 if arguments else 3), "done")
     client = client_of(model, interceptors=[ToolApproval(), ToolApproval()])
     turn = pending(ask(client.prompt("x")))
-    ask(client.resume(turn, {"p1": Decision(approved=True, arguments='{"amount": 3}')}))
+    decision = Decision(approved=True, message=message, arguments=arguments)
+    ask(client.resume(turn, {"p1": decision}))
 
-    told = 'The user changed the arguments to {"amount": 3}.\npaid 3'
-    assert results(model.prompts[1]) == [told]
+    assert results(model.prompts[1]) == [f"{told}\npaid 3"]
 
 
 def test_the_model_is_told_what_the_user_changed_when_it_fails(ask: Ask) -> None:

@@ -133,6 +133,9 @@ def check_edit(invocation: ToolInvocation) -> None:
         raise ToolUsageError(msg) from error
 
 
+_SAYS = "The user says: "
+
+
 def remark_on(decision: Decision, given: str) -> str | None:
     """Return what the model is told before the result of a call that was approved.
 
@@ -142,7 +145,7 @@ def remark_on(decision: Decision, given: str) -> str | None:
     """
     message, arguments = decision.message, decision.arguments
     if decision.result is not None or arguments is None or _same(arguments, given):
-        return f"The user says: {message}" if message else None
+        return f"{_SAYS}{message}" if message else None
     changed = f"The user changed the arguments to {arguments}"
     return f"{changed}: {message}" if message else f"{changed}."
 
@@ -157,8 +160,11 @@ def _same(arguments: str, given: str) -> bool:
 
 def _remark(context: ToolContext, remark: str | None) -> None:
     """Let the model be told *remark*, after those of others who have approved the call."""
-    if remark not in (None, context.remark):
-        context.remark = remark if context.remark is None else f"{context.remark}\n{remark}"
+    told = context.remark
+    if remark is None or told is None:
+        context.remark = told or remark
+    elif not told.endswith(remark.removeprefix(_SAYS)):  # of one decision, for several approvers
+        context.remark = f"{told}\n{remark}"
 
 
 def _writes(invocation: ToolInvocation) -> bool:
