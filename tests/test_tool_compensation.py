@@ -50,6 +50,7 @@ from chatclient.tools import (
     ToolCallback,
     ToolCallingManager,
     ToolExecution,
+    ToolFailure,
     ToolFailurePolicy,
     ToolInvocation,
     ToolLimits,
@@ -736,6 +737,28 @@ def test_what_failed_after_the_tool_had_done_its_work_is_undone(ask: Ask, told: 
             ask(client.prompt("x"))
 
     assert trip.log == [*BOOKED, *UNDONE]
+
+
+def test_what_failed_and_was_answered_all_the_same_is_not_undone(ask: Ask) -> None:
+    """An exception processor may answer in the tool's place; nothing was done."""
+    log: list[str] = []
+
+    def cancel() -> None:
+        log.append("cancelled")
+
+    @tool(compensation=cancel)
+    def order() -> None:
+        """Order."""
+        raise OSError
+
+    def process(failure: ToolFailure) -> ToolResult:
+        return ToolResult("Sold out.", is_error=failure.tool_call.name == "pay")
+
+    model = ScriptedModel(call("order"), DEAR, "sorry")
+    ask(client_of(model, Trip(), order, exception_processor=process).prompt("x"))
+
+    assert log == []
+    assert results(model.prompts[2])[0] == "Sold out."
 
 
 @pytest.mark.parametrize("stored", [True, False])

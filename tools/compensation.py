@@ -83,12 +83,18 @@ async def undo(
     done = [
         execution
         for execution in executions
-        if (not execution.is_error or DONE in execution.metadata)
+        if _was_done(execution)
         and execution.arguments is not None
         and id(execution.tool_call) not in turn.undone
     ]
     if done:
         await runtime.shielded(_undo(done[::-1], cause, tool_of, turn, runtime))
+
+
+def _was_done(execution: ToolExecution) -> bool:
+    """Return whether the tool has done its work, whatever the model was told of it."""
+    failed = execution.is_error or FAILURE in execution.metadata
+    return not failed or DONE in execution.metadata
 
 
 async def _undo(
