@@ -8,9 +8,8 @@ from chatclient.chain import LOWEST_PRECEDENCE, ChatClientRequest, ChatClientRes
 from chatclient.checks import check_word
 from chatclient.errors import ContextWindowError, UsageError
 from chatclient.json import dumps
-from chatclient.memory.conversation import begins_turn
 from chatclient.memory.window import Window, estimated_tokens
-from chatclient.messages import Message, SystemMessage
+from chatclient.messages import Message, SystemMessage, begins_turn
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
 from chatclient.structured.output import CORRECTION

@@ -90,5 +90,7 @@ class Resumed:
                 if id(execution.tool_call) not in known:
                     turn.executions.append(execution)
         turn.calls.update(call.name for call in self.pending.pending)
+        for call in self.pending.message.tool_calls:
+            turn.ordinal(call)
         history = rewritten(result.conversation_history, first.undone)
         return replace(result, conversation_history=history, executions=executions)

@@ -314,7 +314,7 @@ class _Loop:
 
     async def run(self, resumed: Resumed | None) -> ChatClientResponse:
         """Return the response that ends the turn."""
-        if self.before:
+        if self.before or resumed is not None:  # this is not its first round
             self._release()
         if resumed is not None:
             ended = await self._resume(resumed)
@@ -528,7 +528,6 @@ class _Loop:
         sent, pending = self.request.prompt, resumed.pending
         self.history, self.begun = pending.messages, len(pending.messages)
         self.usage = resumed.usage
-        self._release()
         result = await resumed.run(sent, self.advisor.manager, self.request.runtime, self.turn)
         response = ChatClientResponse(
             ChatResponse((Generation(pending.message, "tool_call"),)), self.request.context

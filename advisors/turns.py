@@ -25,7 +25,7 @@ from chatclient.checks import check_kind
 from chatclient.errors import DeadlineExceededError, UsageError
 from chatclient.exchange import whole_answer
 from chatclient.memory.chat_memory import ChatMemory
-from chatclient.memory.conversation import begins_turn, says_something
+from chatclient.memory.conversation import says_something
 from chatclient.memory.repository import checked_id
 from chatclient.memory.summary import SUMMARY
 from chatclient.messages import (
@@ -34,6 +34,7 @@ from chatclient.messages import (
     Message,
     SystemMessage,
     UserMessage,
+    begins_turn,
     without_system,
 )
 from chatclient.operations import MemoryAccess

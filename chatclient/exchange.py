@@ -13,8 +13,7 @@ from chatclient.messages import (
     Message,
     Part,
     SystemMessage,
-    ToolResponseMessage,
-    UserMessage,
+    begins_turn,
 )
 from chatclient.observation import Step
 from chatclient.operations import ModelCall
@@ -69,16 +68,8 @@ def messages_in(response: ChatClientResponse) -> tuple[Message, ...]:
 def new_messages_in(response: ChatClientResponse) -> tuple[Message, ...]:
     """Return those of the messages that belong to the turn: from the user's last words on."""
     said, asked = messages_in(response), _asked(response)
-    begins = (at for at in reversed(range(len(asked))) if _begins_turn(asked, at))
+    begins = (at for at in reversed(range(len(asked))) if begins_turn(asked, at))
     return said[next(begins, 0) :]
-
-
-def _begins_turn(asked: tuple[Message, ...], at: int) -> bool:
-    """Return whether a turn begins at *at*; users may say more on the way, behind their tools."""
-    before = asked[at - 1] if at else None
-    return isinstance(asked[at], UserMessage) and not isinstance(
-        before, UserMessage | ToolResponseMessage
-    )
 
 
 def round_responses_in(response: ChatClientResponse) -> tuple[ChatResponse, ...]:
@@ -111,7 +102,7 @@ def _said(response: ChatClientResponse) -> tuple[Message, ...]:
 
 
 def _asked(response: ChatClientResponse) -> tuple[Message, ...]:
-    """Return what the request carried that its successor will not bring of its own.
+    """Return what the request carried beside defaults, told anew where calls of it were undone.
 
     Of a turn that goes on, that is what was said before it waited.
     """

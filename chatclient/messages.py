@@ -38,6 +38,7 @@ __all__ = [
     "ToolResponseMessage",
     "UserMessage",
     "as_messages",
+    "begins_turn",
     "flat_messages",
     "last_user_message",
     "without_system",
@@ -334,3 +335,15 @@ def without_system(messages: Iterable[Message]) -> tuple[Message, ...]:
 def last_user_message(messages: Sequence[Message]) -> UserMessage | None:
     """Return the last user message, or None."""
     return next((each for each in reversed(messages) if isinstance(each, UserMessage)), None)
+
+
+def begins_turn(messages: Sequence[Message], at: int) -> bool:
+    """Return whether a turn begins at index *at*: with the first of one or more user messages.
+
+    What the user says behind the answers of tools is said to a turn that still runs.
+    """
+    if not isinstance(messages[at], UserMessage):
+        return False
+    while at and isinstance(messages[at - 1], SystemMessage):
+        at -= 1
+    return not at or not isinstance(messages[at - 1], UserMessage | ToolResponseMessage)

@@ -42,6 +42,10 @@ STEP = "step"
 FAILURE = "failure"
 """The key in the metadata of a failed call's response of what went wrong, a `FailureKind`."""
 
+DONE = "done"
+"""The key in the metadata of a failed call's response where the tool had done its work before that:
+True. Such a call can be undone."""
+
 RAN_WITH = "ran_with"
 """The key in the metadata of a call's response of the arguments that the tool was run with, where
 they are not those that the model wrote; None where something else answered in the tool's place."""
@@ -56,7 +60,7 @@ answer, see `ToolResult`; a turn that waits is stored with it."""
 ACTIVATED_SKILL = "activated_skill"
 """The key in the metadata of a call's response of the skill whose instructions it holds."""
 
-OWN_METADATA = frozenset((STEP, FAILURE, RAN_WITH, REMARK, RETURN_DIRECT, ACTIVATED_SKILL))
+OWN_METADATA = frozenset((STEP, FAILURE, DONE, RAN_WITH, REMARK, RETURN_DIRECT, ACTIVATED_SKILL))
 """All of these keys: nobody outside of the application sets them."""
 
 ReturnDirect = bool | Literal["if_last"]

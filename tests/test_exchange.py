@@ -16,6 +16,7 @@ from chatclient import (
     Message,
     Next,
     SystemMessage,
+    ToolResponse,
     ToolResponseMessage,
     UserMessage,
 )
@@ -155,6 +156,20 @@ def test_a_turn_that_waited_is_what_was_said(ask: Ask, inside: bool) -> None:
     assert kinds(waiting.messages()) == ["user", "assistant", "tool", "assistant"]
     assert answer.messages() == answer.new_messages() == tuple(memory.get("c")[2:])
     assert answer.messages()[0] == UserMessage("How is Rome?")
+
+
+def test_a_turn_is_one_although_the_system_spoke_on_the_way(ask: Ask) -> None:
+    """As the memory has it: what the user says behind answers of tools is said to the same turn."""
+    said = [
+        UserMessage("Rome?"),
+        AssistantMessage(tool_calls=[call("look")]),
+        ToolResponseMessage([ToolResponse("call_look", "look", "sunny")]),
+        SystemMessage("Be brief."),
+        UserMessage("And Oslo?"),
+    ]
+    answer = ask(ChatClient.create(ScriptedModel("Both sunny.")).prompt(said)).answer
+
+    assert answer.new_messages()[0].text == "Rome?"
 
 
 def test_a_turn_that_waited_again_is_one_turn_although_the_user_spoke_meanwhile(ask: Ask) -> None:

@@ -40,6 +40,8 @@ class Crm:
     """A server that knows its users by their tokens, and who has used which connection."""
 
     users: set[str]
+    refused: bytes = b"nothing"
+    waiting: bool = False
     url: str = ""
     tokens: dict[Any, set[str]] = field(default_factory=lambda: defaultdict(set))
     go_on: threading.Event = field(default_factory=threading.Event)
@@ -53,6 +55,7 @@ class Crm:
         @tool
         def wait() -> str:
             """Take a while."""
+            self.waiting = True
             self.go_on.wait(10)
             return user.get()
 
@@ -68,6 +71,17 @@ class Crm:
                     await send({"type": "http.response.body", "body": b"who are you?"})
                     return
                 user.set(name)
+                asked = [await receive()]
+                if self.refused in asked[0].get("body", b""):
+                    await send({"type": "http.response.start", "status": 403, "headers": []})
+                    await send({"type": "http.response.body", "body": b"not you"})
+                    return
+
+                async def again() -> Any:
+                    return asked.pop() if asked else await receive()
+
+                await served(scope, again, send)
+                return
             await served(scope, receive, send)
 
         return checked
@@ -187,3 +201,24 @@ def test_a_token_that_is_refused_later_is_named(crm: Crm, recipe: dict[str, Any]
     for _ in range(2):
         with pytest.raises(McpServerError, match=r"'crm' refuses its user \(HTTP 401\)"):
             drive(callbacks["whoami"].invoke("{}", ToolContext()))
+
+
+@pytest.mark.parametrize("trust_annotations", [True, False])
+def test_a_call_that_is_refused_cuts_nobody_off(
+    ask: Ask, crm: Crm, recipe: dict[str, Any], trust_annotations: bool
+) -> None:
+    """What a user may not do says nothing of the connection, and is not asked for twice."""
+    headers = {"Authorization": "Bearer ada"}
+    server = McpServer.http("crm", crm.url, headers=headers, trust_annotations=trust_annotations)
+    crm.refused = b'"name":"whoami"'
+    with McpToolCallbackProvider(server) as provider:
+        callbacks = {c.definition.name: c for c in tool_callbacks(provider)}
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(drive, callbacks["wait"].invoke("{}", ToolContext()))
+            assert settled(lambda: crm.waiting)
+            asked, _ = asked_for(ask, provider, call("whoami"), "done")
+            crm.go_on.set()
+
+        told = "the MCP server 'crm' refuses its user (HTTP 403); check headers and auth"
+        assert asked.executions[0].response.data == told
+        assert waiting.result().text == "ada"

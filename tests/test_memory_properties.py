@@ -23,7 +23,6 @@ from chatclient.memory import (
     WindowChatMemory,
     conversation_problems,
 )
-from chatclient.memory.conversation import begins_turn
 from chatclient.memory.repository import newest
 from chatclient.memory.sql import SqlChatMemoryRepository
 from chatclient.memory.summary import SUMMARY
@@ -34,6 +33,7 @@ from chatclient.messages import (
     ToolCall,
     ToolResponse,
     ToolResponseMessage,
+    begins_turn,
     without_system,
 )
 from chatclient.prompt import Prompt

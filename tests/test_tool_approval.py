@@ -1,9 +1,11 @@
 """Calls that somebody has to approve: at once, or later and elsewhere."""
 
 import asyncio
+import gc
 import json
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -478,6 +480,36 @@ def test_a_resumed_call_has_the_idempotency_key_of_its_place_in_the_turn(ask: As
     assert keys == once
 
 
+def test_a_call_that_waited_before_an_equal_one_has_a_key_of_its_own(ask: Ask) -> None:
+    """The second ran while the first waited; whoever is asked to pay knows that these are two."""
+    approval = ToolApproval(needed=lambda invocation: invocation.tool_call.id == "a")
+    turn = suspended(ask, [pay_call(5, "a"), pay_call(5, "b")], approval=approval)
+    client = client_of(ScriptedModel(pay_call(5, "c"), "done"), approval=approval)
+    ask(client.resume(turn, "approve"))
+
+    assert paid == [5, 5, 5]
+    assert len(set(keys)) == 3
+
+
+def test_a_turn_that_waits_is_gone_with_its_response(ask: Ask) -> None:
+    """What its tools were told in secret does not wait for the garbage collector."""
+
+    class Secret:
+        pass
+
+    secret = Secret()
+    gone = weakref.ref(secret)
+    model = ScriptedModel(pay_call(5))
+    gc.disable()
+    try:
+        ask(client_of(model).prompt("x").tool_context(secret=secret))
+        model.prompts.clear()
+        del secret
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
 def test_the_conversation_is_carried_on(ask: Ask) -> None:
     """A resumed request belongs to the conversation of the first; its tools know it."""
     seen: list[Any] = []
@@ -815,15 +847,29 @@ def test_the_model_is_told_what_each_approver_said(ask: Ask) -> None:
     assert results(model.prompts[1]) == [told]
 
 
-def test_what_was_decided_for_several_approvers_is_told_once(ask: Ask) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "message", "told"),
+    [
+        ('{"amount": 3}', "", 'The user changed the arguments to {"amount": 3}.'),
+        (None, "Be quick.", "The user says: Be quick."),
+        (
+            '{"amount": 3}',
+            "Be quick.",
+            'The user changed the arguments to {"amount": 3}: Be quick.',
+        ),
+    ],
+)
+def test_what_was_decided_for_several_approvers_is_told_once(
+    arguments: str | None, message: str, told: str, ask: Ask
+) -> None:
     """They all ask about the same call."""
-    model = ScriptedModel(pay_call(900), "done")
+    model = ScriptedModel(pay_call(9 if arguments else 3), "done")
     client = client_of(model, interceptors=[ToolApproval(), ToolApproval()])
     turn = pending(ask(client.prompt("x")))
-    ask(client.resume(turn, {"p1": Decision(approved=True, arguments='{"amount": 3}')}))
+    decision = Decision(approved=True, message=message, arguments=arguments)
+    ask(client.resume(turn, {"p1": decision}))
 
-    told = 'The user changed the arguments to {"amount": 3}.\npaid 3'
-    assert results(model.prompts[1]) == [told]
+    assert results(model.prompts[1]) == [f"{told}\npaid 3"]
 
 
 def test_the_model_is_told_what_the_user_changed_when_it_fails(ask: Ask) -> None:

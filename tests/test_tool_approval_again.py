@@ -16,7 +16,7 @@ from chatclient.errors import OverloadedError, ProviderError, ToolLoopError
 from chatclient.memory import MessageWindowChatMemory
 from chatclient.response import ChatResponse
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import PendingTurn, ToolApproval, ToolCallingManager, tool
+from chatclient.tools import PendingTurn, ToolApproval, ToolCallingManager, ToolContext, tool
 
 done: list[str] = []
 
@@ -111,6 +111,26 @@ def test_a_better_answer_does_not_run_an_approved_call_again(ask: Ask) -> None:
     assert [each.tool_call.name for each in result.executions] == ["pay"]
     for prompt in model.prompts:
         assert_paired(prompt.messages)
+
+
+def test_an_equal_call_after_an_advisor_asked_again_has_a_key_of_its_own(ask: Ask) -> None:
+    """The call that was approved counts as made, although its result is only used again."""
+    keys: list[str] = []
+
+    @tool
+    def charge(amount: int, context: ToolContext) -> None:
+        """Charge an amount."""
+        keys.append(context.idempotency_key)
+
+    approval = ToolApproval(needed=lambda invocation: invocation.tool_call.id == "a")
+    charges = [call("charge", '{"amount": 5}', id=id) for id in "ab"]
+    model = ScriptedModel(charges[0], BUSY, charges[1], "Charged twice.")
+    builder = ChatClient.builder(model).default_tools(charge).default_advisors(Retry())
+    client = builder.tool_calling_manager(ToolCallingManager(interceptors=[approval])).build()
+    result = resumed(ask, client)
+
+    assert result.text == "Charged twice."
+    assert len(set(keys)) == 2
 
 
 def test_a_retry_does_not_run_an_approved_call_again(ask: Ask) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 import pytest
 from conftest import Ask
+from pydantic import BaseModel
 from test_tool_calling import assert_paired, results
 
 from chatclient import (
@@ -49,11 +50,13 @@ from chatclient.tools import (
     ToolCallback,
     ToolCallingManager,
     ToolExecution,
+    ToolFailure,
     ToolFailurePolicy,
     ToolInvocation,
     ToolLimits,
     ToolRequest,
     ToolResult,
+    augment,
     tool,
     tool_callbacks,
 )
@@ -657,21 +660,55 @@ class Oslo:
     decision = Decision(approved=True, arguments='{"city": "Oslo"}')
 
 
-def test_a_compensation_gets_what_the_model_left_out(ask: Ask) -> None:
+LEFT_OUT = [
+    '{"hotel": "Ritz", "day": "2026-05-04"}',
+    '{"hotel": "Ritz", "day": "2026-05-04", "room": null}',  # as the strict form has it
+    '"{\\"hotel\\": \\"Ritz\\", \\"day\\": \\"2026-05-04\\"}"',
+]
+
+
+class Reason(BaseModel):
+    reason: str = "none"
+
+
+@pytest.mark.parametrize("arguments", LEFT_OUT)
+@pytest.mark.parametrize("strict", [None, True])
+@pytest.mark.parametrize("augmented", [False, True])
+def test_a_compensation_gets_what_the_model_left_out(
+    arguments: str, strict: bool | None, augmented: bool, ask: Ask
+) -> None:
     """The tool was run with its default, so that is what is undone."""
     log: list[Any] = []
 
     def cancel(room: int, day: date) -> None:
         log.append((room, day))
 
-    @tool(compensation=cancel)
+    @tool(compensation=cancel, strict=strict)
     def reserve(hotel: str, room: int = 7, day: date = date(2026, 1, 1)) -> None:
         """Reserve."""
 
-    reserve_call = call("reserve", '{"hotel": "Ritz", "day": "2026-05-04"}')
-    ask(client_of(ScriptedModel(reserve_call, DEAR, "sorry"), Trip(), reserve).prompt("x"))
+    [reservation] = augment(reserve, arguments=Reason) if augmented else [reserve]
+    model = ScriptedModel(call("reserve", arguments), DEAR, "sorry")
+    ask(client_of(model, Trip(), reservation).prompt("x"))
 
     assert log == [(7, date(2026, 5, 4))]
+
+
+def test_a_compensation_of_a_call_without_arguments_gets_the_defaults(ask: Ask) -> None:
+    """Some models write null where there are none."""
+    log: list[int] = []
+
+    def cancel(room: int) -> None:
+        log.append(room)
+
+    @tool(compensation=cancel)
+    def reserve(room: int = 7) -> None:
+        """Reserve."""
+
+    model = ScriptedModel(call("reserve", "null"), DEAR, "sorry")
+    ask(client_of(model, Trip(), reserve).prompt("x"))
+
+    assert log == [7]
 
 
 async def fails_after(invocation: ToolInvocation, call_next: NextTool) -> ToolResult:
@@ -700,6 +737,45 @@ def test_what_failed_after_the_tool_had_done_its_work_is_undone(ask: Ask, told: 
             ask(client.prompt("x"))
 
     assert trip.log == [*BOOKED, *UNDONE]
+
+
+def test_what_failed_and_was_answered_all_the_same_is_not_undone(ask: Ask) -> None:
+    """An exception processor may answer in the tool's place; nothing was done."""
+    log: list[str] = []
+
+    def cancel() -> None:
+        log.append("cancelled")
+
+    @tool(compensation=cancel)
+    def order() -> None:
+        """Order."""
+        raise OSError
+
+    def process(failure: ToolFailure) -> ToolResult:
+        return ToolResult("Sold out.", is_error=failure.tool_call.name == "pay")
+
+    model = ScriptedModel(call("order"), DEAR, "sorry")
+    ask(client_of(model, Trip(), order, exception_processor=process).prompt("x"))
+
+    assert log == []
+    assert results(model.prompts[2])[0] == "Sold out."
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_what_failed_after_its_work_is_undone_when_the_turn_has_waited(
+    ask: Ask, stored: bool
+) -> None:
+    """The turn that goes on knows that the tool was run, although it says that it failed."""
+    trip = Trip()
+    approval = ToolApproval(needed=lambda invocation: invocation.tool_call.name == "pay")
+    model = ScriptedModel([FLIGHT, HOTEL, CHEAP], "sorry")
+    client = client_of(model, trip, interceptors=[approval, fails_after])
+    pending = ask(client.prompt("x")).response.context["pending_turn"]
+    ask(client.resume(pending.to_json() if stored else pending, "approve"))
+
+    cancelled = 'no hotel: {"city": "Rome"}, the audit log is down'
+    assert sorted(trip.log[:2]) == BOOKED  # side by side
+    assert trip.log[2:] == ["paid", cancelled, "no flight to Rome"]
 
 
 @pytest.mark.parametrize("converter", [True, False])

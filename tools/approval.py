@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 from chatclient.checks import check_callable, check_word
 from chatclient.errors import ToolArgumentError, ToolDeniedError, ToolUsageError, UsageError
@@ -105,15 +105,14 @@ Ask = Callable[[ToolInvocation], Decision | bool | Awaitable[Decision | bool | N
 """Decides about a call at once, or with None that somebody is to decide later."""
 
 
-def refuse_to_suspend(tool_name: str, waiting: ApprovalRequired) -> NoReturn:
+def refuse_to_suspend(tool_name: str, waiting: ApprovalRequired) -> None:
     """Refuse to suspend the turn from within a function: nobody would tell it what was decided.
 
     Raises:
-        ToolUsageError: Always, but for an agent's turn, which knows what was decided.
-        ApprovalRequired: *waiting* itself, of an agent's turn.
+        ToolUsageError: It is not the turn of an agent that waits, which would be told.
     """
     if waiting.turn is not None:
-        raise waiting
+        return
     msg = (
         f"tool {tool_name!r} raised ApprovalRequired, and would again whenever the turn goes"
         " on; have its calls approved before it runs: ToolApproval(needed=...)"
@@ -134,6 +133,9 @@ def check_edit(invocation: ToolInvocation) -> None:
         raise ToolUsageError(msg) from error
 
 
+_SAYS = "The user says: "
+
+
 def remark_on(decision: Decision, given: str) -> str | None:
     """Return what the model is told before the result of a call that was approved.
 
@@ -143,7 +145,7 @@ def remark_on(decision: Decision, given: str) -> str | None:
     """
     message, arguments = decision.message, decision.arguments
     if decision.result is not None or arguments is None or _same(arguments, given):
-        return f"The user says: {message}" if message else None
+        return f"{_SAYS}{message}" if message else None
     changed = f"The user changed the arguments to {arguments}"
     return f"{changed}: {message}" if message else f"{changed}."
 
@@ -158,8 +160,11 @@ def _same(arguments: str, given: str) -> bool:
 
 def _remark(context: ToolContext, remark: str | None) -> None:
     """Let the model be told *remark*, after those of others who have approved the call."""
-    if remark not in (None, context.remark):
-        context.remark = remark if context.remark is None else f"{context.remark}\n{remark}"
+    told = context.remark
+    if remark is None or told is None:
+        context.remark = told or remark
+    elif not told.endswith(remark.removeprefix(_SAYS)):  # of one decision, for several approvers
+        context.remark = f"{told}\n{remark}"
 
 
 def _writes(invocation: ToolInvocation) -> bool:

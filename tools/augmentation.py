@@ -83,6 +83,14 @@ class AugmentedToolCallback(Generic[M]):
         """How the tool is to be run."""
         return self.delegate.metadata
 
+    @property
+    def own_schema(self) -> Mapping[str, Any]:
+        """The schema of the tool's own arguments; see `FunctionToolCallback.own_schema`."""
+        schema: Mapping[str, Any] = getattr(
+            self.delegate, "own_schema", self.delegate.definition.input_schema
+        )
+        return schema
+
     async def invoke(self, arguments: str, context: ToolContext) -> ToolResult:
         """Hand the additional arguments to the consumer, then run the tool."""
         given = object_in(arguments, self.definition.name)

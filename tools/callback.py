@@ -88,6 +88,11 @@ class FunctionToolCallback:
             strict,
         )
 
+    @property
+    def own_schema(self) -> Mapping[str, Any]:
+        """The JSON Schema of its arguments before it took the form that providers can enforce."""
+        return self._signature.input_schema
+
     async def invoke(self, arguments: str, context: ToolContext) -> ToolResult:
         """Run the tool; see `ToolCallback.invoke`."""
         call = self._signature.prepare(self.function, arguments, context)
@@ -104,6 +109,7 @@ class FunctionToolCallback:
             return self._told(value, context)
         except ApprovalRequired as waiting:
             refuse_to_suspend(self.name, waiting)
+            raise
         except asyncio.CancelledError:
             for value in returned:  # by a thread that could not be stopped
                 if not inspect.isawaitable(value):

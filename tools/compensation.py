@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any, get_type_hints
 
 from chatclient.errors import ToolDefinitionError
-from chatclient.json import dumps, loads
+from chatclient.json import dumps
 from chatclient.logs import get_logger
 from chatclient.messages import (
     AssistantMessage,
@@ -22,9 +22,10 @@ from chatclient.messages import (
     ToolResponseMessage,
 )
 from chatclient.runtime import Runtime
-from chatclient.tool import FAILURE, RAN_WITH, ToolCallback, ToolContext, ToolMetadata
+from chatclient.tool import DONE, FAILURE, RAN_WITH, ToolCallback, ToolContext, ToolMetadata
+from chatclient.tools.binding import object_in
 from chatclient.tools.outcome import ToolExecution, without_remark
-from chatclient.tools.repair import repair_json
+from chatclient.tools.repair import repair_value
 from chatclient.tools.schema import signature_of
 from chatclient.tools.turn import ToolTurn, last_turn
 
@@ -82,12 +83,18 @@ async def undo(
     done = [
         execution
         for execution in executions
-        if (not execution.is_error or id(execution.tool_call) in turn.done)
+        if _was_done(execution)
         and execution.arguments is not None
         and id(execution.tool_call) not in turn.undone
     ]
     if done:
         await runtime.shielded(_undo(done[::-1], cause, tool_of, turn, runtime))
+
+
+def _was_done(execution: ToolExecution) -> bool:
+    """Return whether the tool has done its work, whatever the model was told of it."""
+    failed = execution.is_error or FAILURE in execution.metadata
+    return not failed or DONE in execution.metadata
 
 
 async def _undo(
@@ -189,20 +196,23 @@ async def _compensate(
         await context.runtime.invoke(compensation, execution)
         return
     signature = signature_of(compensation, name=_name(execution.tool_call.name))
-    given = _defaults(tool) | loads(repair_json(execution.tool_call.arguments or "{}") or "{}")
+    given = _given(tool, execution.tool_call)
     arguments = {name: given[name] for name in signature.parameters if name in given}
     call = signature.prepare(compensation, dumps(arguments).decode(), context)
     await context.runtime.invoke(call)
 
 
-def _defaults(tool: ToolCallback) -> dict[str, Any]:
-    """Return what *tool* is run with where the model leaves it out, as far as its schema says."""
-    properties: Mapping[str, Any] = tool.definition.input_schema.get("properties", {})
-    return {
-        name: schema["default"]
-        for name, schema in properties.items()
-        if isinstance(schema, Mapping) and "default" in schema
+def _given(tool: ToolCallback, call: ToolCall) -> dict[str, Any]:
+    """Return what *tool* was run with, as JSON: with its defaults for what *call* leaves out."""
+    schema: Mapping[str, Any] = getattr(tool, "own_schema", tool.definition.input_schema)
+    properties: Mapping[str, Any] = schema.get("properties", {})
+    defaults = {
+        name: each["default"]
+        for name, each in properties.items()
+        if isinstance(each, Mapping) and "default" in each
     }
+    given: dict[str, Any] = repair_value(object_in(call.arguments, call.name), schema)
+    return defaults | given
 
 
 def _name(tool: str) -> str:

@@ -54,6 +54,7 @@ class DataToolCallback:
             value = await context.runtime.invoke(self._executor, call, context, timeout=timeout)
         except ApprovalRequired as waiting:
             refuse_to_suspend(self.definition.name, waiting)
+            raise
         try:
             return to_tool_result(value)
         except ToolResultError:

@@ -52,6 +52,7 @@ class RoundRunner:
             self._single = replace(self._single, tools=tools)
         for at, call in enumerate(self.calls):
             if call.id in done:
+                self.turn.ordinal(call)  # those that waited are counted where they stand
                 continue
             refusal = self._refusal(call)
             attempt = self.turn.calls[call.name]

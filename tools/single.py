@@ -13,6 +13,7 @@ from chatclient.operations import WAITS, ToolRun
 from chatclient.runtime import Runtime
 from chatclient.tool import (
     CONVERSATION_ID,
+    DONE,
     FAILURE,
     RAN_WITH,
     REMARK,
@@ -94,7 +95,10 @@ class SingleCalls:
                 raise
             else:
                 return execution
-        raise waiting
+        try:
+            raise waiting
+        finally:
+            del waiting  # or the error would hold itself, and with it all of the request
 
     async def answer(
         self,
@@ -182,7 +186,8 @@ class SingleCalls:
         self.turn.failures[call.name, kind] += 1
         count = self.turn.failures[call.name, kind]
         told = await self.runner.process_failure(ToolFailure(kind, call, error, count, context))
-        return replace(told, metadata=merged(told.metadata, {FAILURE: kind}))
+        noted = {FAILURE: kind, DONE: True} if id(call) in self.turn.done else {FAILURE: kind}
+        return replace(told, metadata=merged(told.metadata, noted))
 
 
 def _response(call: ToolCall, result: ToolResult) -> ToolResponse:

@@ -14,6 +14,7 @@ from chatclient.messages import (
     ToolResponse,
     ToolResponseMessage,
     UserMessage,
+    begins_turn,
 )
 from chatclient.prompt import Prompt
 from chatclient.runtime import Begun
@@ -38,7 +39,7 @@ class ToolTurn:
         unoffered: More tools, by name, that are run if the model names them all the same.
         undoable: The tools of calls that can be undone, by the identity of the call: they may be
             offered no longer when it comes to that.
-        done: What tools have done whose calls failed after that, by the identity of the call.
+        done: What tools came to whose calls failed after that, by the identity of the call.
         undone: Calls that were undone, by the identity of the call, with what is told of them.
         begun: Calls that were begun while the model was still speaking, see `key_of`.
         resumed: Whether the turn goes on after it has waited.
@@ -122,9 +123,7 @@ class ToolTurn:
             self.failures[name, kind] = count
         for name, arguments, result, count in pending.repeats:
             self._repeats[name, arguments] = result, count
-        waiting = {call.id for call in pending.pending}
-        calls = [call for call in pending.message.tool_calls if call.id not in waiting]
-        self.recall((*pending.messages, AssistantMessage(tool_calls=calls)))
+        self.recall(pending.messages)  # the waiting round counts its calls itself
 
     def recall(self, messages: Sequence[Message]) -> None:
         """Take note of the calls that the last turn of *messages* has made already."""
@@ -191,16 +190,9 @@ def key_of(call: ToolCall) -> tuple[str, str, str]:
 
 
 def last_turn(messages: Sequence[Message]) -> Sequence[Message]:
-    """Return what follows on the words of the user that began the last turn of *messages*.
-
-    What the user says behind the answers of tools is said to a turn that still runs.
-    """
-    for at in range(len(messages) - 1, -1, -1):
-        if isinstance(messages[at], UserMessage) and not (
-            at and isinstance(messages[at - 1], UserMessage | ToolResponseMessage)
-        ):
-            return messages[at + 1 :]
-    return messages
+    """Return what follows on the first words of the user in the last turn of *messages*."""
+    begins = (at for at in reversed(range(len(messages))) if begins_turn(messages, at))
+    return messages[next(begins, -1) + 1 :]
 
 
 def _told(response: ToolResponse) -> str:

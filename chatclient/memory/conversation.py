@@ -1,4 +1,4 @@
-"""What makes a conversation one that every provider accepts, and where its turns begin."""
+"""What makes a conversation one that every provider accepts."""
 
 from collections.abc import Iterator, Sequence
 from typing import Literal
@@ -15,18 +15,6 @@ from chatclient.messages import (
 
 Ending = Literal["answer", "question"]
 """How a conversation ends: with the model's answer, or with what the model is to answer."""
-
-
-def begins_turn(messages: Sequence[Message], at: int) -> bool:
-    """Return whether a turn begins at index *at*: with the first of one or more user messages.
-
-    What the user says behind the answers of tools is said to a turn that still runs.
-    """
-    if not isinstance(messages[at], UserMessage):
-        return False
-    while at and isinstance(messages[at - 1], SystemMessage):
-        at -= 1
-    return not at or not isinstance(messages[at - 1], UserMessage | ToolResponseMessage)
 
 
 def says_something(message: AssistantMessage) -> bool:

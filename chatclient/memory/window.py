@@ -7,7 +7,6 @@ from typing import Self
 from chatclient.checks import check_kind
 from chatclient.errors import UsageError
 from chatclient.json import dumps
-from chatclient.memory.conversation import begins_turn
 from chatclient.messages import (
     AssistantMessage,
     Media,
@@ -18,6 +17,7 @@ from chatclient.messages import (
     ToolCall,
     ToolResponseMessage,
     UserMessage,
+    begins_turn,
     without_system,
 )
 

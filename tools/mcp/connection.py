@@ -168,13 +168,12 @@ class Connection:
         try:
             return await exchange(session.client)
         except MCPError as error:
-            if not session.lost_by(error):
-                raise self._told(error) from error
-            refused = session.refused()
+            if refused := self._refused(session, error):
+                raise refused from error
             await session.close()
             self.forget_listing()
             if not (repeatable or session.never_reached(error)):
-                msg = refused or (
+                msg = (
                     f"the MCP server {self.server.name!r} went away during the call;"
                     " whether it was carried out is not known"
                 )
@@ -188,8 +187,8 @@ class Connection:
         try:
             return await exchange(session.client)
         except MCPError as error:
-            if not session.lost_by(error):
-                raise self._told(error) from error
+            if refused := self._refused(session, error):
+                raise refused from error
             msg = f"the MCP server {self.server.name!r} went away twice during the call"
             raise McpServerError(msg, server=self.server.name) from error
         except (RuntimeError, ValidationError) as error:
@@ -271,6 +270,17 @@ class Connection:
     def _leave_alone(self) -> None:
         self.known = ()
         self._unreachable_until = time.monotonic() + self.server.retry_after
+
+    def _refused(self, session: Session, error: MCPError) -> Exception | None:
+        """Return what the server says with *error*, or None if the connection was lost."""
+        if not session.lost_by(error):
+            return self._told(error)
+        refusal = session.refused()
+        if not refusal:
+            return None
+        # Others may still use the connection; whether this user may at all, the next listing tells.
+        self.forget_listing()
+        return McpServerError(refusal, server=self.server.name)
 
     def _told(self, error: MCPError) -> Exception:
         if error.code == REQUEST_TIMEOUT:

@@ -7,8 +7,7 @@ from typing import Any, Self
 from uuid import uuid4
 
 from chatclient.errors import UsageError
-from chatclient.memory.conversation import begins_turn
-from chatclient.messages import Message
+from chatclient.messages import Message, begins_turn
 from chatclient.values import EMPTY, frozen
 
 COMPACTION_SOURCE = "compaction_source"
