@@ -135,7 +135,7 @@ class SingleCalls:
 
         async def tool_of(call: ToolCall) -> ToolCallback | None:
             if id(call) in self.turn.undoable:
-                return self.turn.undoable[id(call)]
+                return self.turn.undoable[id(call)][1]
             known = await self.tools.with_resolved([call.name], runtime)
             return known.get(call.name)
 
@@ -172,7 +172,7 @@ class SingleCalls:
             return await self.runner.run(call, callback, context)
         finally:
             if context.arguments is not None and callback.metadata.compensation is not None:
-                self.turn.undoable[id(call)] = callback
+                self.turn.undoable[id(call)] = call, callback
 
     async def _handle_failure(
         self, call: ToolCall, error: Exception, context: ToolContext

@@ -37,8 +37,9 @@ class ToolTurn:
         rounds: How often the model was called.
         started: When the turn began, on the clock of `time.monotonic`.
         unoffered: More tools, by name, that are run if the model names them all the same.
-        undoable: The tools of calls that can be undone, by the identity of the call: they may be
-            offered no longer when it comes to that.
+        undoable: Calls that can be undone, with their tools, by the identity of the call: the tools
+            may be offered no longer when it comes to that, and a call that has gone may leave its
+            identity to another.
         done: What tools came to whose calls failed after that, by the identity of the call.
         undone: Calls that were undone, by the identity of the call, with what is told of them.
         begun: Calls that were begun while the model was still speaking, see `key_of`.
@@ -53,7 +54,7 @@ class ToolTurn:
     rounds: int = 0
     started: float = field(default_factory=time.monotonic)
     unoffered: Mapping[str, ToolCallback] = EMPTY
-    undoable: dict[int, ToolCallback] = field(default_factory=dict)
+    undoable: dict[int, tuple[ToolCall, ToolCallback]] = field(default_factory=dict)
     done: dict[int, ToolExecution] = field(default_factory=dict)
     undone: dict[int, ToolExecution] = field(default_factory=dict)
     begun: dict[tuple[str, str, str], Begun[ToolExecution]] = field(default_factory=dict)
