@@ -169,7 +169,9 @@ class Step:
                 try:
                     each(data)
                 except Exception as error:  # noqa: BLE001 - whoever watches must not disturb
-                    log.warning("observer failed", observer=repr(each), error=repr(error))
+                    # No more of them: either may show what it was told.
+                    name = getattr(each, "__qualname__", type(each).__qualname__)
+                    log.warning("observer failed", observer=name, error=type(error).__name__)
 
         return tell if told else None
 
