@@ -169,9 +169,9 @@ class Step:
                 try:
                     each(data)
                 except Exception as error:  # noqa: BLE001 - whoever watches must not disturb
-                    # No more of them: either may show what it was told.
-                    name = getattr(each, "__qualname__", type(each).__qualname__)
-                    log.warning("observer failed", observer=name, error=type(error).__name__)
+                    # Not its text, which may quote what was said.
+                    kind = type(error).__name__
+                    log.warning("observer failed", observer=_called(each), error=kind)
 
         return tell if told else None
 
@@ -204,12 +204,18 @@ class Step:
             try:
                 yield observer.begin(self.operation)
             except Exception as error:  # noqa: BLE001 - whoever watches must not disturb
-                log.warning("observer failed", observer=repr(observer), error=repr(error))
+                log.warning("observer failed", observer=_called(observer), error=repr(error))
 
     def _end(self, error: BaseException | None) -> None:
         for observation in reversed(self._observations):
             try:
                 observation.end(self, error)
             except Exception as problem:  # noqa: BLE001 - as above
-                log.warning("observer failed", observer=repr(observation), error=repr(problem))
+                log.warning("observer failed", observer=_called(observation), error=repr(problem))
         self._observations = []
+
+
+def _called(watcher: object) -> str:
+    """Return what *watcher* is called; how it shows itself may be all that it has heard."""
+    name: str = getattr(watcher, "__qualname__", type(watcher).__qualname__)
+    return name

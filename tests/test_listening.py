@@ -179,7 +179,7 @@ class Deaf:
         return f"Deaf, but has seen {TEXT}"
 
     def end(self, ended: Step, error: BaseException | None) -> None:
-        """Nothing was heard."""
+        raise RuntimeError("too late")
 
 
 def test_a_listener_that_fails_disturbs_nobody(
@@ -192,6 +192,7 @@ def test_a_listener_that_fails_disturbs_nobody(
     assert ask(builder.observers(Deaf(), wire).build().prompt("x")).text == TEXT
     assert wire.calls[0].answers
     assert "observer='Deaf.received' error='RuntimeError'" in caplog.text
+    assert "observer='Deaf' error=\"RuntimeError('too late')\"" in caplog.text
     assert TEXT not in caplog.text
 
 
