@@ -32,8 +32,9 @@ def overlaid(body: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any
     for name in body.keys() & extra.keys():
         below, above = body[name], extra[name]
         if isinstance(below, Mapping) and isinstance(above, Mapping):
-            if above.get("type", below.get("type")) == below.get("type"):
-                result[name] = {**below, **above}
+            both = {**below, **above}
+            if below.get("type", both.get("type")) == both.get("type"):
+                result[name] = both
         elif name == "tools":
             result[name] = [*below, *above]
     return result

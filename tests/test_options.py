@@ -284,7 +284,7 @@ def test_extra_fields_join_those_of_the_request(
         """Look."""
         return ""
 
-    extra = {"new": 1, "tools": [{"name": "theirs"}], field: {"x": 1}}
+    extra = {"new": 1, "tools": [{"name": "theirs"}], field: {"type": "x"}}
     own = {name: value for name, value in OWN.items() if hasattr(model.options, name)}
     options = model.options.mutate(
         temperature=0.5, tool_callbacks=tool_callbacks(look), extra=extra, **own
@@ -293,7 +293,7 @@ def test_extra_fields_join_those_of_the_request(
     body = json.loads(model._body(Prompt("x", options), **how))
 
     assert body["new"] == 1
-    assert body[field] == {**body[field], **set_before, "x": 1}
+    assert body[field] == {**body[field], **set_before, "type": "x"}
     assert len(body["tools"]) == 2
     assert body["tools"][1] == {"name": "theirs"}
 
