@@ -53,9 +53,10 @@ class Operation:
 class Observation(Protocol):
     """An operation that an observer watches.
 
-    It may have two more methods, to be told what goes to a provider and comes from it within the
-    operation, byte by byte what was said in it: `sent(body)`, the JSON of a request, and
-    `received(data)`, that of a whole answer or of the next event of a stream, before it is read.
+    It may have two more methods, which get the JSON that goes to a provider and comes from it
+    within the operation, byte for byte: `sent(body)` that of each request, and `received(data)`
+    that of each whole answer, or of each event of a stream, before it is read. It holds all that
+    was said.
     """
 
     def end(self, ended: "Step", error: BaseException | None) -> None:
