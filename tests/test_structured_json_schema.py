@@ -2,6 +2,8 @@
 
 import json
 import re
+from collections import UserDict
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -152,6 +154,14 @@ def test_models_and_users_see_no_checks_of_ours(schema: dict[str, Any], name: st
     assert converter.json_schema["title"] == name
     with pytest.raises(EntityError, match=f"^the answer is no {re.escape(name)}:"):
         converter.convert("{}")
+
+
+@pytest.mark.parametrize("kind", [UserDict, MappingProxyType])
+def test_a_schema_may_be_any_mapping(kind: Any) -> None:
+    """It need not be a dict, nor what is in it."""
+    schema = kind({"type": "object", "properties": kind({"a": kind({"type": "integer"})})})
+
+    assert converter_of(schema).convert('{"a": 1}') == {"a": 1}
 
 
 def test_a_schema_is_read_once() -> None:

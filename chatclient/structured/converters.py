@@ -305,7 +305,7 @@ _TEXT = TextOutputConverter()
 
 def _as_json(schema: Mapping[str, Any]) -> bytes:
     try:
-        return dumps(schema)
+        return dumps(schema if isinstance(schema, dict) else deep_frozen(schema))
     except TypeError as error:
         msg = f"{schema!r} is not a JSON Schema: {error}"
         raise UsageError(msg) from error
