@@ -97,7 +97,7 @@ def present_listener(method: Literal["sent", "received"]) -> Tell | None:
 
 
 def forget_present_step() -> None:
-    """Let what follows in this task be a part of nothing, for who may keep its context."""
+    """Let what follows here be part of no step, in a task that outlives whoever began it."""
     _step.set(None)
 
 

@@ -223,7 +223,7 @@ class Interruption:
         return pending or around
 
     def end(self) -> None:
-        """Leave alone what the job has begun for later."""
+        """Interrupt nothing from now on, such as what the job has begun for later."""
         with self._lock:
             self._over, self._pending, self._interrupted = True, False, False
 
