@@ -49,9 +49,11 @@ class PendingRequest:
         self._response: ChatClientResponse | None = None
         self._error: Exception | None = None
 
-    def _converter_of(self, kind: Any) -> StructuredOutputConverter[Any]:
+    def _output_of(
+        self, kind: Any, native: Native | None, *, validate: bool, streamed: bool = False
+    ) -> StructuredOutput[Any]:
         try:
-            return converter_of(kind)
+            return StructuredOutput(converter_of(kind), native, validate, streamed)
         except UsageError:
             self._asked = True  # nothing was forgotten
             raise
@@ -155,7 +157,7 @@ class CallResponse(PendingRequest):
             EntityError: The answer is not what was asked for.
             UsageError: The type has no JSON Schema.
         """
-        output = StructuredOutput(self._converter_of(kind), native, validate)
+        output = self._output_of(kind, native, validate=validate)
         return entity_of(self._ask(output), output.converter)
 
     @overload
@@ -181,7 +183,7 @@ class CallResponse(PendingRequest):
         self, kind: Any, *, native: Native | None = None, validate: bool = False
     ) -> ResponseEntity[Any]:
         """Return the answer as `entity` does, with the response that it was read from."""
-        output = StructuredOutput(self._converter_of(kind), native, validate)
+        output = self._output_of(kind, native, validate=validate)
         response = self._ask(output)
         return ResponseEntity(response.chat_response, entity_of(response, output.converter))
 
@@ -286,7 +288,7 @@ class AsyncCallResponse(PendingRequest):
         self, kind: Any, *, native: Native | None = None, validate: bool = False
     ) -> Any:
         """Return the answer as a value of a type; see `CallResponse.entity`."""
-        output = StructuredOutput(self._converter_of(kind), native, validate)
+        output = self._output_of(kind, native, validate=validate)
         return entity_of(await self._ask(output), output.converter)
 
     @overload
@@ -312,7 +314,7 @@ class AsyncCallResponse(PendingRequest):
         self, kind: Any, *, native: Native | None = None, validate: bool = False
     ) -> ResponseEntity[Any]:
         """Return the answer as `entity` does, with the response that it was read from."""
-        output = StructuredOutput(self._converter_of(kind), native, validate)
+        output = self._output_of(kind, native, validate=validate)
         response = await self._ask(output)
         return ResponseEntity(response.chat_response, entity_of(response, output.converter))
 

@@ -644,9 +644,10 @@ def _refuse_words(spec: RequestSpec) -> None:
         UsageError: The request says more.
     """
     turn = spec.advisor_params[RESUME].pending
-    if spec.user.text or spec.user.media or len(spec.messages) > len(turn.messages):
+    said = spec.system.text or spec.written_system or spec.user.text or spec.user.media
+    if said or len(spec.messages) > len(turn.messages):
         msg = (
-            "a turn that goes on has its messages and would not hear more of .user() or"
+            "a turn that goes on has its messages and would not hear more of .system(), .user() or"
             " .messages(); put a word into its decisions, or into a Steering among its advisors"
         )
         raise UsageError(msg)

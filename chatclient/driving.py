@@ -67,5 +67,5 @@ def _wants_a_loop(error: RuntimeError) -> bool:
 
 
 def no_loop() -> BlockingCallError:
-    """Return what a coroutine is told where it waits for a loop, and may have an answer to."""
+    """Return the error for a coroutine that waits for a loop; it may handle it and go on."""
     return BlockingCallError(_NEEDS_A_LOOP)

@@ -237,7 +237,7 @@ class ToolError(ChatClientError):
         value: For the application, as in a `ToolResult`.
     """
 
-    # Of the class as well: not every subclass calls what it inherits.
+    # On the class too, for subclasses whose `__init__` does not call this one.
     media: tuple[Any, ...] = ()
     metadata: Mapping[str, Any] = MappingProxyType({})
     value: object = None

@@ -96,7 +96,8 @@ class Done:
 
     Attributes:
         response: The answer.
-        entity: It as a value, where the events were asked for with one: `events(entity=...)`.
+        entity: The answer as a value, where the events are those of `events(entity=...)`; else, and
+            in a turn that waits for approval, None.
     """
 
     response: ChatResponse

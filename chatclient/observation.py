@@ -53,9 +53,10 @@ class Operation:
 class Observation(Protocol):
     """An operation that an observer watches.
 
-    It may have two more methods, to be told what goes to a provider and comes from it within the
-    operation, byte by byte what was said in it: `sent(body)`, the JSON of a request, and
-    `received(data)`, that of a whole answer or of the next event of a stream, before it is read.
+    It may have two more methods, which get the JSON that goes to a provider and comes from it
+    within the operation, byte for byte: `sent(body)` that of each request, and `received(data)`
+    that of each whole answer, or of each event of a stream, before it is read. It holds all that
+    was said.
     """
 
     def end(self, ended: "Step", error: BaseException | None) -> None:
@@ -96,7 +97,7 @@ def present_listener(method: Literal["sent", "received"]) -> Tell | None:
 
 
 def forget_present_step() -> None:
-    """Let what follows in this task be a part of nothing, for who may keep its context."""
+    """Let what follows here be part of no step, in a task that outlives whoever began it."""
     _step.set(None)
 
 
@@ -169,7 +170,9 @@ class Step:
                 try:
                     each(data)
                 except Exception as error:  # noqa: BLE001 - whoever watches must not disturb
-                    log.warning("observer failed", observer=repr(each), error=repr(error))
+                    # Not its text, which may quote what was said.
+                    kind = type(error).__name__
+                    log.warning("observer failed", observer=_called(each), error=kind)
 
         return tell if told else None
 
@@ -202,12 +205,18 @@ class Step:
             try:
                 yield observer.begin(self.operation)
             except Exception as error:  # noqa: BLE001 - whoever watches must not disturb
-                log.warning("observer failed", observer=repr(observer), error=repr(error))
+                log.warning("observer failed", observer=_called(observer), error=repr(error))
 
     def _end(self, error: BaseException | None) -> None:
         for observation in reversed(self._observations):
             try:
                 observation.end(self, error)
             except Exception as problem:  # noqa: BLE001 - as above
-                log.warning("observer failed", observer=repr(observation), error=repr(problem))
+                log.warning("observer failed", observer=_called(observation), error=repr(problem))
         self._observations = []
+
+
+def _called(watcher: object) -> str:
+    """Return what *watcher* is called; how it shows itself may be all that it has heard."""
+    name: str = getattr(watcher, "__qualname__", type(watcher).__qualname__)
+    return name

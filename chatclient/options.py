@@ -67,7 +67,8 @@ class ChatOptions:
         tool_context: What the application tells its tools.
         internal_tool_execution_enabled: False hands tool calls back unexecuted.
         extra: Fields for the provider's request that this library does not model. Objects join
-            those that other options make, and tools stand beside the application's.
+            those of the same type that other options make, and tools stand beside the
+            application's.
 
     Raises:
         UsageError: A number is not one, or something else is of the wrong kind.

@@ -182,6 +182,23 @@ class _Stream(PendingRequest):
             refuse_forgotten(self.response)
         return NOTHING  # type: ignore[no-any-return]
 
+    def _with_entity(
+        self, entity: Any, native: Native | None, *, validate: bool
+    ) -> tuple[Convert[Any], StructuredOutput[Any] | None]:
+        """Return how the last event gets the value, if any, and what is asked for then.
+
+        Raises:
+            UsageError: The type has no JSON Schema, or there is none for the other arguments.
+        """
+        if entity is not None:
+            output = self._output_of(entity, native, validate=validate)
+            return self._event_with(output.converter), output
+        if native is not None or validate:
+            self._asked = True  # nothing was forgotten
+            msg = "native and validate are about a value; say which: events(entity=...)"
+            raise UsageError(msg)
+        return _event_of, None
+
     def _event_with(self, converter: StructuredOutputConverter[Any]) -> Convert[Any]:
         def take(event: Any) -> Any:
             if type(event) is Done and pending_in(self.response) is None:
@@ -252,13 +269,11 @@ class StreamResponse(_Stream):
             validate: The same. Words are held back then until they fit.
 
         Raises:
-            UsageError: The stream has been consumed already, or the type has no JSON Schema.
+            UsageError: The stream has been consumed already, the type has no JSON Schema, or there
+                is none for the other arguments.
             EntityError: (at the end) the answer is not what was asked for.
         """
-        if entity is None:
-            return self._pieces(_event_of)
-        output = StructuredOutput(self._converter_of(entity), native, validate)
-        return self._pieces(self._event_with(output.converter), output)
+        return self._pieces(*self._with_entity(entity, native, validate=validate))
 
     @overload
     def entity(
@@ -291,7 +306,7 @@ class StreamResponse(_Stream):
             UsageError: The stream has been consumed already, or the type has no JSON Schema.
             EntityError: (at the end) the answer is not what was asked for.
         """
-        output = StructuredOutput(self._converter_of(kind), native, validate, streamed=True)
+        output = self._output_of(kind, native, validate=validate, streamed=True)
         return self._pieces(self._entity_of(output.converter), output)
 
     def _pieces(
@@ -356,10 +371,7 @@ class AsyncStreamResponse(_Stream):
         self, *, entity: Any = None, native: Native | None = None, validate: bool = False
     ) -> "AsyncPieces[StreamEvent | object]":
         """Return everything that happens, the value last; see `StreamResponse.events`."""
-        if entity is None:
-            return self._pieces(_event_of)
-        output = StructuredOutput(self._converter_of(entity), native, validate)
-        return self._pieces(self._event_with(output.converter), output)
+        return self._pieces(*self._with_entity(entity, native, validate=validate))
 
     @overload
     def entity(
@@ -384,7 +396,7 @@ class AsyncStreamResponse(_Stream):
         self, kind: Any, *, native: Native | None = None, validate: bool = False
     ) -> "AsyncPieces[Any]":
         """Return an iterator over partial values of a type; see `StreamResponse.entity`."""
-        output = StructuredOutput(self._converter_of(kind), native, validate, streamed=True)
+        output = self._output_of(kind, native, validate=validate, streamed=True)
         return self._pieces(self._entity_of(output.converter), output)
 
     def _pieces(

@@ -117,15 +117,18 @@ class Work(Generic[T]):
         self._done = threading.Event()
         self._task: asyncio.Task[T] | None = None
         self._interrupt: BaseException | None = None
+        self._interrupted = False
         loop.soon(self._start, context)
 
     def interrupt(self) -> None:
-        """Cancel it, without waiting for it to clean up."""
-        self._loop.soon(self._cancel)
+        """Cancel it, without waiting for it to clean up: once, however many jobs say so."""
+        if not self._interrupted:
+            self._interrupted = True
+            self._loop.soon(self._cancel)
 
     def cancel(self) -> None:
         """Cancel it, and wait a while for it to clean up."""
-        self.interrupt()
+        self._loop.soon(self._cancel)
         self._done.wait(_GRACE)
 
     def result(self) -> T:
@@ -220,7 +223,7 @@ class Interruption:
         return pending or around
 
     def end(self) -> None:
-        """Leave alone what the job has begun for later."""
+        """Interrupt nothing from now on, such as what the job has begun for later."""
         with self._lock:
             self._over, self._pending, self._interrupted = True, False, False
 

@@ -25,13 +25,16 @@ def fields_of(options: ChatOptions, names: Mapping[str, str]) -> dict[str, Any]:
 def overlaid(body: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
     """Return a request with the fields of *extra* on top.
 
-    Objects join field by field, and the provider's own tools stand beside the application's.
+    Objects join field by field, unless they are of different types, and the provider's own tools
+    stand beside the application's.
     """
     result = {**body, **extra}
     for name in body.keys() & extra.keys():
         below, above = body[name], extra[name]
         if isinstance(below, Mapping) and isinstance(above, Mapping):
-            result[name] = {**below, **above}
+            both = {**below, **above}
+            if below.get("type", both.get("type")) == both.get("type"):
+                result[name] = both
         elif name == "tools":
             result[name] = [*below, *above]
     return result

@@ -537,6 +537,16 @@ async def test_a_service_gives_the_memory_of_its_client() -> None:
     assert talker.memory.get("ada") == talker.memory.get("bob") == []
 
 
+class Reader:
+    """An advisor that looks into the memory of another one."""
+
+    def __init__(self, memory: ChatMemory) -> None:
+        self.memory = memory
+
+    async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        return await call_next(request)
+
+
 def test_a_service_gives_the_memory_of_the_class_it_declares() -> None:
     """Where a client has several; one that cannot be told from another is refused, and so is none.
 
@@ -558,6 +568,7 @@ def test_a_service_gives_the_memory_of_the_class_it_declares() -> None:
     both = builder.default_advisors(MessageChatMemoryAdvisor(each) for each in (long, short))
 
     assert ai_service(Tokens, both.build()).memory is long
+    assert ai_service(Tokens, both.default_advisors(Reader(long)).build()).memory is long
     with pytest.raises(UsageError, match=r"^Loose.memory wants .* ChatMemory, .* has 2 of them"):
         ai_service(Loose, both.build())
     with pytest.raises(UsageError, match=r"^Loose.memory wants .* none; give it one with"):
@@ -696,7 +707,7 @@ class UnresolvedAttribute(Protocol):
         (Property, "not a plain method"),
         (Static, "not a plain method"),
         (Attribute, "not a plain method"),
-        (UnresolvedAttribute, "not a plain method"),
+        (UnresolvedAttribute, "annotation that cannot be resolved .*Nowhere"),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
 )

@@ -1008,6 +1008,7 @@ def test_a_resumed_turn_takes_no_more_words(ask: Ask) -> None:
     resumed = client.resume(turn, "approve")
 
     more = [resumed.user("More."), resumed.user(media=Media("image/png", b"x"))]
+    more += [resumed.system("Be brief."), resumed.system(lambda: "Be brief.")]
     for request in (*more, resumed.messages(UserMessage("More."))):
         with pytest.raises(UsageError, match=r"would not hear more .* Steering"):
             ask(request)

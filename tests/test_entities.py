@@ -538,6 +538,25 @@ def test_events_without_a_type_end_without_an_entity(ask: Ask) -> None:
 
 
 @in_streams
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ({"native": False}, r"events\(entity=...\)"),
+        ({"validate": True}, r"events\(entity=...\)"),
+        ({"entity": Film, "native": "json"}, "native is"),
+    ],
+)
+def test_a_slip_in_how_to_ask_is_refused(ask: Ask, how: dict[str, Any], told: str) -> None:
+    """It would have no effect; nothing is sent, and nothing was forgotten."""
+    request = ChatClient.create(ScriptedModel(FILM)).prompt("A film!")
+    stream = request.stream() if ask.blocking else request.astream()
+
+    with pytest.raises(UsageError, match=told):
+        stream.events(**how)
+    assert list(events(ask, request))
+
+
+@in_streams
 def test_an_entity_at_the_end_of_events_may_be_native(ask: Ask) -> None:
     """The provider can be asked to hold its model to the type."""
     model = ScriptedModel(FILM)

@@ -173,22 +173,27 @@ class Deaf:
         return self
 
     def received(self, data: bytes) -> None:
-        raise RuntimeError("too loud")
+        raise RuntimeError(f"too loud: {data!r}")
+
+    def __repr__(self) -> str:
+        return f"Deaf, but has seen {TEXT}"
 
     def end(self, ended: Step, error: BaseException | None) -> None:
-        """Nothing was heard."""
+        raise RuntimeError("too late")
 
 
 def test_a_listener_that_fails_disturbs_nobody(
     ask: Ask, serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Neither the request nor who listens beside it."""
+    """Neither the request nor who listens beside it; what it was told is not in the log."""
     chat, wire = SERVICES[0], Wire()
     builder = ChatClient.builder(chat.model(serve(chat.answer(streaming=ask.streaming))))
 
     assert ask(builder.observers(Deaf(), wire).build().prompt("x")).text == TEXT
     assert wire.calls[0].answers
-    assert "too loud" in caplog.text
+    assert "observer='Deaf.received' error='RuntimeError'" in caplog.text
+    assert "observer='Deaf' error=\"RuntimeError('too late')\"" in caplog.text
+    assert TEXT not in caplog.text
 
 
 def test_other_models_are_heard_where_they_are_asked(serve: Serve) -> None:

@@ -284,7 +284,7 @@ def test_extra_fields_join_those_of_the_request(
         """Look."""
         return ""
 
-    extra = {"new": 1, "tools": [{"name": "theirs"}], field: {"x": 1}}
+    extra = {"new": 1, "tools": [{"name": "theirs"}], field: {"type": "x"}}
     own = {name: value for name, value in OWN.items() if hasattr(model.options, name)}
     options = model.options.mutate(
         temperature=0.5, tool_callbacks=tool_callbacks(look), extra=extra, **own
@@ -293,9 +293,31 @@ def test_extra_fields_join_those_of_the_request(
     body = json.loads(model._body(Prompt("x", options), **how))
 
     assert body["new"] == 1
-    assert body[field] == {**body[field], **set_before, "x": 1}
+    assert body[field] == {**body[field], **set_before, "type": "x"}
     assert len(body["tools"]) == 2
     assert body["tools"][1] == {"name": "theirs"}
 
 
 OWN = {"verbosity": "low", "user_id": "ada"}
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "extra"),
+    [
+        (
+            OpenAIChatModel(api_key="k"),
+            {"output_schema": {"type": "object"}},
+            {"response_format": {"type": "json_object"}},
+        ),
+        (AnthropicChatModel(api_key="k"), {"thinking": 2000}, {"thinking": {"type": "adaptive"}}),
+    ],
+    ids=lambda value: value.provider if isinstance(value, ChatModel) else "",
+)
+def test_an_extra_object_of_another_type_takes_the_place_of_the_first(
+    model: Any, options: dict[str, Any], extra: dict[str, Any]
+) -> None:
+    """Fields of the one mean nothing in the other, and services refuse them."""
+    prompt = Prompt("x", model.options.mutate(**options, extra=extra))
+    body = json.loads(model._body(prompt, streaming=False))
+
+    assert {name: body[name] for name in extra} == extra

@@ -670,6 +670,32 @@ def test_a_job_that_was_interrupted_can_clean_up() -> None:
     assert cleaned == ["up"]
 
 
+def test_what_several_jobs_wait_for_is_interrupted_once() -> None:
+    """So that it can clean up: the jobs around it are interrupted one by one."""
+    told: list[int] = []
+
+    async def tool() -> None:
+        try:
+            await asyncio.sleep(30)
+        finally:
+            await asyncio.sleep(0.05)
+            task = asyncio.current_task()
+            told.append(0 if task is None else task.cancelling())
+
+    async def begins(runtime: Runtime) -> None:
+        begun = runtime.begin(lambda beside: beside.invoke(tool), contextvars.copy_context())
+        await begun.result(runtime)
+
+    async def fails(runtime: Runtime) -> None:
+        await runtime.sleep(0.1)
+        raise LookupError("first")
+
+    with pytest.raises(LookupError):
+        drive(BLOCKING.gather([begins, fails], limit=2))
+
+    assert told == [1]
+
+
 def test_events_of_jobs_in_threads_reach_the_consumer() -> None:
     """A blocking stream whose tools run in threads hands out their events on its own thread."""
 

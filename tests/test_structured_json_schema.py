@@ -1,6 +1,9 @@
 """Answers by a JSON Schema that is known at run time only."""
 
 import json
+import re
+from collections import UserDict
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -101,6 +104,7 @@ def test_what_does_not_fit_the_schema_is_told(change: dict[str, Any], told: str)
         ({"enum": [1.5, 2.5]}, "1.5", 1.5),
         ({"type": "number", "multipleOf": 0.01}, "19.99", 19.99),
         ({"type": "integer", "multipleOf": 2.5}, "5", 5),
+        ({"type": "number", "multipleOf": 0.5}, f"1{'0' * 400}", 10**400),
         ({"type": "string", "pattern": r"^(?!x)\w+$"}, '"abc"', "abc"),
         ({"$ref": "#/$defs/a~1b", "$defs": {"a/b": {"type": "integer"}}}, "1", 1),
     ],
@@ -120,6 +124,8 @@ def test_schemas_of_every_kind(schema: dict[str, Any], text: str, value: Any) ->
     [
         ({"type": "number", "multipleOf": 0.01}, "19.995", "should be a multiple of 0.01"),
         ({"type": "integer", "multipleOf": 3}, "7", "should be a multiple of 3"),
+        ({"type": "integer", "multipleOf": 1000}, "1700000000123", "should be a multiple of 1000"),
+        ({"type": "number", "multipleOf": 0.01}, "1e400", "answer"),
         ({"type": "string", "pattern": "^(?!x)"}, '"xa"', "should match pattern"),
         ({"type": "string", "pattern": "^(?!x)", "maxLength": 1}, '"ab"', "at most 1 char"),
     ],
@@ -131,6 +137,31 @@ def test_bounds_that_pydantic_has_not_are_checked(
     with pytest.raises(EntityError, match=r"^the answer is no (int|int \| float|str):") as caught:
         JsonSchemaOutputConverter(schema).convert(text)
     assert told in caught.value.errors[0]
+
+
+@pytest.mark.parametrize(
+    ("schema", "name"),
+    [
+        ({"type": "array", "items": {"type": "string", "pattern": "^(?!x)"}}, "list[str]"),
+        ({"type": ["integer", "null"], "minimum": 1}, "Optional[int]"),
+    ],
+)
+def test_models_and_users_see_no_checks_of_ours(schema: dict[str, Any], name: str) -> None:
+    """Neither in the schema that is sent, nor in errors: they would differ in each process."""
+    converter = JsonSchemaOutputConverter(schema)
+
+    assert converter.json_schema is not None
+    assert converter.json_schema["title"] == name
+    with pytest.raises(EntityError, match=f"^the answer is no {re.escape(name)}:"):
+        converter.convert("{}")
+
+
+@pytest.mark.parametrize("kind", [UserDict, MappingProxyType])
+def test_a_schema_may_be_any_mapping(kind: Any) -> None:
+    """It need not be a dict, nor what is in it."""
+    schema = kind({"type": "object", "properties": kind({"a": kind({"type": "integer"})})})
+
+    assert converter_of(schema).convert('{"a": 1}') == {"a": 1}
 
 
 def test_a_schema_is_read_once() -> None:
@@ -150,6 +181,8 @@ def test_a_schema_is_read_once() -> None:
     [
         {"enum": [object()]},
         {"type": "number", "multipleOf": 0},
+        {"type": "number", "multipleOf": True},
+        {"type": "number", "minimum": "1"},
         {"type": "string", "pattern": "["},
         {"type": "string", "pattern": 3},
         {"type": "text"},

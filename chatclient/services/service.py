@@ -89,12 +89,17 @@ def _made(kind: type[Any], name: str, declared: Any, client: ChatClient) -> Any:
 
 
 def _type_of(kind: type[Any], name: str, declared: Any) -> Any:
-    """Return what a property or an attribute is declared to be; None where that is unknown."""
+    """Return what a property or an attribute is declared to be; None where it is not.
+
+    Raises:
+        UsageError: That is unknown; the message goes on after the member's name.
+    """
     is_property = isinstance(declared, property)
     try:
         hints = get_type_hints(declared.fget if is_property else kind)
-    except (NameError, TypeError):
-        return None
+    except (NameError, TypeError) as error:
+        msg = f"has an annotation that cannot be resolved ({error})"
+        raise UsageError(msg) from error
     return hints.get("return" if is_property else name)
 
 
@@ -105,7 +110,8 @@ def _memory_of(advisors: Iterable[Advisor], kind: type[ChatMemory]) -> ChatMemor
         UsageError: There is none, or another one beside it.
     """
     memories = [getattr(advisor, "memory", None) for advisor in advisors]
-    found = [memory for memory in memories if isinstance(memory, kind)]
+    # By identity: several advisors may share one.
+    found = list({id(each): each for each in memories if isinstance(each, kind)}.values())
     if len(found) != 1:
         has = "none; give it one with default_advisors(MessageChatMemoryAdvisor(memory))"
         if found:

@@ -305,7 +305,7 @@ _TEXT = TextOutputConverter()
 
 def _as_json(schema: Mapping[str, Any]) -> bytes:
     try:
-        return dumps(schema)
+        return dumps(schema if isinstance(schema, dict) else deep_frozen(schema))
     except TypeError as error:
         msg = f"{schema!r} is not a JSON Schema: {error}"
         raise UsageError(msg) from error
@@ -323,10 +323,17 @@ def _converter_of(kind: Any) -> StructuredOutputConverter[Any]:
 
 def name_of_kind(kind: Any) -> str:
     """Return what a type is called, without its modules and what is only said about it."""
+    return re.sub(r"(?:[\w<>]+\.)+", "", _written(kind))
+
+
+def _written(kind: Any) -> str:
     if get_origin(kind) is Annotated:
-        kind = get_args(kind)[0]
-    name = kind.__name__ if isinstance(kind, type) and not get_args(kind) else str(kind)
-    return re.sub(r"(?:[\w<>]+\.)+", "", name)
+        return _written(get_args(kind)[0])
+    text = kind.__name__ if isinstance(kind, type) and not get_args(kind) else str(kind)
+    for part in get_args(kind):
+        if "Annotated[" in repr(part):
+            text = text.replace(repr(part), _written(part))
+    return text
 
 
 def entity_error(wanted: str, text: str, errors: Iterable[str]) -> EntityError:

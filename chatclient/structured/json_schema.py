@@ -9,6 +9,7 @@ import functools
 import math
 import re
 from collections.abc import Callable, Mapping
+from fractions import Fraction
 from typing import Annotated, Any, Literal, NotRequired, Union
 
 import typing_extensions
@@ -30,7 +31,6 @@ _NUMBER_BOUNDS = {
     "exclusiveMaximum": "lt",
 }
 _STRING_BOUNDS = {"minLength": "min_length", "maxLength": "max_length"}
-_ROUNDING = 1e-9
 _ARRAY_BOUNDS = {"minItems": "min_length", "maxItems": "max_length"}
 
 
@@ -141,18 +141,24 @@ def _bounded(kind: Any, schema: Schema, names: Mapping[str, str]) -> Any:
 
 
 def _number(kind: Any, schema: Schema) -> Any:
+    if not all(_is_number(schema[name]) for name in _NUMBER_BOUNDS if name in schema):
+        raise UsageError(_refusal(schema))
     bounded = _bounded(kind, schema, _NUMBER_BOUNDS)
     if "multipleOf" not in schema:
         return bounded
     step = schema["multipleOf"]
-    if not isinstance(step, int | float) or not step > 0:
+    if not _is_number(step) or not 0 < step < math.inf:
         raise UsageError(_refusal(schema))
     return Annotated[bounded, AfterValidator(functools.partial(_of_step, step))]
 
 
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def _of_step(step: float, value: float) -> float:
-    # Neither 0.1 nor 0.3 is exactly that number. pydantic knows it of floats, not of a union.
-    if abs(math.remainder(value, step)) > abs(value) * _ROUNDING:
+    # As they are written: no float is exactly 0.1, and none tells large whole numbers apart.
+    if Fraction(str(value)) % Fraction(str(step)):
         raise PydanticKnownError("multiple_of", {"multiple_of": step})
     return value
 
