@@ -334,7 +334,7 @@ def test_calls_in_threads_count_as_they_were_asked_for(ask: Ask) -> None:
 @pytest.mark.parametrize("name", ["max_rounds", "max_seconds", "step"])
 def test_a_bound_is_a_number(name: str, bound: Any) -> None:
     """Anything else is refused at once, by name; it would be no bound, or fail in the turn."""
-    bounds = {"per_tool": {name: bound}} if name == "step" else {name: bound}
+    bounds: dict[str, Any] = {"per_tool": {name: bound}} if name == "step" else {name: bound}
     with pytest.raises(UsageError, match=name):
         ToolLimits(**bounds)
 

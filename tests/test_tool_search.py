@@ -419,9 +419,9 @@ def test_categories_of_tools_that_one_may_not_use_are_not_told(ask: Ask) -> None
     ask(client.prompt("x"))
     ask(client.prompt("x").advisor_params({TOOL_SEARCH_ROLES: "boss"}))
 
-    clerks, bosss = ((prompt.options.tool_callbacks or ())[0] for prompt in model.prompts)
-    assert "Categories" not in clerks.definition.description
-    assert "Categories: Safe." in bosss.definition.description
+    clerks, bosss = ([*(prompt.options.tool_callbacks or ())] for prompt in model.prompts)
+    assert "Categories" not in clerks[0].definition.description
+    assert "Categories: Safe." in bosss[0].definition.description
 
 
 # --- what is sent whole, and what always ---
