@@ -58,7 +58,7 @@ class Session:
         server = self._server
         try:
             async with asyncio.timeout(server.connect_timeout):
-                await asyncio.shield(self._ready)
+                await asyncio.wait([self._ready])
         except TimeoutError as error:
             await self.close()
             seconds = f"{server.connect_timeout:g} s"
@@ -67,8 +67,10 @@ class Session:
         except asyncio.CancelledError:
             self._scope.cancel()
             raise
-        except Exception as error:  # noqa: BLE001 - whatever the transport raises
-            cause = _leaf(error)
+        # Looked at and not raised here: its traceback would hold whoever asks, and the session it.
+        failure = self._ready.exception()
+        if failure is not None:
+            cause = _leaf(failure)
             # Of what a transport says, only the operating system's words are known to be harmless.
             told = f": {cause.strerror}" if isinstance(cause, OSError) and cause.strerror else ""
             program = f" by starting {server.command!r}" if server.command else ""
