@@ -76,25 +76,13 @@ class KeywordToolIndex(ToolIndex):
     def _search(
         self, catalog: Catalog[Postings], request: ToolSearchRequest, limit: int
     ) -> tuple[list[Scored], int]:
-        wanted = _wanted(catalog, request)
-        found, total = Ranking(catalog, self._words, request.query).best(limit, wanted)
+        admitted, unwanted = catalog.admitted(request), request.exclude
+        ranking = Ranking(catalog, self._words, request.query)
+        found, total = ranking.best(limit, admitted, unwanted)
         if total < limit:  # there is room for what was perhaps meant
             ranking = Ranking(catalog, self._words, request.query, misspelt=True)
-            found, total = ranking.best(limit, wanted)
+            found, total = ranking.best(limit, admitted, unwanted)
         return found, total
-
-
-def _wanted(catalog: Catalog[Postings], request: ToolSearchRequest) -> frozenset[int] | None:
-    """Return the numbers of the tools that a request may find; None stands for all."""
-    admitted = catalog.admitted(request)
-    if not request.exclude:
-        return admitted
-    tools = ((p.offset + number, tool) for p in catalog.parts for number, tool in p.live())
-    return frozenset(
-        number
-        for number, tool in tools
-        if tool.tool_name not in request.exclude and (admitted is None or number in admitted)
-    )
 
 
 def _built(segment: Segment[Postings]) -> Postings:

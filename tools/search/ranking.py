@@ -15,7 +15,7 @@ looked at closely: the time a search takes grows far slower than the catalog.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from heapq import nlargest
 from itertools import islice
 
@@ -66,6 +66,7 @@ class Ranking:
             (part, part.segment.payload) for part in catalog.parts if part.segment.payload
         ]
         self._size = catalog.size
+        self._reference = catalog.reference
         self._query = query = tidied(query)
         self._clauses = [_with_concepts(clause) for clause in words.clauses(query)]
         if misspelt:
@@ -108,13 +109,23 @@ class Ranking:
             rarity = math.log(1 + max(0.5, self._size - found + 0.5) / (found + 0.5))
             self._weights[term] = share * rarity**_RARITY
 
-    def best(self, limit: int, admitted: Iterable[int] | None) -> tuple[list[Scored], int]:
-        """Return the *limit* best tools with their scores, and how many fit at all."""
+    def best(
+        self, limit: int, admitted: Iterable[int] | None, unwanted: Collection[str] = ()
+    ) -> tuple[list[Scored], int]:
+        """Return the *limit* best tools with their scores, and how many fit at all.
+
+        Args:
+            limit: How many to return.
+            admitted: The numbers of those that may be found, or None for all.
+            unwanted: The names of those that are left out, a few as a rule.
+        """
         wanted = min(_CANDIDATES + self._size // _PER_CANDIDATE, _MOST_CANDIDATES)
         wanted = max(wanted, 2 * limit)
-        sums = self._nominate(self._size if admitted is not None else wanted)
+        sums = self._nominate(self._size if admitted is not None else wanted + len(unwanted))
         if admitted is not None:
             sums = {number: sums[number] for number in sums.keys() & admitted}
+        if unwanted:  # looked for among those only that fit: the catalog may be far greater
+            sums = {n: s for n, s in sums.items() if self._reference(n).tool_name not in unwanted}
         if not sums:
             return [], 0
         return self._closely(_top(sums, wanted), limit), len(sums)
