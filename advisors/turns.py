@@ -34,7 +34,7 @@ from chatclient.messages import (
     Message,
     SystemMessage,
     UserMessage,
-    begins_turn,
+    last_turn_begin,
     without_system,
 )
 from chatclient.operations import MemoryAccess
@@ -144,7 +144,7 @@ class Turns:
         pending: PendingTurn = request.context[RESUME].pending
         said = without_system(pending.messages)
         note = pending.notes.get(_NOTE, {})
-        start = len(said) - note["messages"] if note else _last_turn(said)
+        start = len(said) - note["messages"] if note else last_turn_begin(said) or 0
         # The messages that waited may be what other advisors made of them, such as retrieval.
         own = noted_messages(note.get("own", ()), pending)
         if not own:
@@ -311,11 +311,6 @@ def answer_of(response: ChatResponse) -> AssistantMessage | None:
         return None
     answer = whole_answer(response)
     return answer if answer is not None and says_something(answer) else None
-
-
-def _last_turn(said: tuple[Message, ...]) -> int:
-    """Return where the last turn in *said* begins."""
-    return next((at for at in range(len(said) - 1, -1, -1) if begins_turn(said, at)), 0)
 
 
 def _begin_of(own: Sequence[Message], said: Sequence[Message], waiting: Sequence[Message]) -> int:

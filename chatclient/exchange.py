@@ -13,7 +13,7 @@ from chatclient.messages import (
     Message,
     Part,
     SystemMessage,
-    begins_turn,
+    last_turn_begin,
 )
 from chatclient.observation import Step
 from chatclient.operations import ModelCall
@@ -67,9 +67,7 @@ def messages_in(response: ChatClientResponse) -> tuple[Message, ...]:
 
 def new_messages_in(response: ChatClientResponse) -> tuple[Message, ...]:
     """Return those of the messages that belong to the turn: from the user's last words on."""
-    said, asked = messages_in(response), _asked(response)
-    begins = (at for at in reversed(range(len(asked))) if begins_turn(asked, at))
-    return said[next(begins, 0) :]
+    return messages_in(response)[last_turn_begin(_asked(response)) :]
 
 
 def round_responses_in(response: ChatClientResponse) -> tuple[ChatResponse, ...]:

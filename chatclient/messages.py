@@ -40,6 +40,7 @@ __all__ = [
     "as_messages",
     "begins_turn",
     "flat_messages",
+    "last_turn_begin",
     "last_user_message",
     "without_system",
 ]
@@ -347,3 +348,8 @@ def begins_turn(messages: Sequence[Message], at: int) -> bool:
     while at and isinstance(messages[at - 1], SystemMessage):
         at -= 1
     return not at or not isinstance(messages[at - 1], UserMessage | ToolResponseMessage)
+
+
+def last_turn_begin(messages: Sequence[Message]) -> int | None:
+    """Return where the last turn of *messages* begins, or None where none does."""
+    return next((at for at in reversed(range(len(messages))) if begins_turn(messages, at)), None)
