@@ -127,6 +127,11 @@ def _as_run(execution: ToolExecution) -> ToolExecution:
     return replace(execution, tool_call=replace(call, arguments=arguments))
 
 
+def retold(executions: Iterable[ToolExecution], undone: Undone) -> list[ToolExecution]:
+    """Return *executions* with what is to be told about calls that were undone."""
+    return [undone.get(id(each.tool_call), each) for each in executions]
+
+
 def rewritten(messages: Sequence[Message], undone: Undone) -> tuple[Message, ...]:
     """Return *messages* with what is to be told about calls that were undone."""
     return tuple(_rewritten(messages, undone) if undone else messages)
