@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from chatclient.jobs import Begun
 from chatclient.messages import (
     AssistantMessage,
     Message,
@@ -17,7 +18,6 @@ from chatclient.messages import (
     last_turn_begin,
 )
 from chatclient.prompt import Prompt
-from chatclient.runtime import Begun
 from chatclient.tool import CONVERSATION_ID, FAILURE, ToolCallback
 from chatclient.tools.execution import ToolExecutionResult
 from chatclient.tools.outcome import ToolExecution
