@@ -273,7 +273,7 @@ async def append_messages(
     messages: Sequence[Message],
     runtime: Runtime,
     *,
-    key: str | None = None,
+    key: str | None,
 ) -> None:
     """Add *messages* to a conversation; system messages among them replace those before.
 
