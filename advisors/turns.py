@@ -32,9 +32,9 @@ from chatclient.messages import (
     AssistantMessage,
     Media,
     Message,
-    SystemMessage,
     UserMessage,
     last_turn_begin,
+    system_messages,
     without_system,
 )
 from chatclient.operations import MemoryAccess
@@ -293,7 +293,7 @@ def shown_as_messages(
     if not history and len(said) <= len(present):
         return request
     at = default_count(request, said)
-    systems = [m for m in (*present, *history) if isinstance(m, SystemMessage)]
+    systems = system_messages((*present, *history))
     messages = (*systems, *said[:at], *without_system(history), *said[at:])
     return request.mutate(prompt=Prompt.of(messages, request.prompt.options))
 

@@ -12,8 +12,8 @@ from chatclient.messages import (
     AssistantMessage,
     Message,
     Part,
-    SystemMessage,
     last_turn_begin,
+    system_messages,
 )
 from chatclient.observation import Step
 from chatclient.operations import ModelCall
@@ -54,7 +54,7 @@ def as_said(request: ChatClientRequest) -> ChatClientRequest:
     said = said_before(request.context)
     if not said:
         return request
-    systems = (m for m in request.prompt.messages if isinstance(m, SystemMessage))
+    systems = system_messages(request.prompt.messages)
     return request.mutate(prompt=Prompt.of((*systems, *said), request.prompt.options))
 
 

@@ -42,6 +42,7 @@ __all__ = [
     "flat_messages",
     "last_turn_begin",
     "last_user_message",
+    "system_messages",
     "without_system",
 ]
 
@@ -326,6 +327,11 @@ def flat_messages(given: Iterable[Message | Iterable[Message]]) -> tuple[Message
         WrongTypeError: One of them is something else.
     """
     return tuple(message for each in given for message in as_messages(each))
+
+
+def system_messages(messages: Iterable[Message]) -> tuple[SystemMessage, ...]:
+    """Return the system messages among *messages*."""
+    return tuple([message for message in messages if isinstance(message, SystemMessage)])
 
 
 def without_system(messages: Iterable[Message]) -> tuple[Message, ...]:
