@@ -257,9 +257,7 @@ class ChatClient(Closeable):
 
     # What a request has in common with the client's defaults was computed with the client.
 
-    def _chain_of(
-        self, spec: RequestSpec, output: StructuredOutput[Any] | None = None
-    ) -> AdvisorChain:
+    def _chain_of(self, spec: RequestSpec, output: StructuredOutput[Any] | None) -> AdvisorChain:
         defaults = self._defaults
         if spec.advisors is defaults.advisors and spec.tool_calling == defaults.tool_calling:
             return self._chain if output is None else self._entity_chain(validate=output.validate)

@@ -9,7 +9,7 @@ from chatclient.memory.chat_memory import ChatMemory
 from chatclient.memory.conversation import conversation_problems
 from chatclient.memory.repository import checked_id
 from chatclient.memory.sessions.compaction import CompactionStrategy, CompactionTrigger
-from chatclient.memory.sessions.event import Session, SessionEvent, checked_branch
+from chatclient.memory.sessions.event import Session, SessionEvent, check_branch
 from chatclient.memory.sessions.filter import EVERYTHING, EventFilter
 from chatclient.memory.sessions.service import SessionService
 from chatclient.messages import Message, SystemMessage, ToolResponseMessage, UserMessage
@@ -50,7 +50,7 @@ class SessionChatMemory(ChatMemory):
     strategy: CompactionStrategy | None = None
 
     def __post_init__(self) -> None:
-        checked_branch(self.branch)
+        check_branch(self.branch)
         if (self.trigger is None) != (self.strategy is None):
             msg = "compaction takes both, a trigger and a strategy; or leave both out"
             raise UsageError(msg)
