@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import re
 import threading
 import warnings
 from pathlib import Path
@@ -756,12 +757,25 @@ def test_a_conversation_needs_an_id(nothing: Any) -> None:
         ChatClient.create(ScriptedModel("never")).prompt("Hi").conversation(nothing)
 
 
-@pytest.mark.parametrize("media", ["picture.png", [Path("picture.png")], [b"1"]])
+@pytest.mark.parametrize(
+    "media", ["picture.png", Path("picture.png"), b"1", None, [Path("picture.png")], [b"1"]]
+)
 def test_media_are_media(media: Any) -> None:
     """A path or a text in place of a medium is a mistake, told before anything is sent."""
     request = ChatClient.create(ScriptedModel("never")).prompt()
-    with pytest.raises(UsageError, match="is not a Media; make one"):
+    said = repr(media[0] if isinstance(media, list) else media)
+    with pytest.raises(UsageError, match=re.escape(f"{said} is not a Media; make one")):
         request.user("What is this?", media=media)
+
+
+@pytest.mark.parametrize("what", ["params", "metadata"])
+def test_params_and_metadata_are_mappings(what: str) -> None:
+    """Anything else is refused by name, for system and user texts alike."""
+    request = ChatClient.create(ScriptedModel("never")).prompt()
+    wrong: Any = {what: ["tier"]}
+    for method in (request.user, request.system):
+        with pytest.raises(TypeError, match=f"{what} is a Mapping, not"):
+            method("Hello", **wrong)
 
 
 @pytest.mark.parametrize(("tools", "told"), [((), "there are no tools"), ((ping,), "are ping")])
