@@ -1030,6 +1030,23 @@ def test_a_resumed_turn_takes_no_more_words(ask: Ask) -> None:
     assert ask(resumed).text == "done"
 
 
+def test_a_turn_is_resumed_in_the_loop_only(ask: Ask) -> None:
+    """Where no tools are run, what was approved would be lost, and the question asked again."""
+    model = ScriptedModel(call("ping"), "done")
+    manager = ToolCallingManager(interceptors=[ToolApproval(needed=lambda _: True)])
+    client = ChatClient.builder(model).default_tools(ping).tool_calling_manager(manager).build()
+    turn = client.prompt("Ping!").call().pending_turn()
+    assert turn is not None
+    resumed = client.resume(turn, "approve")
+
+    off = resumed.options(internal_tool_execution_enabled=False)
+    for request in (resumed.tool_calling(False), off):
+        with pytest.raises(UsageError, match="goes on in the tool loop, and this request has none"):
+            ask(request)
+    assert len(model.prompts) == 1
+    assert ask(resumed).text == "done"
+
+
 def test_a_function_has_to_return_a_text(ask: Ask) -> None:
     """One that forgot to is named, and nothing is sent."""
 

@@ -710,11 +710,14 @@ def test_a_tool_may_ask_another_client(ask: Ask) -> None:
 # --- switching it off, and doing it oneself ---
 
 
+@pytest.mark.parametrize("own", [(), (ToolCallingAdvisor(stream_tool_call_responses=False),)])
 @pytest.mark.parametrize("way", ["tool_calling", "option"])
-def test_tool_calls_can_be_handed_back(ask: Ask, way: str) -> None:
-    """Without automatic execution the tools are offered and their calls come back."""
+def test_tool_calls_can_be_handed_back(
+    ask: Ask, way: str, own: tuple[ToolCallingAdvisor, ...]
+) -> None:
+    """Without execution tools are offered and their calls come back, also with a loop of ours."""
     model = ScriptedModel(call("add", '{"a": 1, "b": 2}'))
-    request = client_of(model, add).prompt("x")
+    request = client_of(model, add).mutate().default_advisors(*own).build().prompt("x")
     if way == "tool_calling":
         request = request.tool_calling(False)
     else:
