@@ -16,6 +16,7 @@ from conftest import Ask
 
 from chatclient import (
     HIGHEST_PRECEDENCE,
+    TOOL_CALLING_ORDER,
     AssistantMessage,
     ChatClient,
     ChatClientRequest,
@@ -848,6 +849,21 @@ def test_options_changed_in_a_round_stay(ask: Ask) -> None:
 
     assert ask(client.prompt("x")).text == "3"
     assert results(model.prompts[1]) == ["3"]
+
+
+@pytest.mark.parametrize(("order", "told"), [(TOOL_CALLING_ORDER - 10, "3"), (0, "no tool 'add'")])
+def test_tools_are_added_outside_of_the_loop(ask: Ask, order: int, told: str) -> None:
+    """An advisor there adds tools to a turn; what one inside shows the model, nobody runs."""
+
+    async def adding(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        prompt = request.prompt.mutate_options(tool_callbacks=tool_callbacks(add))
+        return await call_next(request.mutate(prompt=prompt))
+
+    adding.order = order  # type: ignore[attr-defined]
+    model = ScriptedModel(call("add", '{"a": 1, "b": 2}'), "done")
+    ask(ChatClient.builder(model).default_advisors(adding).build().prompt("x"))
+
+    assert told in results(model.prompts[1])[0]
 
 
 def test_without_its_own_history_the_loop_sends_system_and_results_only(ask: Ask) -> None:
