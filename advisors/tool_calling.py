@@ -562,9 +562,10 @@ def _is_among(message: Message, messages: Sequence[Message]) -> bool:
 
 
 def _left_out(history: Sequence[Message], messages: Sequence[Message]) -> tuple[Message, ...]:
-    """Return what of *history* goes before *messages*, which are the end of it."""
+    """Return what of *history* goes before *messages*: its end, with what a hook may have added."""
     if messages is history:
         return ()
     spoken = [m for m in history if not isinstance(m, SystemMessage)]
-    sent = sum(not isinstance(m, SystemMessage) for m in messages)
-    return tuple(spoken[: max(0, len(spoken) - sent)])
+    sent = [m for m in messages if not isinstance(m, SystemMessage)]
+    places = (at for m in sent for at, each in enumerate(spoken) if each is m)
+    return tuple(spoken[: next(places, max(0, len(spoken) - len(sent)))])
