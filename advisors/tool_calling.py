@@ -562,8 +562,10 @@ def _is_among(message: Message, messages: Sequence[Message]) -> bool:
 
 
 def _left_out(history: Sequence[Message], messages: Sequence[Message]) -> tuple[Message, ...]:
-    """Return what of *history* goes before *messages*, which are the end of it."""
+    """Return what of *history* goes before *messages*: its end, with what a hook may have added."""
     if messages is history:
         return ()
     spoken = without_system(history)
-    return spoken[: max(0, len(spoken) - len(without_system(messages)))]
+    sent = without_system(messages)
+    places = (at for m in sent for at, each in enumerate(spoken) if each is m)
+    return spoken[: next(places, max(0, len(spoken) - len(sent)))]

@@ -53,8 +53,9 @@ class TextSpec:
         if text is not None and not text.strip():
             msg = "the text is blank; leave it out to keep the default one"
             raise UsageError(msg)
-        if params:
-            check_kind("params", params, Mapping)
+        for what, given in (("params", params), ("metadata", metadata)):
+            if given:
+                check_kind(what, given, Mapping)
         return type(self)(
             self.text if text is None else text,
             merged(self.params, params or EMPTY),
@@ -145,9 +146,14 @@ class RequestSpec:
         metadata: Mapping[str, Any] | None,
     ) -> Self:
         """Return this with a user text, or more params and media for the present one."""
-        several: tuple[Any, ...] = (media,) if isinstance(media, Media) else tuple(media)
+        given: Any = media
+        is_one = isinstance(given, str | bytes) or not isinstance(given, Iterable)
+        several: tuple[Any, ...] = (given,) if is_one else tuple(given)
         if strange := [each for each in several if not isinstance(each, Media)]:
-            msg = f"{strange[0]!r} is not a Media; make one: Media('image/png', data or URL)"
+            msg = (
+                f"{strange[0]!r} is not a Media; make one: Media('image/png', data or URL),"
+                " or Media.from_file(path)"
+            )
             raise UsageError(msg)
         return replace(self, user=self.user.updated(text, params, several, metadata))
 
