@@ -126,6 +126,7 @@ class ChatOptions:
         """
         if over is None or over is NO_OPTIONS:
             return self
+        check_kind("options", over, ChatOptions, "write ChatOptions(temperature=0.2)")
         kind = type(over) if isinstance(over, type(self)) else type(self)
         changes = over.set_values()
         if kind is not type(self):

@@ -3,7 +3,7 @@
 import functools
 import inspect
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import ModuleType
 from typing import Any, Literal
@@ -160,10 +160,13 @@ def _resolve(source: Any) -> Sequence[Resolved]:
         return _tools_of_attributes(source, marked)
     if callable(source):
         return (FunctionToolCallback(source),)
-    if isinstance(source, Iterable):
+    is_mapping = isinstance(source, Mapping)
+    if isinstance(source, Iterable) and not is_mapping:
         return resolve_sources(source)
     kind = type(source).__name__
     hint = "; put it into McpToolCallbackProvider(...)" if kind == "McpServer" else ""
+    if is_mapping:
+        hint = "; a tool with a schema of your own is a DataToolCallback(definition, executor)"
     msg = (
         f"{source!r} is not a source of tools: it is neither a function nor a ToolCallback, and "
         f"{kind} has no method with @tool{hint}"
