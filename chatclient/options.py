@@ -39,7 +39,7 @@ class OptionValues(TypedDict, total=False):
     extra: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True, kw_only=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True, kw_only=True, repr=False)
 class ChatOptions:
     """Options that every provider knows; each provider's own subclass adds its own.
 
@@ -109,6 +109,10 @@ class ChatOptions:
             kept = _kept(name, given, form)
             if kept is not given:
                 object.__setattr__(self, name, kept)
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={value!r}" for name, value in self.set_values().items())
+        return f"{type(self).__name__}({shown})"
 
     def mutate(self, **changes: Any) -> Self:
         """Return a copy with the given options changed.
