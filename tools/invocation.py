@@ -86,13 +86,13 @@ async def run_tool(invocation: ToolInvocation) -> ToolResult:
     context.result = None
     try:
         if timeout is None:
-            result = await callback.invoke(arguments, context)
+            result = await _started(callback, arguments, context)
         elif timeout <= 0:
             msg = "the deadline passed before the tool began"
             raise TimeoutError(msg)
         else:
             with caller_deadline(time.monotonic() + timeout):
-                result = await runtime.within(timeout, callback.invoke(arguments, context))
+                result = await runtime.within(timeout, _started(callback, arguments, context))
     except asyncio.CancelledError as error:
         if _is_cancelled():
             raise
@@ -105,6 +105,20 @@ async def run_tool(invocation: ToolInvocation) -> ToolResult:
         raise _no_result(f"invoke() of tool {callback.definition.name!r}", result)
     context.result = result
     return result
+
+
+def _started(callback: ToolCallback, arguments: str, context: ToolContext) -> Awaitable[ToolResult]:
+    """Return the run of a tool, to be awaited.
+
+    Raises:
+        ToolResultError: There is nothing to await.
+    """
+    running: object = callback.invoke(arguments, context)
+    if not isinstance(running, Awaitable):
+        name = callback.definition.name
+        msg = f"invoke() of tool {name!r} is not a coroutine function; write it with `async def`"
+        raise ToolResultError(msg)
+    return running
 
 
 def _is_cancelled() -> bool:
