@@ -477,6 +477,20 @@ def test_a_client_of_ones_own_is_used_as_it_is(chat_server: Start, http_library:
     assert server.headers[0]["x-mine"] == "yes"
 
 
+@pytest.mark.parametrize("own", [True, False])
+def test_headers_may_have_any_letters(chat_server: Start, http_library: str, *, own: bool) -> None:
+    """Also those that a client of one's own would refuse, quoting a key that has one by mistake."""
+    import importlib
+
+    library = importlib.import_module(http_library)
+    server = chat_server("ok")
+    with library.Client() as mine:
+        named = {"headers": {"x-title": "Café"}, "http_client": mine if own else None}
+        assert client_of(server, **named).prompt("Hi").call().content() == "ok"
+
+    assert server.headers[0]["x-title"].encode("latin-1") == "Café".encode()
+
+
 def test_redirects_are_not_followed(chat_server: Start, http_library: str) -> None:
     """Not even by a client of one's own that follows them: a key would go along."""
     import importlib
