@@ -694,6 +694,28 @@ def test_a_password_in_the_base_url_is_not_shown() -> None:
     assert "password" not in f"{model!r} {model._http!r} {failed.value} {refused.value}"
 
 
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("localhost:1/v1?key=password", r"begin with http.* not 'localhost:1/v1'"),
+        ("http://ada:password/1@localhost/v1", "names no server"),
+        ("http://localhost:password/v1", "names no server"),
+        ("http://localhost:99999", "names no server"),
+        ("http:///v1", "names no server"),
+        ("http://[::1/v1", "names no server"),
+        ("http://a..b/v1", "names no server"),
+        ("http://localhost/v1\n", "names no server"),
+    ],
+)
+def test_a_base_url_that_is_none_is_refused_at_once(url: str, said: str) -> None:
+    """With an error of ours, which repeats nothing that may be a password."""
+    with pytest.raises(UsageError, match=said) as refused:
+        OpenAIChatModel("stub", api_key="", base_url=url)
+
+    assert "password" not in str(refused.value).removesuffix("/ in a password is %2F")
+    assert refused.value.__cause__ is None
+
+
 def test_a_server_may_quote_the_password(ask: Ask, chat_server: Start) -> None:
     """It is taken out of what the error says."""
     secret = "YWRhOnBhc3N3b3Jk"
