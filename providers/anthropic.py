@@ -58,7 +58,7 @@ CachedUpTo = Literal["tools", "system", "conversation"]
 """Up to where a prompt is cached."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class AnthropicChatOptions(ChatOptions):
     """Options of Anthropic's Messages API beside the common ones.
 

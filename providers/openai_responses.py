@@ -45,7 +45,7 @@ from chatclient.values import EMPTY
 _PATH = "/responses"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class OpenAIResponsesChatOptions(ChatOptions):
     """Options of OpenAI's Responses API beside the common ones.
 
