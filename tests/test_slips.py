@@ -139,6 +139,6 @@ class Bare(ChatModel):
 
 def test_a_model_that_answers_with_something_else(ask: Ask) -> None:
     """Whoever writes a provider is told what it gave, and what it should."""
-    with pytest.raises(WrongTypeError, match=r"Bare .*ChatResponse, not \{'said': 'Hi'\}") as caught:
+    with pytest.raises(WrongTypeError, match=r"Bare .*ChatResponse, not \{'said'") as caught:
         ask(ChatClient.create(Bare()).prompt("Hi"))
     assert "ChatResponse.of(text)" in str(caught.value)
