@@ -267,9 +267,7 @@ class ChatClient(Closeable):
 
     # What a request has in common with the client's defaults was computed with the client.
 
-    def _chain_of(
-        self, spec: RequestSpec, output: StructuredOutput[Any] | None = None
-    ) -> AdvisorChain:
+    def _chain_of(self, spec: RequestSpec, output: StructuredOutput[Any] | None) -> AdvisorChain:
         defaults = self._defaults
         if spec.advisors is defaults.advisors and spec.tool_calling == defaults.tool_calling:
             return self._chain if output is None else self._entity_chain(validate=output.validate)
@@ -300,6 +298,8 @@ class ChatClient(Closeable):
             completion = complete_request(self._engine, spec, messages, runtime)
             completed = await runtime.until_deadline(completion)
             options, context = completed
+        if RESUME in context:
+            _refuse_no_loop(options)
         if self._defaults.messages:
             context = merged(context, {DEFAULT_MESSAGES: self._defaults.messages})
         prompt = Prompt.of(messages, options)
@@ -672,6 +672,20 @@ def _refuse_words(spec: RequestSpec) -> None:
         msg = (
             "a turn that goes on has its messages and would not hear more of .system(), .user() or"
             " .messages(); put a word into its decisions, or into a Steering among its advisors"
+        )
+        raise UsageError(msg)
+
+
+def _refuse_no_loop(options: ChatOptions) -> None:
+    """Refuse to go on with a turn where nothing does: its calls would be lost in silence.
+
+    Raises:
+        UsageError: The request runs no tools.
+    """
+    if options.internal_tool_execution_enabled is False:
+        msg = (
+            "a turn goes on in the tool loop, and this request has none: leave out"
+            " .tool_calling(False), or use manager.resume_tool_calls(...) in a loop of your own"
         )
         raise UsageError(msg)
 

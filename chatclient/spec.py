@@ -55,8 +55,9 @@ class TextSpec:
         if text is not None and not text.strip():
             msg = "the text is blank; leave it out to keep the default one"
             raise UsageError(msg)
-        if params:
-            check_kind("params", params, Mapping)
+        for what, given in (("params", params), ("metadata", metadata)):
+            if given:
+                check_kind(what, given, Mapping)
         return type(self)(
             self.text if text is None else text,
             merged(self.params, params or EMPTY),
@@ -247,6 +248,7 @@ class RequestSpec:
             self.options is other.options
             and self.tool_context is other.tool_context
             and self.tool_sources is other.tool_sources
+            and self.tool_calling == other.tool_calling
         )
 
     def as_defaults(self) -> Self:

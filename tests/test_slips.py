@@ -97,7 +97,7 @@ def takes_session(session: ScriptedModel) -> None:
         (
             lambda: ChatClient.builder(MODEL).default_tools({"type": "function"}),
             ToolDefinitionError,
-            "a tool with a schema of your own is a DataToolCallback(definition, executor)",
+            "a tool made of data is a DataToolCallback(ToolDefinition(...), executor)",
         ),
         (
             lambda: McpToolCallbackProvider("uvx mcp-server-time"),  # type: ignore[arg-type]

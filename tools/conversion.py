@@ -13,9 +13,7 @@ from chatclient.tool import ToolResult
 ResultConverter: TypeAlias = Callable[[Any], ToolResult | str]
 """Makes what a tool returned into what the model is told."""
 
-DONE = ToolResult("Done")
-"""The result of a tool that is declared to return nothing."""
-
+_DONE = ToolResult("Done")  # of a tool that is declared to return nothing
 _NULL = ToolResult("null")
 
 
@@ -60,7 +58,7 @@ def to_tool_result(
         return ToolResult(value, value=value)
     match value:
         case None:
-            return DONE if returns_nothing else _NULL
+            return _DONE if returns_nothing else _NULL
         case ToolResult():
             return value
         case Media():

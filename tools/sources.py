@@ -22,6 +22,14 @@ providers of them; names that the client's resolver knows; and collections of al
 
 Resolved = ToolCallback | ToolCallbackProvider | str
 
+# What to write in place of what is no source, by the name of its type: not all are loaded here.
+_MENDS = {
+    "ChatClient": "; a client is a tool as client.as_tool(name, description)",
+    "McpServer": "; put it into McpToolCallbackProvider(...)",
+    "ToolDefinition": "; say what runs it: DataToolCallback(definition, executor)",
+    "dict": "; a tool made of data is a DataToolCallback(ToolDefinition(...), executor)",
+}
+
 # Which attributes of a class are tools, found once per class.
 _tools_of_class: "WeakKeyDictionary[type, tuple[tuple[str, ToolMark], ...]]" = WeakKeyDictionary()
 
@@ -160,16 +168,12 @@ def _resolve(source: Any) -> Sequence[Resolved]:
         return _tools_of_attributes(source, marked)
     if callable(source):
         return (FunctionToolCallback(source),)
-    is_mapping = isinstance(source, Mapping)
-    if isinstance(source, Iterable) and not is_mapping:
+    if isinstance(source, Iterable) and not isinstance(source, Mapping):
         return resolve_sources(source)
     kind = type(source).__name__
-    hint = "; put it into McpToolCallbackProvider(...)" if kind == "McpServer" else ""
-    if is_mapping:
-        hint = "; a tool with a schema of your own is a DataToolCallback(definition, executor)"
     msg = (
         f"{source!r} is not a source of tools: it is neither a function nor a ToolCallback, and "
-        f"{kind} has no method with @tool{hint}"
+        f"{kind} has no method with @tool{_MENDS.get(kind, '')}"
     )
     raise ToolDefinitionError(msg)
 
