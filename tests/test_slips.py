@@ -1,7 +1,7 @@
 """What a newcomer gets wrong in the first hour is answered with what to write instead."""
 
 from collections.abc import AsyncGenerator, Callable
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 from conftest import Ask
@@ -11,9 +11,15 @@ from chatclient.errors import ToolDefinitionError, UsageError, WrongTypeError
 from chatclient.memory import MessageWindowChatMemory
 from chatclient.providers.openai import OpenAIChatModel
 from chatclient.runtime import Runtime
+from chatclient.services import ai_service
 from chatclient.structured.converters import TypeOutputConverter
 from chatclient.testing import ScriptedModel
-from chatclient.tools import ToolApproval, tool_callbacks
+from chatclient.tools import (
+    DelegatingToolCallbackResolver,
+    ToolApproval,
+    ToolRegistry,
+    tool_callbacks,
+)
 from chatclient.tools.mcp import McpToolCallbackProvider
 
 MODEL = ScriptedModel(lambda prompt: "Hello!")
@@ -77,6 +83,17 @@ def test_what_is_no_advisor_goes_elsewhere(given: Any, told: str) -> None:
     assert told in str(caught.value)
 
 
+class Service(Protocol):
+    """One that is made of a client."""
+
+    def chat(self, text: str) -> str: ...
+
+
+def found() -> str:
+    """Find it."""
+    return ""
+
+
 def takes_session(session: ScriptedModel) -> None:
     """Take what only the application has."""
 
@@ -108,6 +125,21 @@ def takes_session(session: ScriptedModel) -> None:
             lambda: OpenAIChatModel(api_key="x", options={"temperature": 1}),  # type: ignore[arg-type]
             WrongTypeError,
             "write ChatOptions(temperature=0.2)",
+        ),
+        (
+            lambda: ai_service(Service, "local"),  # type: ignore[arg-type]
+            WrongTypeError,
+            "what a service asks is a ChatClient, not 'local'; make one: ChatClient.create(",
+        ),
+        (
+            lambda: (
+                ChatClient.builder(MODEL)
+                .tool_callback_resolver(DelegatingToolCallbackResolver(ToolRegistry(found)))
+                .default_tools("find")
+                .build()
+            ),
+            ToolDefinitionError,
+            "resolver (DelegatingToolCallbackResolver(ToolRegistry(found)))",
         ),
         (lambda: tool_callbacks(takes_session), ToolDefinitionError, "goes through a ToolContext"),
         (
