@@ -293,7 +293,10 @@ class Pools:
                 proxy=behind,
                 socket_options=_SOCKET_OPTIONS,
             )
-        except (ImportError, ValueError, library.InvalidURL) as error:
+        except ImportError as error:
+            msg = "SOCKS proxies need socksio; pip install 'chatclient[socks]'"
+            raise UsageError(msg) from error
+        except (ValueError, library.InvalidURL) as error:
             # The libraries hide passwords in what they say of an address.
             msg = f"cannot connect through the proxy: {error}"
             raise UsageError(msg) from error

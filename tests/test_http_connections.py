@@ -660,6 +660,17 @@ def test_http2_needs_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
         asyncio.run(model.acall("Hi"))
 
 
+@pytest.mark.usefixtures("http_library")
+def test_socks_needs_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names this library's extra, not that of the HTTP library."""
+    import sys
+
+    monkeypatch.setitem(sys.modules, "socksio", None)
+    through = Connections(proxy="socks5://127.0.0.1:1")
+    with pytest.raises(UsageError, match=r"pip install 'chatclient\[socks\]'"):
+        CHAT.model("http://model.invalid", http_client=through).call("Hi")
+
+
 def test_connections_are_no_client_of_ones_own() -> None:
     """What is opened for a model is closed with it."""
     with ChaosServer([[answer_for("call")]]) as server:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast, get_type_hints
 
 from chatclient.chain import Advisor
+from chatclient.checks import check_kind
 from chatclient.client import ChatClient
 from chatclient.errors import UsageError
 from chatclient.memory import ChatMemory
@@ -55,6 +56,7 @@ def ai_service(interface: "TypeForm[T]", client: ChatClient) -> T:
     if not inspect.isclass(kind):
         msg = f"{interface!r} is not a class; a service is made of a Protocol or an abstract class"
         raise UsageError(msg)
+    check_kind("what a service asks", client, ChatClient, "make one: ChatClient.create('local')")
     members: dict[str, Any] = {}
     for name, declared in _wanted(kind):
         try:
