@@ -18,7 +18,7 @@ from chatclient.spec import RequestSpec
 
 
 def build_chain(engine: Engine, spec: RequestSpec) -> AdvisorChain:
-    """Return the chain of *spec*, with a tool loop unless it has one or wants none.
+    """Return the chain of *spec*, with a tool loop: its own or ours, or none if it wants none.
 
     Raises:
         UsageError: Two advisors want to run the tool loop, or share one memory.
@@ -30,7 +30,10 @@ def build_chain(engine: Engine, spec: RequestSpec) -> AdvisorChain:
         msg = f"only one advisor can run the tool loop, but there are {len(loops)}: {names}"
         raise UsageError(msg)
     _refuse_shared_memory([advisor for advisor in advisors if is_memory(advisor)])
-    if not loops and spec.tool_calling:
+    if not spec.tool_calling:
+        others = (advisor for advisor in advisors if not is_tool_calling(advisor))
+        return AdvisorChain(others, engine.model)
+    if not loops:
         loops = [ToolCallingAdvisor(engine.manager)]
         advisors.append(loops[0])
     for loop in loops:

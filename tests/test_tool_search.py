@@ -1082,10 +1082,15 @@ def test_a_turn_that_waited_for_approval_goes_on_with_what_it_found(ask: Ask) ->
 
 def test_tool_calls_can_be_handed_back_with_all_tools_sent(ask: Ask) -> None:
     """Who runs tools elsewhere has no use for a search here."""
-    model = ScriptedModel(call("get_mail"))
-    ask(client_of(model).prompt("x").options(internal_tool_execution_enabled=False))
+    model = ScriptedModel(call("get_mail"), call("get_mail"))
+    request = client_of(model).prompt("x")
+    for handed in (
+        request.options(internal_tool_execution_enabled=False),
+        request.tool_calling(False),
+    ):
+        assert ask(handed).response.chat_response.has_tool_calls()
 
-    assert len(offered(model.prompts[0])) == len(CATALOG)
+    assert [len(offered(prompt)) for prompt in model.prompts] == [len(CATALOG)] * 2
 
 
 def test_nothing_of_the_search_is_left_in_the_response(ask: Ask) -> None:

@@ -125,13 +125,8 @@ class Callee:
     returns: Any
 
 
-def callee_of(function: Callable[..., Any], namespace: Mapping[str, Any] = EMPTY) -> Callee:
-    """Describe *function*.
-
-    Args:
-        function: Any callable with a signature.
-        namespace: More names that its annotations may use, such as the local ones of the function
-            that it is defined in.
+def callee_of(function: Callable[..., Any]) -> Callee:
+    """Describe *function*, any callable with a signature.
 
     Raises:
         ToolDefinitionError: It cannot be described; the error says where it is and why.
@@ -143,7 +138,7 @@ def callee_of(function: Callable[..., Any], namespace: Mapping[str, Any] = EMPTY
     except (TypeError, ValueError) as error:
         msg = f"{place} does not say what it takes ({error}); wrap it in a def"
         raise ToolDefinitionError(msg) from error
-    names = {**getattr(inspect.unwrap(called), "__globals__", {}), **namespace}
+    names: Mapping[str, Any] = getattr(inspect.unwrap(called), "__globals__", EMPTY)
     settled = settled_by_partial(function)
     parameters = tuple(
         Parameter(each.name, each.kind, _resolved_parameter(each, names, place), each.default)
