@@ -299,7 +299,7 @@ class ChatClient(Closeable):
             completed = await runtime.until_deadline(completion)
             options, context = completed
         if RESUME in context:
-            _refuse_no_loop(spec, options)
+            _refuse_no_loop(options)
         if self._defaults.messages:
             context = merged(context, {DEFAULT_MESSAGES: self._defaults.messages})
         prompt = Prompt.of(messages, options)
@@ -676,13 +676,13 @@ def _refuse_words(spec: RequestSpec) -> None:
         raise UsageError(msg)
 
 
-def _refuse_no_loop(spec: RequestSpec, options: ChatOptions) -> None:
+def _refuse_no_loop(options: ChatOptions) -> None:
     """Refuse to go on with a turn where nothing does: its calls would be lost in silence.
 
     Raises:
         UsageError: The request runs no tools.
     """
-    if not spec.tool_calling or options.internal_tool_execution_enabled is False:
+    if options.internal_tool_execution_enabled is False:
         msg = (
             "a turn goes on in the tool loop, and this request has none: leave out"
             " .tool_calling(False), or use manager.resume_tool_calls(...) in a loop of your own"

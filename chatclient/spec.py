@@ -249,6 +249,7 @@ class RequestSpec:
             self.options is other.options
             and self.tool_context is other.tool_context
             and self.tool_sources is other.tool_sources
+            and self.tool_calling == other.tool_calling
         )
 
     def as_defaults(self) -> Self:
