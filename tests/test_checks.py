@@ -404,6 +404,10 @@ MISUSES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: user_message("Hi")(Said),
         "@user_message is for methods; Said says nothing as a whole",
     ),
+    "a property as a tool": (
+        lambda: tool(property(len)),  # type: ignore[call-overload]
+        "@tool marks a function, not <property object",
+    ),
     "a text as a tool context": (
         lambda: ChatClient.create(MODEL).prompt("x").tool_context("prod"),  # type: ignore[arg-type]
         "a tool context is a Mapping, not 'prod'; pass a mapping, or values by name",
