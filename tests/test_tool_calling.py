@@ -45,11 +45,13 @@ from chatclient.events import (
 from chatclient.response import Generation
 from chatclient.testing import Answer, ScriptedModel, call
 from chatclient.tools import (
+    DataToolCallback,
     NextTool,
     StaticToolCallbackResolver,
     ToolCallback,
     ToolCallingManager,
     ToolContext,
+    ToolDefinition,
     ToolExecutionResult,
     ToolFailure,
     ToolFailurePolicy,
@@ -396,8 +398,12 @@ def test_an_unserialisable_result_is_raised(ask: Ask) -> None:
     def odd() -> object:
         return object()
 
-    with pytest.raises(ToolResultError, match="tool 'odd' returned a value of type object, which"):
-        told(ask, call("odd"), odd)
+    definition = ToolDefinition("odd", "Return something.", {"type": "object", "properties": {}})
+    for each in (odd, DataToolCallback(definition, lambda call, context: object())):
+        with pytest.raises(
+            ToolResultError, match="tool 'odd' returned a value of type object, which"
+        ):
+            told(ask, call("odd"), each)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError, SystemExit])

@@ -265,7 +265,7 @@ class ToolCallingManager:
             return
         turn.abandoned = True
         single = self._single_calls(prompt, turn)
-        earlier = executed_in(prompt.messages)
+        earlier = executed_in(prompt.messages, turn)
         await single.undo((*earlier, *executed), "the turn failed", runtime)
 
     def _single_calls(self, prompt: Prompt, turn: ToolTurn) -> SingleCalls:

@@ -51,6 +51,7 @@ def ai_service(interface: "TypeForm[T]", client: ChatClient) -> T:
     Raises:
         UsageError: A method cannot be carried out, or there is no memory to give; the message
             names what it is about and says why.
+        WrongTypeError: *client* is something else, such as a model.
     """
     kind = cast("type[Any]", interface)
     if not inspect.isclass(kind):
