@@ -6,8 +6,8 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Self
 
-from chatclient.chain import Advisor, is_advisor
-from chatclient.checks import check_kind
+from chatclient.chain import HIGHEST_PRECEDENCE, Advisor, is_advisor, name_of, order_of
+from chatclient.checks import check_kind, check_number
 from chatclient.errors import UsageError, WrongTypeError
 from chatclient.instructions import SystemFunction, SystemRequest, WrittenSystem
 from chatclient.messages import Media, Message, SystemMessage, UserMessage, flat_messages
@@ -194,7 +194,8 @@ class RequestSpec:
         """Return this with more advisors, and more params for all of them.
 
         Raises:
-            WrongTypeError: One of them cannot be called, or *params* are no mapping.
+            WrongTypeError: One of them cannot be called or has no number as its order, or *params*
+                are no mapping.
         """
         if params:
             check_kind("params", params, Mapping)
@@ -207,8 +208,11 @@ class RequestSpec:
                 flat.append(advisor)
         for advisor in flat:
             if not is_advisor(advisor):
+                mend = f"; make one: {advisor.__name__}(...)" if isinstance(advisor, type) else ""
                 msg = f"{advisor!r} is not an advisor: those are called with (request, call_next)"
-                raise WrongTypeError(msg)
+                raise WrongTypeError(msg + mend)
+            what = f"the order of {name_of(advisor)}"
+            check_number(what, order_of(advisor), least=HIGHEST_PRECEDENCE)
         return replace(
             self,
             # The client's own tuple stays where nothing is added: its chain is built already.

@@ -124,8 +124,23 @@ def test_an_advisor_that_returns_nothing_is_named(ask: Ask) -> None:
 @pytest.mark.parametrize("wrong", [42, Noting])
 def test_what_cannot_be_called_is_no_advisor(wrong: Any) -> None:
     """An advisor has to be callable; a class instead of an instance is refused."""
-    with pytest.raises(TypeError, match="not an advisor"):
+    mend = r".*make one: Noting\(\.\.\.\)" if wrong is Noting else ""
+    with pytest.raises(TypeError, match="not an advisor" + mend):
         ChatClient.builder(ScriptedModel("ok")).default_advisors(wrong)
+
+
+def test_an_order_is_a_number() -> None:
+    """A method of that name is a slip; the error names the advisor, as soon as it is given."""
+
+    class Getter:
+        def order(self) -> int:
+            return 5
+
+        async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+            return await call_next(request)
+
+    with pytest.raises(TypeError, match="the order of Getter is a number, not <bound method"):
+        ChatClient.builder(ScriptedModel("ok")).default_advisors(Getter())
 
 
 def test_a_plain_function_is_no_advisor(ask: Ask) -> None:
