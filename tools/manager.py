@@ -11,7 +11,7 @@ from chatclient.errors import (
     UsageError,
 )
 from chatclient.messages import AssistantMessage, ToolCall, ToolResponse, ToolResponseMessage
-from chatclient.operation_log import log_observers
+from chatclient.observers import all_observers
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
 from chatclient.response import ChatResponse
@@ -315,7 +315,8 @@ def _alone(prompt: Prompt, runtime: Runtime) -> tuple[Runtime, ToolTurn]:
     hint = "make one of the messages and the options: Prompt(messages, options)"
     check_kind("what the model was asked", prompt, Prompt, hint)
     turn = ToolTurn.of(prompt)
-    return runtime.watched_by(None, log_observers(turn.context.get(CONVERSATION_ID))), turn
+    observers = all_observers(conversation_id=turn.context.get(CONVERSATION_ID))
+    return runtime.watched_by(None, observers), turn
 
 
 def _done(
