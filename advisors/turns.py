@@ -32,9 +32,9 @@ from chatclient.messages import (
     AssistantMessage,
     Media,
     Message,
-    SystemMessage,
     UserMessage,
-    begins_turn,
+    last_turn_begin,
+    system_messages,
     without_system,
 )
 from chatclient.operations import MemoryAccess
@@ -144,7 +144,7 @@ class Turns:
         pending: PendingTurn = request.context[RESUME].pending
         said = without_system(pending.messages)
         note = pending.notes.get(_NOTE, {})
-        start = len(said) - note["messages"] if note else _last_turn(said)
+        start = len(said) - note["messages"] if note else last_turn_begin(said) or 0
         # The messages that waited may be what other advisors made of them, such as retrieval.
         own = noted_messages(note.get("own", ()), pending)
         if not own:
@@ -293,7 +293,7 @@ def shown_as_messages(
     if not history and len(said) <= len(present):
         return request
     at = default_count(request, said)
-    systems = [m for m in (*present, *history) if isinstance(m, SystemMessage)]
+    systems = system_messages((*present, *history))
     messages = (*systems, *said[:at], *without_system(history), *said[at:])
     return request.mutate(prompt=Prompt.of(messages, request.prompt.options))
 
@@ -311,11 +311,6 @@ def answer_of(response: ChatResponse) -> AssistantMessage | None:
         return None
     answer = whole_answer(response)
     return answer if answer is not None and says_something(answer) else None
-
-
-def _last_turn(said: tuple[Message, ...]) -> int:
-    """Return where the last turn in *said* begins."""
-    return next((at for at in range(len(said) - 1, -1, -1) if begins_turn(said, at)), 0)
 
 
 def _begin_of(own: Sequence[Message], said: Sequence[Message], waiting: Sequence[Message]) -> int:

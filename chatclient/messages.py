@@ -40,7 +40,9 @@ __all__ = [
     "as_messages",
     "begins_turn",
     "flat_messages",
+    "last_turn_begin",
     "last_user_message",
+    "system_messages",
     "without_system",
 ]
 
@@ -327,6 +329,11 @@ def flat_messages(given: Iterable[Message | Iterable[Message]]) -> tuple[Message
     return tuple(message for each in given for message in as_messages(each))
 
 
+def system_messages(messages: Iterable[Message]) -> tuple[SystemMessage, ...]:
+    """Return the system messages among *messages*."""
+    return tuple([message for message in messages if isinstance(message, SystemMessage)])
+
+
 def without_system(messages: Iterable[Message]) -> tuple[Message, ...]:
     """Return *messages* without the system messages."""
     return tuple(message for message in messages if not isinstance(message, SystemMessage))
@@ -347,3 +354,8 @@ def begins_turn(messages: Sequence[Message], at: int) -> bool:
     while at and isinstance(messages[at - 1], SystemMessage):
         at -= 1
     return not at or not isinstance(messages[at - 1], UserMessage | ToolResponseMessage)
+
+
+def last_turn_begin(messages: Sequence[Message]) -> int | None:
+    """Return where the last turn of *messages* begins, or None where none does."""
+    return next((at for at in reversed(range(len(messages))) if begins_turn(messages, at)), None)

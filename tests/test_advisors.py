@@ -139,7 +139,7 @@ def test_an_order_is_a_number() -> None:
         async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
             return await call_next(request)
 
-    with pytest.raises(TypeError, match="the order of Getter is a number, not <bound method"):
+    with pytest.raises(TypeError, match="order of advisor 'Getter' is an int or"):
         ChatClient.builder(ScriptedModel("ok")).default_advisors(Getter())
 
 

@@ -767,7 +767,7 @@ def test_what_a_loop_adds_to_a_round_displaces_nothing(ask: Ask, order: int) -> 
     """A hook says something beside the results: it goes with the whole turn, and is forgotten."""
 
     class Reminding(ToolCallingAdvisor):
-        async def next_messages(self, *of_round: Any) -> tuple[Message, ...]:
+        async def next_messages(self, *of_round: Any, **_: Any) -> tuple[Message, ...]:
             return (*await super().next_messages(*of_round), UserMessage("hint"))
 
     talk = Talk([call("look")], [call("look")], "first", order=order)

@@ -396,7 +396,7 @@ def test_an_unserialisable_result_is_raised(ask: Ask) -> None:
     def odd() -> object:
         return object()
 
-    with pytest.raises(ToolResultError, match="tool 'odd' returned a object that cannot be told"):
+    with pytest.raises(ToolResultError, match="tool 'odd' returned a value of type object, which"):
         told(ask, call("odd"), odd)
 
 

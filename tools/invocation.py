@@ -98,6 +98,9 @@ async def run_tool(invocation: ToolInvocation) -> ToolResult:
             raise
         msg = "something that the tool waited for was cancelled"
         raise RuntimeError(msg) from error
+    except ExceptionGroup as group:
+        alone = _alone(group)
+        raise alone from alone.__cause__
     if not isinstance(result, ToolResult):
         raise _no_result(f"invoke() of tool {callback.definition.name!r}", result)
     context.result = result
@@ -129,6 +132,13 @@ def _is_cancelled() -> bool:
     # A cancelled scope of anyio cancels again and again, and takes back what it counted.
     scope_is_cancelled = anyio.current_effective_deadline() == -math.inf
     return task is None or task.cancelling() > 0 or scope_is_cancelled
+
+
+def _alone(error: Exception) -> Exception:
+    """Return the one error that a task group has wrapped: it may be meant for the model."""
+    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
 
 
 def _no_result(origin: str, given: object) -> ToolResultError:

@@ -116,7 +116,7 @@ class RoundRunner:
         call, (attempt, ordinal) = self.calls[at], self._counted[at]
         begun = self.turn.begun.pop(key_of(call), None)
         if begun is not None:  # while the model was still speaking
-            return replace(await begun.result(runtime), tool_call=call, attempt=attempt)
+            return replace(await begun.result(runtime.emit), tool_call=call, attempt=attempt)
 
         def keep(execution: ToolExecution) -> None:
             self._executions[at] = execution

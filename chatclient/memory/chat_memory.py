@@ -1,7 +1,7 @@
 """Chat memory: what of a conversation is shown to the model, over what is kept of it."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 
 from chatclient.checks import check_kind
 from chatclient.driving import drive
@@ -10,7 +10,13 @@ from chatclient.logs import get_logger
 from chatclient.memory.in_memory import InMemoryChatMemoryRepository
 from chatclient.memory.repository import ChatMemoryRepository, checked_id
 from chatclient.memory.window import TokenEstimator, Window, estimated_tokens, kept_from
-from chatclient.messages import Message, SystemMessage, as_messages, without_system
+from chatclient.messages import (
+    Message,
+    SystemMessage,
+    as_messages,
+    system_messages,
+    without_system,
+)
 from chatclient.runtime import BLOCKING, ON_LOOP, Runtime
 
 log = get_logger(__name__)
@@ -168,10 +174,8 @@ class WindowChatMemory(ChatMemory):
         """Keep *messages*."""
         await append_messages(self.repository, conversation_id, messages, runtime, key=key)
         if self.prune:
-            try:
-                await self._prune(conversation_id, runtime)
-            except Exception as error:  # noqa: BLE001 - the turn is kept, and must not fail of this
-                log.warning("pruning failed", conversation_id=conversation_id, error=repr(error))
+            work = self._prune(conversation_id, runtime)
+            await afterwards(work, runtime, "pruning failed", conversation_id=conversation_id)
 
     async def delete(self, conversation_id: str, runtime: Runtime) -> None:
         """Delete a conversation from the repository."""
@@ -273,19 +277,19 @@ async def append_messages(
     messages: Sequence[Message],
     runtime: Runtime,
     *,
-    key: str | None = None,
+    key: str | None,
 ) -> None:
     """Add *messages* to a conversation; system messages among them replace those before.
 
     They are added as a unit, together with new system messages. Old ones are taken away
     afterwards: whoever looks in between sees both.
     """
-    systems = [m for m in messages if isinstance(m, SystemMessage)]
+    systems = system_messages(messages)
     if not systems:
         await repository.append(conversation_id, messages, runtime, key=key)
         return
     found = await repository.load(conversation_id, runtime, last=0)
-    before = [m for m in found.messages if isinstance(m, SystemMessage)]
+    before = system_messages(found.messages)
     if all(system in before for system in systems):
         await repository.append(conversation_id, without_system(messages), runtime, key=key)
         return
@@ -296,3 +300,21 @@ async def append_messages(
             return (*systems, *without_system(present))
 
         await repository.rewrite(conversation_id, without_old, runtime)
+
+
+async def afterwards(work: Awaitable[object], runtime: Runtime, failure: str, **about: str) -> None:
+    """Await *work* that comes after a turn was kept, which neither fails of it nor is undone.
+
+    Args:
+        work: It may take long, and be interrupted.
+        runtime: That of the request that the turn belongs to.
+        failure: What the log says when it fails.
+        **about: What it says beside that.
+    """
+    try:
+        await work
+    except Exception as error:  # noqa: BLE001 - the next turn tries again
+        log.warning(failure, **about, error=repr(error))
+    except BaseException:
+        runtime.settle()
+        raise

@@ -5,7 +5,12 @@ from collections.abc import Iterable, Sequence
 from chatclient.checks import check_kind
 from chatclient.errors import UsageError
 from chatclient.logs import get_logger
-from chatclient.memory.chat_memory import ChatMemory, append_messages, checked_repository
+from chatclient.memory.chat_memory import (
+    ChatMemory,
+    afterwards,
+    append_messages,
+    checked_repository,
+)
 from chatclient.memory.repository import ChatMemoryRepository
 from chatclient.memory.transcript import transcript
 from chatclient.memory.window import Window
@@ -14,6 +19,7 @@ from chatclient.messages import (
     Message,
     SystemMessage,
     UserMessage,
+    system_messages,
     without_system,
 )
 from chatclient.model import ChatModel
@@ -94,7 +100,7 @@ class SummarizingChatMemory(ChatMemory):
     async def load(self, conversation_id: str, runtime: Runtime) -> tuple[Message, ...]:
         """Return the summary, if there is one, and all turns since."""
         messages = (await self.repository.load(conversation_id, runtime)).messages
-        systems = [m for m in messages if isinstance(m, SystemMessage)]
+        systems = system_messages(messages)
         return (*systems, *without_system(messages)) if systems else messages
 
     async def append(
@@ -107,10 +113,8 @@ class SummarizingChatMemory(ChatMemory):
     ) -> None:
         """Keep *messages*, and fold the conversation if it is time to."""
         await append_messages(self.repository, conversation_id, messages, runtime, key=key)
-        try:
-            await self._fold(conversation_id, runtime)
-        except Exception as error:  # noqa: BLE001 - the turn is kept, and must not fail of this
-            log.warning("folding failed", conversation_id=conversation_id, error=repr(error))
+        work = self._fold(conversation_id, runtime)
+        await afterwards(work, runtime, "folding failed", conversation_id=conversation_id)
 
     async def delete(self, conversation_id: str, runtime: Runtime) -> None:
         """Delete a conversation from the repository."""
@@ -135,7 +139,7 @@ class SummarizingChatMemory(ChatMemory):
         def fold(present: tuple[Message, ...]) -> tuple[Message, ...] | None:
             if present[: len(folded)] != folded:
                 return None  # somebody else has folded, or deleted, it meanwhile
-            systems = [m for m in present if isinstance(m, SystemMessage)]
+            systems = system_messages(present)
             return (*systems, *pair, *without_system(present[len(folded) :]))
 
         await self.repository.rewrite(conversation_id, fold, runtime)
