@@ -129,7 +129,7 @@ def takes_session(session: ScriptedModel) -> None:
         (
             lambda: ai_service(Service, "local"),  # type: ignore[arg-type]
             WrongTypeError,
-            "what a service asks is a ChatClient, not 'local'; make one: ChatClient.create(",
+            "what a service asks is a ChatClient, not 'local'; wrap a model: ChatClient.create(",
         ),
         (
             lambda: (
