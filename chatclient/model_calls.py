@@ -94,7 +94,8 @@ async def call_model(call: ModelCall, runtime: Runtime) -> ChatResponse:
             response = await _streamed(call, runtime, observed)
         else:
             response = await call.model.generate(call.prompt, runtime)
-            check_kind("what generate() of a model returns", response, ChatResponse, _WORDS)
+            what = f"what generate() of {call.model.name} returns"
+            check_kind(what, response, ChatResponse, _WORDS)
         observed.result = response
     if ledger is not None:
         ledger.add(response)
@@ -117,7 +118,7 @@ async def _streamed(call: ModelCall, runtime: Runtime, observed: Step) -> ChatRe
                     if chunk:
                         await emit(TextDelta(chunk))
                     continue
-                what = "what generate_stream() of a model yields"
+                what = f"what generate_stream() of {call.model.name} yields"
                 check_kind(what, chunk, (str, ChatResponse), _WORDS)
                 aggregator.add(chunk)
                 result = chunk.result

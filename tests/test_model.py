@@ -19,7 +19,7 @@ from chatclient import (
     Prompt,
     UserMessage,
 )
-from chatclient.errors import StreamInterruptedError, UsageError
+from chatclient.errors import StreamInterruptedError, UsageError, WrongTypeError
 from chatclient.events import TextDelta
 from chatclient.runtime import Runtime
 from chatclient.testing import ScriptedModel, call
@@ -166,5 +166,6 @@ def test_a_model_that_gives_no_response_is_told(ask: Ask, wrong: Any) -> None:
         async def generate(self, prompt: Prompt, runtime: Runtime) -> Any:
             return wrong
 
-    with pytest.raises(TypeError, match=r"of a model (returns|yields) is a ChatResponse, not"):
+    said = r"\(\) of Slip (returns|yields) is a.* ChatResponse, not .*ChatResponse\.of\(text\)"
+    with pytest.raises(WrongTypeError, match=said):
         ask(ChatClient.create(Slip()).prompt("Hi"))
