@@ -32,7 +32,7 @@ from chatclient.tools.awaiting import awaited
 from chatclient.tools.compensation import rewritten
 from chatclient.tools.outcome import ToolExecution
 from chatclient.tools.turn import ToolTurn
-from chatclient.values import EMPTY, merged
+from chatclient.values import EMPTY, merged, without
 
 PENDING_TURN = "pending_turn"
 """The key in a response's context of a turn that waits for approvals, a `PendingTurn`."""
@@ -272,8 +272,7 @@ def _undone_before(runtime: Runtime, turn: ToolTurn) -> dict[int, ToolExecution]
 def _tool_context(request: ChatClientRequest, options: ChatOptions) -> Mapping[str, Any]:
     context = options.tool_context
     if DECISIONS in context:  # an agent's own calls are not those that were decided about
-        about_others = (DECISIONS, AGENT_TURNS)
-        context = {key: value for key, value in context.items() if key not in about_others}
+        context = without(context, DECISIONS, AGENT_TURNS)
     conversation_id = request.context.get(CONVERSATION_ID)
     return (
         context if conversation_id is None else merged(context, {CONVERSATION_ID: conversation_id})
@@ -307,8 +306,8 @@ class _Loop:
         self.refresh: RefreshTools | None = request.context.get(REFRESH_TOOLS)
         self.meanwhile: Callable[[], tuple[Message, ...]] | None = request.context.get(MEANWHILE)
         if self.refresh is not None or self.meanwhile is not None or RESUME in self.context:
-            own = (REFRESH_TOOLS, MEANWHILE, RESUME)  # no business of advisors inside the loop
-            self.context = {k: v for k, v in self.context.items() if k not in own}
+            # What is no business of advisors inside the loop.
+            self.context = without(self.context, REFRESH_TOOLS, MEANWHILE, RESUME)
         self.found: Sequence[ToolCallback] = self.options.tool_callbacks or ()
         self.usage = NO_USAGE
 
