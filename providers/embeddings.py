@@ -14,7 +14,7 @@ from chatclient.embedding import (
 from chatclient.errors import InvalidResponseError
 from chatclient.json import dumps, loads
 from chatclient.providers import gemini, ollama
-from chatclient.providers.failures import error_from
+from chatclient.providers.failures import refuse_error
 from chatclient.providers.fields import MISSHAPEN
 from chatclient.providers.http import (
     HttpAnswer,
@@ -227,8 +227,7 @@ def _data(provider: str, answer: HttpAnswer) -> Mapping[str, Any]:
         data = None
     if not isinstance(data, Mapping):
         raise _unreadable(provider, answer.body.decode(errors="replace"))
-    if data.get("error"):
-        raise error_from(provider, 0, data, answer.headers)
+    refuse_error(provider, data, answer.headers)
     return data
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from chatclient.errors import InvalidResponseError
 from chatclient.json import dumps
 from chatclient.moderation import Moderation, ModerationModel
-from chatclient.providers.failures import error_from, json_of
+from chatclient.providers.failures import json_of, refuse_error
 from chatclient.providers.fields import MISSHAPEN
 from chatclient.providers.http import (
     HttpAnswer,
@@ -78,8 +78,7 @@ class OpenAIModerationModel(OverHttp, ModerationModel):
 
     def _decoded(self, answer: HttpAnswer) -> list[Moderation]:
         data = json_of(self._http.provider, answer.body)
-        if isinstance(data, Mapping) and data.get("error"):
-            raise error_from(self._http.provider, 0, data, answer.headers)
+        refuse_error(self._http.provider, data, answer.headers)
         try:
             return [_moderation(result) for result in data["results"]]
         except MISSHAPEN as error:
