@@ -38,11 +38,13 @@ class TurnMessages:
 
     @property
     def earlier(self) -> tuple[Message, ...]:
-        """What goes before that which is sent, which is the end of the history."""
+        """What goes before that which is sent: its end, with what a hook may have added."""
         if self.to_send is self.history:
             return ()
         spoken = without_system(self.history)
-        return spoken[: max(0, len(spoken) - len(without_system(self.to_send)))]
+        sent = without_system(self.to_send)
+        places = (at for m in sent for at, each in enumerate(spoken) if each is m)
+        return spoken[: next(places, max(0, len(spoken) - len(sent)))]
 
     def say(self, messages: tuple[Message, ...]) -> None:
         """Make *messages* a part of the turn."""

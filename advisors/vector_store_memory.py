@@ -165,7 +165,9 @@ class VectorStoreChatMemoryAdvisor:
 
     async def _put(self, entries: list[Document], conversation_id: str, runtime: Runtime) -> None:
         try:
-            await stored(self._store.put(entries, runtime), runtime)
+            texts = [entry.text for entry in entries]
+            vectors = await self._store.embedding_model.embed_all(texts, runtime)
+            await stored(self._store.store(entries, vectors, runtime), runtime)
         except Exception as error:
             msg = f"the long-term memory of conversation {conversation_id!r} cannot be written"
             raise ChatMemoryError(msg, conversation_id=conversation_id) from error

@@ -1050,6 +1050,32 @@ def test_a_model_that_thinks_is_told_in_words() -> None:
     assert new.output_mode(thinking.mutate(output_schema=OPEN)) == "instructions"
 
 
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [
+        ("claude-opus-5", "tool"),
+        ("claude-fable-5-20260601", "tool"),
+        ("claude-haiku-5-5", "tool"),
+        ("claude-opus-5-5", "instructions"),
+        ("claude-sonnet-5-5", "instructions"),
+        ("claude-fable-5-1", "instructions"),
+        ("claude-mythos-5-2", "instructions"),
+    ],
+)
+def test_a_model_that_can_be_forced_to_no_call_is_told_in_words(name: str, mode: str) -> None:
+    """Newer ones refuse a choice of tool, whatever is said of their thoughts."""
+    schema = {"type": "object"}
+    model = AnthropicChatModel(name, api_key="k")
+
+    assert model.output_mode(AnthropicChatOptions(output_schema=schema)) == mode
+    assert (
+        AnthropicChatModel(api_key="k").output_mode(
+            AnthropicChatOptions(model=name, output_schema=schema)
+        )
+        == mode
+    )
+
+
 @dataclass(frozen=True)
 class Declared:
     """A tool of which only the declaration matters."""

@@ -763,6 +763,22 @@ def test_inside_a_loop_that_sends_the_history_itself(ask: Ask) -> None:
     assert short(talk.stored) == ["u:hi", "a:hello", *TURN]
 
 
+def test_what_a_loop_adds_to_a_round_displaces_nothing(ask: Ask, order: int) -> None:
+    """A hook says something beside the results: it goes with the whole turn, and is forgotten."""
+
+    class Reminding(ToolCallingAdvisor):
+        async def next_messages(self, *of_round: Any, **_: Any) -> tuple[Message, ...]:
+            return (*await super().next_messages(*of_round), UserMessage("hint"))
+
+    talk = Talk([call("look")], [call("look")], "first", order=order)
+    client = talk.client.mutate().default_advisors(Reminding()).build()
+    ask(client.prompt("one").conversation("c"))
+
+    assert talk.shown[1] == ["s:Be brief.", *TURN[:3], "u:hint"]
+    assert talk.shown[2] == ["s:Be brief.", *TURN[:3], *TURN[1:3], "u:hint"]
+    assert short(talk.stored) == [*TURN[:3], *TURN[1:]]
+
+
 @pytest.mark.parametrize("history", [True, False])
 async def test_inside_a_chain_made_by_hand(history: bool) -> None:
     """Without its other half the advisor remembers the turn when it sees its answer."""

@@ -3,14 +3,15 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import date
 from typing import Any
 
 import anyio
 import pytest
-from conftest import Ask
+from conftest import Ask, Mode
 from pydantic import BaseModel
+from test_retrieval import WordEmbedding
 from test_tool_calling import assert_paired, results
 
 from chatclient import (
@@ -29,7 +30,10 @@ from chatclient import (
 )
 from chatclient.advisors.guardrails import GuardrailResult, OutputGuardrailAdvisor
 from chatclient.advisors.memory import MessageChatMemoryAdvisor
+from chatclient.advisors.session_memory import SessionMemoryAdvisor
 from chatclient.advisors.steering import Steering
+from chatclient.advisors.vector_store_memory import VectorStoreChatMemoryAdvisor
+from chatclient.embedding import Vector
 from chatclient.errors import (
     GuardrailError,
     ProviderError,
@@ -39,7 +43,22 @@ from chatclient.errors import (
     ToolResultError,
 )
 from chatclient.events import ToolCallFinished, ToolProgress
-from chatclient.memory import InMemoryChatMemoryRepository, MessageWindowChatMemory
+from chatclient.memory import (
+    ChatMemory,
+    InMemoryChatMemoryRepository,
+    MessageWindowChatMemory,
+    SummarizingChatMemory,
+    Window,
+)
+from chatclient.memory.sessions import (
+    InMemorySessionRepository,
+    RecursiveSummary,
+    Session,
+    SessionChatMemory,
+    SessionService,
+    TurnCountTrigger,
+)
+from chatclient.runtime import Runtime
 from chatclient.testing import ScriptedModel, call
 from chatclient.tool import ToolContext, ToolMetadata
 from chatclient.tools import (
@@ -60,6 +79,7 @@ from chatclient.tools import (
     tool,
     tool_callbacks,
 )
+from chatclient.vector_store import InMemoryVectorStore
 
 
 class Trip:
@@ -324,6 +344,113 @@ async def test_what_a_memory_keeps_while_the_request_is_cancelled_stands() -> No
         await task
 
     assert (trip.log, memory.get("c")[-1].text) == (["flight to Rome"], "done")
+
+
+class CancelledAt(InMemorySessionRepository):
+    """Sessions in memory that have the request cancelled in one of the steps of keeping a turn."""
+
+    def __init__(self, step: str) -> None:
+        super().__init__()
+        self.step = step
+        self.task: asyncio.Task[str] | None = None
+
+    async def _at(self, step: str, runtime: Runtime) -> None:
+        if step == self.step and self.task is not None:
+            self.task.get_loop().call_later(0.02, self.task.cancel)
+            await runtime.finish(time.sleep, 0.05)
+
+    async def find(self, session_id: str, runtime: Runtime) -> Session | None:
+        await self._at("find", runtime)
+        return await super().find(session_id, runtime)
+
+    async def create(self, session: Session, runtime: Runtime) -> bool:
+        await self._at("create", runtime)
+        return await super().create(session, runtime)
+
+    async def append(self, *given: Any, **more: Any) -> bool:
+        await self._at("append", given[2])
+        return await super().append(*given, **more)
+
+
+@pytest.mark.parametrize("step", ["find", "create", "append"])
+async def test_a_session_that_is_begun_while_the_request_is_cancelled_holds_the_turn(
+    step: str,
+) -> None:
+    """Whichever step of it meets the cancellation: what was done stands, and is remembered."""
+    trip, sessions = Trip(), CancelledAt(step)
+    service = SessionService(sessions)
+
+    def done(prompt: Prompt) -> Any:
+        if not any(isinstance(m, ToolResponseMessage) for m in prompt.messages):
+            return FLIGHT
+        sessions.task = task
+        return "done"
+
+    request = client_of(ScriptedModel(done), trip).prompt("x").conversation("c")
+    request = request.advisors(SessionMemoryAdvisor(service))
+    task = asyncio.ensure_future(request.acall().content())
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert trip.log == ["flight to Rome"]
+    assert [m.text for m in service.messages("c")][-1:] == ["done"]
+
+
+def interrupted(_: Prompt) -> str:
+    raise KeyboardInterrupt
+
+
+class InterruptedRewrite(InMemoryChatMemoryRepository):
+    async def rewrite(self, *_: Any, **__: Any) -> bool:
+        raise KeyboardInterrupt
+
+
+COMPACTED: dict[str, Callable[[], ChatMemory]] = {
+    "summary": lambda: SummarizingChatMemory(
+        ScriptedModel(interrupted), trigger=Window.messages(2), window=Window.messages(1)
+    ),
+    "session": lambda: SessionChatMemory(
+        SessionService(InMemorySessionRepository()),
+        trigger=TurnCountTrigger(1),
+        strategy=RecursiveSummary(ScriptedModel(interrupted), most=1, overlap=0),
+    ),
+    "pruned": lambda: MessageWindowChatMemory(InterruptedRewrite(), max_messages=1, prune=True),
+}
+
+
+@pytest.mark.parametrize("mode", ["call", "stream"])
+@pytest.mark.parametrize("kind", COMPACTED)
+def test_what_a_memory_has_kept_stands_when_its_compaction_is_interrupted(
+    kind: str, mode: Mode
+) -> None:
+    """By Ctrl-C, while a model writes the summary of what was said before."""
+    trip, memory = Trip(), COMPACTED[kind]()
+    for n in range(2 if kind == "pruned" else 1):
+        memory.add("c", [UserMessage(f"before {n}"), AssistantMessage("ok")])
+    advisor: Advisor = MessageChatMemoryAdvisor(memory)
+    request = client_of(ScriptedModel(FLIGHT, "done"), trip).prompt("x").conversation("c")
+    with pytest.raises(KeyboardInterrupt):
+        Ask(mode)(request.advisors(advisor))
+
+    assert (trip.log, memory.get("c")[-1].text) == (["flight to Rome"], "done")
+
+
+async def test_a_turn_that_is_cancelled_before_it_is_kept_is_undone() -> None:
+    """A memory by meaning asks a model for vectors first, and nothing is kept until they come."""
+    trip = Trip()
+
+    class Slow(WordEmbedding):
+        async def embed_batch(self, texts: Sequence[str], runtime: Runtime) -> list[Vector]:
+            if trip.log:
+                await asyncio.sleep(60)
+            return await super().embed_batch(texts, runtime)
+
+    memory = VectorStoreChatMemoryAdvisor(InMemoryVectorStore(Slow()))
+    request = client_of(ScriptedModel(FLIGHT, "done"), trip).prompt("x").conversation("c")
+    with anyio.move_on_after(0.1):
+        await request.advisors(memory).acall()
+
+    assert trip.log == ["flight to Rome", "no flight to Rome"]
 
 
 def test_what_several_attempts_have_done_is_undone_once(ask: Ask) -> None:

@@ -84,8 +84,8 @@ def _text(value: Any, origin: str) -> str:
         return _json(value)
     except (ValueError, TypeError) as error:
         msg = (
-            f"{origin} returned a {type(value).__qualname__} that cannot be told to a model"
-            f" ({error}); return text, JSON values, pydantic models, dataclasses or Media,"
+            f"{origin} returned a value of type {type(value).__qualname__}, which cannot be told to"
+            f" a model ({error}); return text, JSON values, pydantic models, dataclasses or Media,"
             " or give the tool a result_converter"
         )
         raise ToolResultError(msg) from error

@@ -171,7 +171,7 @@ def returns_function(returns: Any) -> bool:
 
 def metadata_of(annotation: Any) -> tuple[Any, ...]:
     """Return what `Annotated` adds to a type, the innermost first."""
-    return _unannotated(annotation)[1]
+    return unannotated(annotation)[1]
 
 
 def _is_awaitable(annotation: Any) -> bool:
@@ -246,7 +246,7 @@ def _returns(signature: inspect.Signature, names: Mapping[str, Any]) -> Any:
         return MISSING
 
 
-def _unannotated(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
+def unannotated(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
     """Return the type inside aliases and `Annotated`, and the metadata on the way to it."""
     metadata: tuple[Any, ...] = ()
     while True:
@@ -263,14 +263,14 @@ def _is_union(annotation: Any) -> bool:
 
 
 def _admits_none(annotation: Any) -> bool:
-    kind, _ = _unannotated(annotation)
+    kind, _ = unannotated(annotation)
     if _is_union(kind):
         return any(map(_admits_none, get_args(kind)))
     return kind in (None, type(None)) or (get_origin(kind) is Literal and None in get_args(kind))
 
 
 def _role(annotation: Any) -> Role:
-    kind, metadata = _unannotated(annotation)
+    kind, metadata = unannotated(annotation)
     if any(each is ToolMemoryId or isinstance(each, ToolMemoryId) for each in metadata):
         return "memory_id"
     if isinstance(kind, type) and issubclass(kind, ToolContext):

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from chatclient.errors import ToolDefinitionError, ToolUsageError
 from chatclient.schemas import JsonSchema, strict_form
 from chatclient.tool import ToolContext
-from chatclient.tools.arguments import PYDANTIC_ERRORS, arguments_of, typed_dict
+from chatclient.tools.arguments import PYDANTIC_ERRORS, arguments_of, reason, typed_dict
 from chatclient.tools.binding import ArgumentReader, Validate
 from chatclient.tools.docstring import parse_docstring
 from chatclient.tools.generation import schema_of
@@ -372,7 +372,7 @@ def _whole_input(
         adapter: TypeAdapter[Any] = TypeAdapter(parameter.annotation)
         schema = schema_of(adapter)
     except PYDANTIC_ERRORS as error:
-        msg = f"{place} cannot take {parameter.annotation!r} as its input: {error}"
+        msg = f"{place} cannot take {parameter.annotation!r} as its input: {reason(error)}"
         raise ToolDefinitionError(msg) from error
     if schema.get("type") == "object":
         validate, name = adapter.validator.validate_json, parameter.name

@@ -1,7 +1,7 @@
 """Chat memory: what of a conversation is shown to the model, over what is kept of it."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 
 from chatclient.checks import check_kind
 from chatclient.driving import drive
@@ -174,10 +174,8 @@ class WindowChatMemory(ChatMemory):
         """Keep *messages*."""
         await append_messages(self.repository, conversation_id, messages, runtime, key=key)
         if self.prune:
-            try:
-                await self._prune(conversation_id, runtime)
-            except Exception as error:  # noqa: BLE001 - the turn is kept, and must not fail of this
-                log.warning("pruning failed", conversation_id=conversation_id, error=repr(error))
+            work = self._prune(conversation_id, runtime)
+            await afterwards(work, runtime, "pruning failed", conversation_id=conversation_id)
 
     async def delete(self, conversation_id: str, runtime: Runtime) -> None:
         """Delete a conversation from the repository."""
@@ -302,3 +300,21 @@ async def append_messages(
             return (*systems, *without_system(present))
 
         await repository.rewrite(conversation_id, without_old, runtime)
+
+
+async def afterwards(work: Awaitable[object], runtime: Runtime, failure: str, **about: str) -> None:
+    """Await *work* that comes after a turn was kept, which neither fails of it nor is undone.
+
+    Args:
+        work: It may take long, and be interrupted.
+        runtime: That of the request that the turn belongs to.
+        failure: What the log says when it fails.
+        **about: What it says beside that.
+    """
+    try:
+        await work
+    except Exception as error:  # noqa: BLE001 - the next turn tries again
+        log.warning(failure, **about, error=repr(error))
+    except BaseException:
+        runtime.settle()
+        raise

@@ -5,7 +5,12 @@ from collections.abc import Iterable, Sequence
 from chatclient.checks import check_kind
 from chatclient.errors import UsageError
 from chatclient.logs import get_logger
-from chatclient.memory.chat_memory import ChatMemory, append_messages, checked_repository
+from chatclient.memory.chat_memory import (
+    ChatMemory,
+    afterwards,
+    append_messages,
+    checked_repository,
+)
 from chatclient.memory.repository import ChatMemoryRepository
 from chatclient.memory.transcript import transcript
 from chatclient.memory.window import Window
@@ -108,10 +113,8 @@ class SummarizingChatMemory(ChatMemory):
     ) -> None:
         """Keep *messages*, and fold the conversation if it is time to."""
         await append_messages(self.repository, conversation_id, messages, runtime, key=key)
-        try:
-            await self._fold(conversation_id, runtime)
-        except Exception as error:  # noqa: BLE001 - the turn is kept, and must not fail of this
-            log.warning("folding failed", conversation_id=conversation_id, error=repr(error))
+        work = self._fold(conversation_id, runtime)
+        await afterwards(work, runtime, "folding failed", conversation_id=conversation_id)
 
     async def delete(self, conversation_id: str, runtime: Runtime) -> None:
         """Delete a conversation from the repository."""

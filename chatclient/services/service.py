@@ -32,7 +32,7 @@ def ai_service(interface: "TypeForm[T]", client: ChatClient) -> T:
     - the conversation's id, when it is `Annotated[..., MemoryId]`;
     - content, when it is a `Media` or a collection of them;
     - options of the call, when it is a `ChatOptions`;
-    - what tools are told, when it is `Annotated[..., ToolContext]`;
+    - what tools are told, when it is `Annotated[..., ToolContext]` or a `ToolContext`;
     - else a variable of the templates.
 
     What a method returns is what it is declared to: a text, an entity of any type that

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from chatclient.errors import UsageError
-from chatclient.logs import get_logger
-from chatclient.memory.chat_memory import ChatMemory
+from chatclient.memory.chat_memory import ChatMemory, afterwards
 from chatclient.memory.conversation import conversation_problems
 from chatclient.memory.repository import checked_id
 from chatclient.memory.sessions.compaction import CompactionStrategy, CompactionTrigger
@@ -14,8 +13,6 @@ from chatclient.memory.sessions.filter import EVERYTHING, EventFilter
 from chatclient.memory.sessions.service import SessionService
 from chatclient.messages import Message, SystemMessage, ToolResponseMessage, UserMessage
 from chatclient.runtime import Runtime
-
-log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,22 +95,27 @@ class SessionChatMemory(ChatMemory):
         """
         if not messages:
             return
+        # As a whole: whoever cancels it between two steps would take the turn for kept.
+        await runtime.shielded(self._keep(conversation_id, messages, runtime, key))
+        if self.trigger is None or self.strategy is None:
+            return
+        sessions = self.service.sessions
+        work = sessions.compact(conversation_id, self.trigger, self.strategy, runtime)
+        await afterwards(work, runtime, "compaction failed", session_id=conversation_id)
+
+    async def delete(self, conversation_id: str, runtime: Runtime) -> None:
+        """Delete a session, with everything in its log."""
+        await self.service.sessions.repository.delete(checked_id(conversation_id), runtime)
+
+    async def _keep(
+        self, conversation_id: str, messages: Sequence[Message], runtime: Runtime, key: str | None
+    ) -> None:
         sessions = self.service.sessions
         session = await self._find(conversation_id, runtime)
         if session is None:
             owner = self.user_id or self.default_user_id
             session = await sessions.create(owner, runtime, session_id=conversation_id)
         await sessions.append(session, messages, runtime, key=key, branch=self.branch)
-        if self.trigger is None or self.strategy is None:
-            return
-        try:
-            await sessions.compact(conversation_id, self.trigger, self.strategy, runtime)
-        except Exception as error:  # noqa: BLE001 - the turn is kept, and must not fail of this
-            log.warning("compaction failed", session_id=conversation_id, error=repr(error))
-
-    async def delete(self, conversation_id: str, runtime: Runtime) -> None:
-        """Delete a session, with everything in its log."""
-        await self.service.sessions.repository.delete(checked_id(conversation_id), runtime)
 
     async def _find(self, conversation_id: str, runtime: Runtime) -> Session | None:
         session = await self.service.sessions.find(conversation_id, runtime)
