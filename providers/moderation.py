@@ -21,7 +21,6 @@ from chatclient.providers.http import (
 from chatclient.providers.keys import Key, headers_with
 from chatclient.providers.openai import BASE_URL, dialect_at, openai_key
 from chatclient.runtime import Runtime
-from chatclient.values import EMPTY
 
 
 class OpenAIModerationModel(OverHttp, ModerationModel):
@@ -60,7 +59,7 @@ class OpenAIModerationModel(OverHttp, ModerationModel):
         self._http = HttpClient(
             dialect_at(base_url).provider,
             base_url,
-            headers_with(openai_key(api_key, base_url), headers or EMPTY),
+            headers_with(openai_key(api_key, base_url), headers),
             as_timeouts(timeout),
             as_retry_policy(max_retries),
             http_client,

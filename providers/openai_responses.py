@@ -40,7 +40,6 @@ from chatclient.providers.wire_cache import EncodedOptions, WireCache
 from chatclient.response import ChatResponse
 from chatclient.runtime import Runtime
 from chatclient.tool import ToolDefinition
-from chatclient.values import EMPTY
 
 _PATH = "/responses"
 
@@ -147,7 +146,7 @@ class OpenAIResponsesChatModel(OverHttp, ChatModel):
         self._http = HttpClient(
             dialect_at(base_url).provider,
             base_url,
-            headers_with(openai_key(api_key, base_url), headers or EMPTY),
+            headers_with(openai_key(api_key, base_url), headers),
             as_timeouts(timeout),
             as_retry_policy(max_retries),
             http_client,
