@@ -148,6 +148,25 @@ def test_an_error_in_a_task_group_is_itself(ask: Ask, error: Exception, told: st
     assert results(model.prompts[1]) == [told]
 
 
+def test_of_several_errors_in_a_task_group_all_are_told(ask: Ask) -> None:
+    """The message of the group itself says only how many there were."""
+
+    @tool
+    async def fetch() -> None:
+        async def part(error: Exception) -> None:
+            raise error
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(part(OSError("no route")))
+            group.create_task(part(KeyError("euro")))
+            group.create_task(part(EOFError()))
+
+    model = ScriptedModel(call("fetch"), "done")
+    ask(client_of(model, fetch).prompt("x"))
+
+    assert results(model.prompts[1]) == ["no route\nKeyError: 'euro'\nEOFError()"]
+
+
 def test_an_error_of_the_application_in_a_task_group_is_raised(ask: Ask) -> None:
     """No model can mend a missing value of the tool context, wherever a tool asks for it."""
 
