@@ -24,6 +24,7 @@ from chatclient.parts import (
 from chatclient.values import EMPTY, freeze_fields, frozen
 
 __all__ = [
+    "ENDS_TURN",
     "AssistantMessage",
     "Media",
     "Message",
@@ -39,6 +40,7 @@ __all__ = [
     "UserMessage",
     "as_messages",
     "begins_turn",
+    "ends_turn",
     "flat_messages",
     "last_turn_begin",
     "last_user_message",
@@ -47,6 +49,10 @@ __all__ = [
 ]
 
 Role = Literal["system", "user", "assistant", "tool"]
+
+ENDS_TURN = "ends_turn"
+"""In the metadata of a `ToolResponseMessage`: the model had nothing to say to it, and the turn is
+over. Memory sets it."""
 
 
 class Message:
@@ -347,13 +353,21 @@ def last_user_message(messages: Sequence[Message]) -> UserMessage | None:
 def begins_turn(messages: Sequence[Message], at: int) -> bool:
     """Return whether a turn begins at index *at*: with the first of one or more user messages.
 
-    What the user says behind the answers of tools is said to a turn that still runs.
+    What the user says behind the answers of tools is said to a turn that still runs, unless these
+    end it.
     """
     if not isinstance(messages[at], UserMessage):
         return False
     while at and isinstance(messages[at - 1], SystemMessage):
         at -= 1
-    return not at or not isinstance(messages[at - 1], UserMessage | ToolResponseMessage)
+    return not at or ends_turn(messages[at - 1])
+
+
+def ends_turn(message: Message) -> bool:
+    """Return whether a turn that ends with *message* is over: with an answer, or `ENDS_TURN`."""
+    if isinstance(message, ToolResponseMessage):
+        return bool(message.metadata.get(ENDS_TURN))
+    return not isinstance(message, UserMessage)
 
 
 def last_turn_begin(messages: Sequence[Message]) -> int | None:

@@ -13,6 +13,7 @@ from chatclient.errors import UsageError, WrongTypeError
 from chatclient.instructions import SystemFunction, SystemRequest, WrittenSystem
 from chatclient.messages import Media, Message, SystemMessage, UserMessage, flat_messages
 from chatclient.options import ChatOptions
+from chatclient.prompt import is_blank
 from chatclient.runtime import Runtime
 from chatclient.template import DEFAULT_RENDERER, PromptTemplate, TemplateRenderer
 from chatclient.tool import CONVERSATION_ID
@@ -189,6 +190,12 @@ class RequestSpec:
         present = self.options
         return replace(self, options=options if present is None else present.merge(options))
 
+    def with_options_of(self, kind: type[ChatOptions]) -> Self:
+        """Return this with the present options as *kind* has them, as far as it knows them."""
+        if self.options is None or isinstance(self.options, kind):
+            return self
+        return replace(self, options=kind().merge(self.options))
+
     def without_model_name(self) -> Self:
         """Return this for another model: what the present one is called means nothing to it."""
         if self.options is None or self.options.model is None:
@@ -261,15 +268,18 @@ class RequestSpec:
         """Return the conversation: the system text first, the user text last.
 
         Raises:
-            UsageError: There is nothing to send.
+            UsageError: There is nothing to send, or the user says nothing.
             TemplateError: A template lacks values.
         """
         messages = self.messages_beside_system()
-        if self.system.text:
-            text = self.system.render(self.renderer)
+        text = self.system.render(self.renderer) if self.system.text else ""
+        if text.strip():  # a template may come to nothing
             messages = (SystemMessage(text, self.system.metadata), *messages)
         if not messages:
             msg = "there is nothing to send: give the prompt a text or messages"
+            raise UsageError(msg)
+        if is_blank(messages[-1]):
+            msg = "the user's message is blank, and nothing was sent: give it a text or media"
             raise UsageError(msg)
         return messages
 

@@ -11,7 +11,7 @@ from chatclient.json import dumps
 from chatclient.messages import AssistantMessage, Part, ProviderPart, Reasoning, ToolCall
 from chatclient.providers.anthropic_encoding import CALL_KEYS, PROVIDER, Block
 from chatclient.providers.failures import refuse_error, request_id, unreadable
-from chatclient.providers.fields import MISSHAPEN, beside, count_of, number_of
+from chatclient.providers.fields import MISSHAPEN, beside, count_of, number_of, text_of
 from chatclient.providers.keys import Headers
 from chatclient.response import (
     ChatResponse,
@@ -87,20 +87,21 @@ def decode_block(block: Block) -> Part | None:
     """Return the part that a whole content block is, or None when there is nothing in it."""
     match block["type"]:
         case "text":
-            text = block.get("text") or ""
+            text = text_of(block.get("text"))
             if block.get("citations"):
                 return ProviderPart(PROVIDER, FrozenDict(block), text)
             return text or None
         case "thinking":
-            thoughts = block.get("thinking") or ""
-            signature = block.get("signature") or None
+            thoughts = text_of(block.get("thinking"))
+            signature = text_of(block.get("signature")) or None
             return Reasoning(thoughts, signature, PROVIDER) if thoughts or signature else None
         case "redacted_thinking":
             return Reasoning(provider=PROVIDER, data=FrozenDict(block))
         case "tool_use":
             arguments = dumps(block.get("input") or {}).decode()
-            id = block.get("id") or f"toolu_{uuid.uuid4().hex[:24]}"  # the result has to name one
-            return ToolCall(id, block["name"], arguments, call_metadata(block))
+            # The result has to name one.
+            id = text_of(block.get("id")) or f"toolu_{uuid.uuid4().hex[:24]}"
+            return ToolCall(id, text_of(block["name"]), arguments, call_metadata(block))
         case _:
             return ProviderPart(PROVIDER, FrozenDict(block))
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Generic, Protocol, TypeVar, assert_type
 
 import pytest
+from conftest import Ask
 from pydantic import BaseModel
 from typing_extensions import TypeAliasType
 
@@ -20,6 +21,7 @@ from chatclient import (
     ChatResponse,
     Media,
     Next,
+    ToolResponseMessage,
     UserMessage,
 )
 from chatclient.advisors.memory import MessageChatMemoryAdvisor
@@ -36,7 +38,7 @@ from chatclient.services import (
 )
 from chatclient.testing import Answer, ScriptedModel, call
 from chatclient.tool import CONVERSATION_ID
-from chatclient.tools import ToolApproval, ToolCallingManager, ToolContext, tool
+from chatclient.tools import ToolApproval, ToolCallingManager, ToolContext, ToolMemoryId, tool
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -630,6 +632,39 @@ def test_a_generic_interface() -> None:
     assistant = ai_service(Assistant, ChatClient.create(ScriptedModel("a", "b")))
 
     assert (assistant.chat("x"), assistant.more("x")) == ("a", "b")
+
+
+class Expert(Protocol):
+    @tool(effect="read")
+    @user_message("Tell me about {city}.")
+    def tell(
+        self, city: str, id: Annotated[str, MemoryId, ToolMemoryId], context: ToolContext
+    ) -> str:
+        """Tell about a city."""
+        ...
+
+
+def test_a_service_is_a_tool_of_another_client(ask: Ask) -> None:
+    """The model fills in its variables; conversation and tool context are those outside."""
+
+    @tool(effect="read")
+    def population(context: ToolContext) -> str:
+        """Count the people."""
+        return f"{context['tenant']}, {context.conversation_id}"
+
+    inner = ScriptedModel(call("population"), "Rome is big.")
+    expert = ai_service(Expert, ChatClient.builder(inner).default_tools(population).build())
+    outer = ScriptedModel(call("tell", {"city": "Rome"}), "It is big.")
+    client = ChatClient.builder(outer).default_tools(expert).build()
+    result = ask(client.prompt("How big is Rome?").conversation("c").tool_context(tenant="acme"))
+
+    assert [e.response.data for e in result.executions] == ["Rome is big."]
+    [offered] = outer.prompts[0].options.tool_callbacks or []
+    assert list(offered.definition.input_schema["properties"]) == ["city"]
+    assert said(inner) == [("user", "Tell me about Rome.")]
+    answer = inner.prompts[1].messages[-1]
+    assert isinstance(answer, ToolResponseMessage)
+    assert answer.responses[0].data == "acme, c"
 
 
 # --- mistakes, all of which show when the service is made ---

@@ -350,6 +350,9 @@ def test_the_last_event_may_lack_its_blank_line(serve: Serve, mode: Mode, end: b
         b"[]",
         b'{"content": [{"type": "tool_use"}]}',
         b'{"content": ["text"]}',
+        b'{"content": [{"type": "text", "text": 1}]}',
+        b'{"content": [{"type": "thinking", "thinking": "a", "signature": ["b"]}]}',
+        b'{"content": [{"type": "tool_use", "id": ["a"], "name": "b", "input": {}}]}',
         b'{"content": [], "usage": {"output_tokens": "many"}}',
     ],
 )
@@ -585,6 +588,7 @@ def test_thoughts_ignore_what_they_do_not_know() -> None:
         b"[]",
         b'{"type": "message_start"}',
         b'{"type": "content_block_delta"}',
+        b'{"type":"content_block_start","index":0,"content_block":{"type":"thinking","thinking":1}}',
         b'{"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": 1}}',
     ],
 )

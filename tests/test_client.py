@@ -418,6 +418,30 @@ def test_a_blank_prompt_is_refused(blank: str) -> None:
             attempt()
 
 
+def test_a_text_that_comes_to_nothing_is_not_sent(ask: Ask) -> None:
+    """A template may be blank once it is filled: a user who says nothing is no question.
+
+    Without a system text there is none, and media need no words.
+    """
+    model = ScriptedModel("ok", "ok")
+    request = ChatClient.create(model).prompt()
+    for blank in (
+        request.user("{text}", params={"text": ""}),
+        request.system("Be brief.").user(" {text}", params={"text": "\n"}),
+        request.messages(UserMessage("Hi"), AssistantMessage("Hello."), UserMessage(" ")),
+    ):
+        with pytest.raises(UsageError, match="the user's message is blank"):
+            ask(blank)
+    ask(request.system("{mood}", params={"mood": None}).user("Hi"))
+    image = Media("image/png", b"1")
+    ask(request.user("{text}", params={"text": ""}, media=image))
+
+    assert [prompt.messages for prompt in model.prompts] == [
+        (UserMessage("Hi"),),
+        (UserMessage(media=image),),
+    ]
+
+
 def test_a_prompt_with_nothing_to_send_is_refused(ask: Ask) -> None:
     """A request without text and messages is an error, not an empty call."""
     with pytest.raises(UsageError, match="nothing to send"):

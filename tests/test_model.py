@@ -8,6 +8,7 @@ import pytest
 from conftest import Ask
 
 from chatclient import (
+    AssistantMessage,
     ChatClient,
     ChatClientRequest,
     ChatClientResponse,
@@ -155,3 +156,15 @@ def test_arguments_of_a_scripted_call_may_be_a_mapping() -> None:
     """What is easier to write is written as JSON; what a model would write stays as it is."""
     assert call("w", {"city": "R"}).arguments == '{"city":"R"}'
     assert call("w", '{"city": ').arguments == '{"city": '
+
+
+@pytest.mark.parametrize("wrong", [None, AssistantMessage("Hi.")])
+def test_a_model_that_gives_no_response_is_told(ask: Ask, wrong: Any) -> None:
+    """A forgotten `return`, a bare message: the error says what it should have been."""
+
+    class Slip(ChatModel):
+        async def generate(self, prompt: Prompt, runtime: Runtime) -> Any:
+            return wrong
+
+    with pytest.raises(TypeError, match=r"of a model (returns|yields) is a ChatResponse, not"):
+        ask(ChatClient.create(Slip()).prompt("Hi"))

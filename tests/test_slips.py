@@ -1,17 +1,25 @@
 """What a newcomer gets wrong in the first hour is answered with what to write instead."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import AsyncGenerator, Callable
+from typing import Any, Protocol
 
 import pytest
+from conftest import Ask
 
-from chatclient import ChatClient, ChatClientRequest, ChatClientResponse, Next
+from chatclient import ChatClient, ChatClientRequest, ChatClientResponse, ChatModel, Next, Prompt
 from chatclient.errors import ToolDefinitionError, UsageError, WrongTypeError
 from chatclient.memory import MessageWindowChatMemory
 from chatclient.providers.openai import OpenAIChatModel
+from chatclient.runtime import Runtime
+from chatclient.services import ai_service
 from chatclient.structured.converters import TypeOutputConverter
 from chatclient.testing import ScriptedModel
-from chatclient.tools import ToolApproval, tool_callbacks
+from chatclient.tools import (
+    DelegatingToolCallbackResolver,
+    ToolApproval,
+    ToolRegistry,
+    tool_callbacks,
+)
 from chatclient.tools.mcp import McpToolCallbackProvider
 
 MODEL = ScriptedModel(lambda prompt: "Hello!")
@@ -75,6 +83,17 @@ def test_what_is_no_advisor_goes_elsewhere(given: Any, told: str) -> None:
     assert told in str(caught.value)
 
 
+class Service(Protocol):
+    """One that is made of a client."""
+
+    def chat(self, text: str) -> str: ...
+
+
+def found() -> str:
+    """Find it."""
+    return ""
+
+
 def takes_session(session: ScriptedModel) -> None:
     """Take what only the application has."""
 
@@ -107,6 +126,21 @@ def takes_session(session: ScriptedModel) -> None:
             WrongTypeError,
             "write ChatOptions(temperature=0.2)",
         ),
+        (
+            lambda: ai_service(Service, "local"),  # type: ignore[arg-type]
+            WrongTypeError,
+            "what a service asks is a ChatClient, not 'local'; wrap a model: ChatClient.create(",
+        ),
+        (
+            lambda: (
+                ChatClient.builder(MODEL)
+                .tool_callback_resolver(DelegatingToolCallbackResolver(ToolRegistry(found)))
+                .default_tools("find")
+                .build()
+            ),
+            ToolDefinitionError,
+            "resolver (DelegatingToolCallbackResolver(ToolRegistry(found)))",
+        ),
         (lambda: tool_callbacks(takes_session), ToolDefinitionError, "goes through a ToolContext"),
         (
             lambda: TypeOutputConverter([int]),  # type: ignore[arg-type]
@@ -123,3 +157,20 @@ def test_a_slip_says_what_to_write(
         slip()
     assert told in str(caught.value)
     assert "arbitrary_types_allowed" not in str(caught.value)
+
+
+class Bare(ChatModel):
+    """A model that answers with what is no response."""
+
+    async def generate(self, prompt: Prompt, runtime: Runtime) -> Any:
+        return {"said": prompt.contents}
+
+    async def generate_stream(self, prompt: Prompt, runtime: Runtime) -> AsyncGenerator[Any, None]:
+        yield {"said": prompt.contents}
+
+
+def test_a_model_that_answers_with_something_else(ask: Ask) -> None:
+    """Whoever writes a provider is told what it gave, and what it should."""
+    with pytest.raises(WrongTypeError, match=r"Bare .*ChatResponse, not \{'said'") as caught:
+        ask(ChatClient.create(Bare()).prompt("Hi"))
+    assert "ChatResponse.of(text)" in str(caught.value)

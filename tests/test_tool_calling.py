@@ -45,11 +45,13 @@ from chatclient.events import (
 from chatclient.response import Generation
 from chatclient.testing import Answer, ScriptedModel, call
 from chatclient.tools import (
+    DataToolCallback,
     NextTool,
     StaticToolCallbackResolver,
     ToolCallback,
     ToolCallingManager,
     ToolContext,
+    ToolDefinition,
     ToolExecutionResult,
     ToolFailure,
     ToolFailurePolicy,
@@ -396,8 +398,12 @@ def test_an_unserialisable_result_is_raised(ask: Ask) -> None:
     def odd() -> object:
         return object()
 
-    with pytest.raises(ToolResultError, match="tool 'odd' returned a value of type object, which"):
-        told(ask, call("odd"), odd)
+    definition = ToolDefinition("odd", "Return something.", {"type": "object", "properties": {}})
+    for each in (odd, DataToolCallback(definition, lambda call, context: object())):
+        with pytest.raises(
+            ToolResultError, match="tool 'odd' returned a value of type object, which"
+        ):
+            told(ask, call("odd"), each)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError, SystemExit])
@@ -768,6 +774,17 @@ def test_executing_a_response_without_calls_is_refused() -> None:
     """The manager says what to check first."""
     with pytest.raises(UsageError, match="has_tool_calls"):
         ToolCallingManager().execute_tool_calls(Prompt("x"), ChatResponse.of("no calls"))
+
+
+def test_executing_something_else_is_refused() -> None:
+    """Messages in place of a prompt, a client's response in place of the model's."""
+    response = ChatResponse.of("no calls")
+    messages: Any = [UserMessage("x")]
+    with pytest.raises(TypeError, match=r"is a Prompt, .*Prompt\(messages, options\)"):
+        ToolCallingManager().execute_tool_calls(messages, response)
+    answer: Any = ChatClientResponse(response)
+    with pytest.raises(TypeError, match=r"is a ChatResponse, .* has it as chat_response"):
+        ToolCallingManager().execute_tool_calls(Prompt("x"), answer)
 
 
 def test_the_manager_tells_definitions() -> None:

@@ -50,9 +50,16 @@ def is_failure(execution: ToolExecution, metadata: ToolMetadata) -> bool:
     return failed and metadata.effect != "read"
 
 
-def executed_in(messages: Sequence[Message]) -> list[ToolExecution]:
-    """Return the calls that the last turn of *messages* has made, with what came of them."""
-    return [ToolExecution(call, told) for call, told in answered_in(last_turn(messages))]
+def executed_in(messages: Sequence[Message], turn: ToolTurn) -> list[ToolExecution]:
+    """Return the calls that the last turn of *messages* has made, with what came of them.
+
+    What was told is in the messages, and what tools returned as *turn* has it.
+    """
+    known = {id(each.tool_call): each for each in turn.executions}
+    return [
+        replace(known.get(id(call)) or ToolExecution(call, told), response=told)
+        for call, told in answered_in(last_turn(messages))
+    ]
 
 
 async def undo(

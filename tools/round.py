@@ -92,7 +92,7 @@ class RoundRunner:
         failure = next(failed, None)
         if failure is None:
             return False
-        earlier = executed_in(self._single.messages)
+        earlier = executed_in(self._single.messages, self.turn)
         cause = f"'{failure.tool_call.name}' failed"
         await self._single.undo((*earlier, *executions), cause, self.runtime)
         return bool(self.turn.undone)

@@ -11,7 +11,7 @@ from chatclient.memory.sessions.compaction import CompactionStrategy, Compaction
 from chatclient.memory.sessions.event import Session, SessionEvent, check_branch
 from chatclient.memory.sessions.filter import EVERYTHING, EventFilter
 from chatclient.memory.sessions.service import SessionService
-from chatclient.messages import Message, SystemMessage, ToolResponseMessage, UserMessage
+from chatclient.messages import Message, SystemMessage, UserMessage, ends_turn
 from chatclient.runtime import Runtime
 
 
@@ -146,7 +146,7 @@ def _same_question(turn: Sequence[SessionEvent], event: SessionEvent) -> bool:
 
     Both were appended together, then: a filter may have torn the answer off another question.
     """
-    if not turn or not isinstance(turn[-1].message, UserMessage | ToolResponseMessage):
+    if not turn or ends_turn(turn[-1].message):
         return False
     before = turn[-1]
     return (before.timestamp, before.branch) == (event.timestamp, event.branch)
