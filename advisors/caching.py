@@ -20,7 +20,7 @@ from chatclient.chain import (
 from chatclient.checks import check_method, check_number, seconds
 from chatclient.events import RoundEnded, events_of
 from chatclient.forks import ForkSafeLock
-from chatclient.json import dumps
+from chatclient.json import dumps, has_json_form
 from chatclient.logs import get_logger
 from chatclient.memory.conversation import says_something
 from chatclient.model import ChatModel
@@ -248,15 +248,7 @@ def _said(value: Any) -> Any:
 
 def _tellable(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return what of *metadata* has a form in JSON; nothing else can be sent."""
-    return {key: _sorted(metadata[key]) for key in sorted(metadata) if _has_a_form(metadata[key])}
-
-
-def _has_a_form(value: Any) -> bool:
-    try:
-        dumps(value)
-    except TypeError:
-        return False
-    return True
+    return {key: _sorted(metadata[key]) for key in sorted(metadata) if has_json_form(metadata[key])}
 
 
 def _sorted(value: Any) -> Any:

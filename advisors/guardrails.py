@@ -203,8 +203,8 @@ class OutputGuardrailAdvisor:
         Raises:
             GuardrailError: One was refused, or too many were asked for.
         """
-        usage, sent = NO_USAGE, request
-        for left in range(self.max_retries, -1, -1):
+        usage, sent, left = NO_USAGE, request, self.max_retries
+        while True:
             held = HeldBack(request.runtime)
             streaming = request.runtime.streaming
             response = await call_next(sent.mutate(runtime=held.runtime) if streaming else sent)
@@ -217,8 +217,7 @@ class OutputGuardrailAdvisor:
             guardrail, result = verdict
             if not left:
                 raise _exhausted(guardrail, result, self.max_retries, response.chat_response)
-            sent = _again(sent, response, result.text)
-        raise AssertionError  # pragma: no cover - the last attempt returns or raises
+            sent, left = _again(sent, response, result.text), left - 1
 
     async def _judge(
         self, response: ChatClientResponse, sent: ChatClientRequest

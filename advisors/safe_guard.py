@@ -21,7 +21,7 @@ from chatclient.messages import (
 from chatclient.response import ChatResponse, Generation
 from chatclient.runtime import Runtime
 from chatclient.structured.output import CORRECTION
-from chatclient.values import FrozenDict
+from chatclient.values import without
 
 SAFE_GUARD_ORDER = MEMORY_ORDER + 50
 """Where guards stand by default: inside memory, which therefore never holds what they refuse, and
@@ -126,8 +126,7 @@ class SafeGuardAdvisor:
         return self._without_slot(response)
 
     def _without_slot(self, response: ChatClientResponse) -> ChatClientResponse:
-        context = {k: v for k, v in response.context.items() if k != self._slot}
-        return ChatClientResponse(response.chat_response, FrozenDict(context))
+        return ChatClientResponse(response.chat_response, without(response.context, self._slot))
 
 
 class ForbiddenText:

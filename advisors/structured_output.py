@@ -99,8 +99,8 @@ class StructuredOutputValidationAdvisor:
         hold: bool,
     ) -> ChatClientResponse:
         usage = None
-        sent = request
-        for attempt in range(1, self.max_attempts + 1):
+        sent, attempt = request, 1
+        while True:
             held = HeldBack(request.runtime)
             response = await call_next(sent.mutate(runtime=held.runtime) if hold else sent)
             answer = response.chat_response
@@ -115,11 +115,10 @@ class StructuredOutputValidationAdvisor:
                 await held.release(words=False)
                 if attempt == self.max_attempts:
                     raise _exhausted(error, attempt) from (error.__cause__ or error)
-                sent = sent.mutate(prompt=_corrected(sent, answer, error))
+                sent, attempt = sent.mutate(prompt=_corrected(sent, answer, error)), attempt + 1
             else:
                 await held.release()
                 return response.mutate(context={VALIDATED: (converter, answer.text, value)})
-        raise AssertionError  # pragma: no cover - the last attempt returns or raises
 
 
 def _exhausted(error: EntityError, attempts: int) -> EntityError:

@@ -8,6 +8,7 @@ from inspect import signature
 from typing import Any, Self, cast
 
 from chatclient.advisors.resumed import Resumed
+from chatclient.advisors.turn_messages import TurnMessages
 from chatclient.chain import (
     HIGHEST_PRECEDENCE,
     LOWEST_PRECEDENCE,
@@ -19,7 +20,7 @@ from chatclient.chain import (
 from chatclient.checks import check_kind
 from chatclient.errors import DeadlineExceededError, ToolLoopError, UsageError
 from chatclient.events import ReasoningDelta, ReasoningSigned, TextDelta
-from chatclient.messages import Message, UserMessage, system_messages, without_system
+from chatclient.messages import Message, system_messages
 from chatclient.operations import ClientCall
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
@@ -32,7 +33,7 @@ from chatclient.tools.awaiting import awaited
 from chatclient.tools.compensation import rewritten
 from chatclient.tools.outcome import ToolExecution
 from chatclient.tools.turn import ToolTurn
-from chatclient.values import EMPTY, merged
+from chatclient.values import EMPTY, merged, without
 
 PENDING_TURN = "pending_turn"
 """The key in a response's context of a turn that waits for approvals, a `PendingTurn`."""
@@ -196,19 +197,7 @@ class ToolCallingAdvisor:
         finally:
             if turn.begun:
                 await request.runtime.shielded(turn.forget_begun())
-        if resumed is not None:
-            resumed.usage = NO_USAGE  # whoever asks again adds up what each answer has cost
-            response = response.mutate(context={RESUME: resumed})
-        said = loop.said
-        if turn.executions or said:
-            response = response.mutate(
-                context={TOOL_EXECUTIONS: tuple(turn.executions), TOOL_MESSAGES: said}
-            )
-            if turn.undone:
-                response = response.mutate(context={UNDONE: dict(turn.undone)})
-            if PENDING_TURN not in response.context:  # somebody may have stored a turn that waits
-                request.runtime.undo_on_failure(loop)
-        return await self.finalize_loop(response)
+        return await self.finalize_loop(loop.told(response, resumed))
 
     async def initialize_loop(self, request: ChatClientRequest) -> ChatClientRequest:
         """Return the request that the loop starts with."""
@@ -272,8 +261,7 @@ def _undone_before(runtime: Runtime, turn: ToolTurn) -> dict[int, ToolExecution]
 def _tool_context(request: ChatClientRequest, options: ChatOptions) -> Mapping[str, Any]:
     context = options.tool_context
     if DECISIONS in context:  # an agent's own calls are not those that were decided about
-        about_others = (DECISIONS, AGENT_TURNS)
-        context = {key: value for key, value in context.items() if key not in about_others}
+        context = without(context, DECISIONS, AGENT_TURNS)
     conversation_id = request.context.get(CONVERSATION_ID)
     return (
         context if conversation_id is None else merged(context, {CONVERSATION_ID: conversation_id})
@@ -294,27 +282,21 @@ class _Loop:
         self.request = request
         self.call_next = call_next
         self.turn = turn
-        self.history = self.messages = request.prompt.messages
-        # An advisor that asks again may have added to what was said before, or to the question.
-        self.before: Sequence[Message] = request.context.get(TOOL_MESSAGES, ())
-        self.begun = _begin_of(self.before, self.history)
-        self.added: tuple[Message, ...] = ()
-        self.own_words: dict[int, Message] = {}
-        if self.begun < len(self.history):
-            self._look_through(self.history[self.begun :])
+        before = request.context.get(TOOL_MESSAGES, ())
+        self.messages = TurnMessages(request.prompt.messages, before)
         self.options = request.prompt.options
         self.context = request.context
         self.refresh: RefreshTools | None = request.context.get(REFRESH_TOOLS)
         self.meanwhile: Callable[[], tuple[Message, ...]] | None = request.context.get(MEANWHILE)
         if self.refresh is not None or self.meanwhile is not None or RESUME in self.context:
-            own = (REFRESH_TOOLS, MEANWHILE, RESUME)  # no business of advisors inside the loop
-            self.context = {k: v for k, v in self.context.items() if k not in own}
+            # What is no business of advisors inside the loop.
+            self.context = without(self.context, REFRESH_TOOLS, MEANWHILE, RESUME)
         self.found: Sequence[ToolCallback] = self.options.tool_callbacks or ()
         self.usage = NO_USAGE
 
     async def run(self, resumed: Resumed | None) -> ChatClientResponse:
         """Return the response that ends the turn."""
-        if self.before or resumed is not None:  # this is not its first round
+        if self.messages.before or resumed is not None:  # this is not its first round
             self._release()
         if resumed is not None:
             ended = await self._resume(resumed)
@@ -329,7 +311,7 @@ class _Loop:
             result = await self.advisor.manager.execute(
                 self.prompt, answer, self.request.runtime, self.turn
             )
-            self.history = result.conversation_history
+            self.messages.history = result.conversation_history
             self.note()
             ended = await self._response_if_ended(sent, response, result)
             if ended is not None:
@@ -340,7 +322,7 @@ class _Loop:
         self, sent: ChatClientRequest, response: ChatClientResponse, result: ToolExecutionResult
     ) -> None:
         """Make up what the next round is sent."""
-        self.messages = await self.advisor.next_messages(sent, response, result)
+        self.messages.to_send = await self.advisor.next_messages(sent, response, result)
         self._say(self._said_meanwhile())
 
     def _said_meanwhile(self) -> tuple[Message, ...]:
@@ -349,26 +331,35 @@ class _Loop:
     def _say(self, messages: tuple[Message, ...]) -> None:
         """Make *messages* a part of the turn."""
         if messages:
-            self.history = (*self.history, *messages)
-            self.messages = (*self.messages, *messages)
+            self.messages.say(messages)
             self.note()
-
-    @property
-    def said(self) -> tuple[Message, ...]:
-        """What models and tools have said so far, but for the answer that ends the turn."""
-        said = self.history[self.begun :]
-        if not self.added and not self.own_words:
-            return said
-        return tuple(self.own_words.get(id(m), m) for m in said if not _is_among(m, self.added))
 
     @property
     def prompt(self) -> Prompt:
         """The conversation so far, with the tools of the turn."""
-        return Prompt.of(self.history, self.options)
+        return Prompt.of(self.messages.history, self.options)
+
+    def told(self, response: ChatClientResponse, resumed: Resumed | None) -> ChatClientResponse:
+        """Return *response* with what has happened on the way to it, for advisors further out.
+
+        What tools have done is undone if the request fails from here on.
+        """
+        turn, said = self.turn, self.messages.said
+        context: dict[str, Any] = {}
+        if resumed is not None:
+            resumed.usage = NO_USAGE  # whoever asks again adds up what each answer has cost
+            context[RESUME] = resumed
+        if turn.executions or said:
+            context |= {TOOL_EXECUTIONS: tuple(turn.executions), TOOL_MESSAGES: said}
+            if turn.undone:
+                context[UNDONE] = dict(turn.undone)
+            if PENDING_TURN not in response.context:  # somebody may have stored a turn that waits
+                self.request.runtime.undo_on_failure(self)
+        return response.mutate(context=context) if context else response
 
     def note(self) -> None:
         """Let the trail know what has been said in whole rounds, for whoever has to go on."""
-        steps, said = self.request.runtime.steps, self.said
+        steps, said = self.request.runtime.steps, self.messages.said
         if said and steps and isinstance(call := steps[0].operation, ClientCall):
             call.said = rewritten(said, self.turn.undone)
 
@@ -386,10 +377,9 @@ class _Loop:
         advisor, runtime = self.advisor, self.request.runtime
         if self.refresh is not None:  # in the first round, too: memory knows more than the request
             await self._refresh_tools(self.refresh)
-        prompt = Prompt.of(self.messages, self.options)
+        prompt = Prompt.of(self.messages.to_send, self.options)
         if advisor.conversation_history is False:
-            earlier = _left_out(self.history, self.messages)
-            self.context = merged(self.context, {EARLIER_MESSAGES: earlier})
+            self.context = merged(self.context, {EARLIER_MESSAGES: self.messages.earlier})
         sent = await advisor.before_call(ChatClientRequest(prompt, self.context, runtime))
         self._take_over(sent.prompt.options)
         if not sent.runtime.remaining():
@@ -421,14 +411,14 @@ class _Loop:
         """
         await self.turn.forget_begun()  # by the round before, and not taken
         # What is sent may have more in it, or less, than the turn that the tools belong to.
-        prompt = sent.prompt if sent.prompt.messages is self.history else self.prompt
+        prompt = sent.prompt if sent.prompt.messages is self.messages.history else self.prompt
         watched = self.advisor.manager.watched(prompt, sent.runtime, self.turn)
         return sent if watched is sent.runtime else sent.mutate(runtime=watched)
 
     async def _refresh_tools(self, refresh: RefreshTools) -> None:
         """Offer what providers add, no longer what they take back; what hooks did stays."""
         before, present = self.found, self.options.tool_callbacks or ()
-        self.found = found = await refresh(self.history, self.request.runtime)
+        self.found = found = await refresh(self.messages.history, self.request.runtime)
         if list(found) == list(before):
             return
         callbacks = found
@@ -526,46 +516,12 @@ class _Loop:
     async def _resume(self, resumed: Resumed) -> ChatClientResponse | None:
         """Run what had to wait, unless it has been run, and go on from there."""
         sent, pending = self.request.prompt, resumed.pending
-        self.history, self.begun = pending.messages, len(pending.messages)
+        self.messages.go_back_to(pending.messages)
         self.usage = resumed.usage
         result = await resumed.run(sent, self.advisor.manager, self.request.runtime, self.turn)
         response = ChatClientResponse(
             ChatResponse((Generation(pending.message, "tool_call"),)), self.request.context
         )
-        known = result.conversation_history
-        since = tuple(m for m in resumed.said_since(sent) if not _is_among(m, known))
-        self._look_through(since)
-        self.history = self.messages = (*known, *since)
+        self.messages.go_on(result.conversation_history, resumed.said_since(sent))
         self.note()
         return await self._response_if_ended(self.request, response, result)
-
-    def _look_through(self, messages: Sequence[Message]) -> None:
-        """Take note of what of *messages* advisors have added to what was said on the way.
-
-        And of what they have made of the user's words among it: those are remembered.
-        """
-        added = [m for m in messages if not _is_among(m, self.before)]
-        said = [m for m in self.before if isinstance(m, UserMessage) and not _is_among(m, messages)]
-        changed = [m for m in added if isinstance(m, UserMessage)][: len(said)]
-        self.own_words = {id(m): own for m, own in zip(changed, said, strict=False)}
-        self.added = tuple(m for m in added if not _is_among(m, changed))
-
-
-def _begin_of(said: Sequence[Message], history: Sequence[Message]) -> int:
-    """Return where in *history* what was said on the way begins: with *said*, or after its end."""
-    places = (at for at, message in enumerate(history) if said and message is said[0])
-    return next(places, len(history))
-
-
-def _is_among(message: Message, messages: Sequence[Message]) -> bool:
-    return any(message is each for each in messages)
-
-
-def _left_out(history: Sequence[Message], messages: Sequence[Message]) -> tuple[Message, ...]:
-    """Return what of *history* goes before *messages*: its end, with what a hook may have added."""
-    if messages is history:
-        return ()
-    spoken = without_system(history)
-    sent = without_system(messages)
-    places = (at for m in sent for at, each in enumerate(spoken) if each is m)
-    return spoken[: next(places, max(0, len(spoken) - len(sent)))]

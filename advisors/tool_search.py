@@ -43,7 +43,7 @@ from chatclient.tools.search import (
     ToolSearchResponse,
 )
 from chatclient.tools.search.eviction import LruEvictionStrategy, ToolIndexEvictionStrategy
-from chatclient.values import EMPTY, frozen, merged
+from chatclient.values import EMPTY, merged, without
 
 TOOL_SEARCH_ROLES = "tool_search_roles"
 """The key in a request's context of what the user is: a role, or several."""
@@ -200,12 +200,10 @@ class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
         session: SearchSession | None = response.context.get(_SESSION)
         if session is None:
             return response
-        ours = (_SESSION, REFRESH_TOOLS)
-        context = {key: value for key, value in response.context.items() if key not in ours}
         answer = response.chat_response
         if session.names:
             answer = _noted(answer, session.names)
-        return ChatClientResponse(answer, frozen(context))
+        return ChatClientResponse(answer, without(response.context, _SESSION, REFRESH_TOOLS))
 
     # --- sessions ---------------------------------------------------------------------------
 

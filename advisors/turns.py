@@ -46,7 +46,7 @@ from chatclient.runtime import Runtime
 from chatclient.tool import CONVERSATION_ID
 from chatclient.tools import PendingTurn
 from chatclient.tools.compensation import rewritten
-from chatclient.values import FrozenDict
+from chatclient.values import without
 
 TURN_KEY = "chat_memory_turn_key"
 """The key in a request's context of the turn's own key: a turn that is made twice with the same
@@ -382,5 +382,4 @@ def _set_here(request: ChatClientRequest) -> set[str]:
 
 def _without(response: ChatClientResponse, keys: set[str]) -> ChatClientResponse:
     """Return *response* without what was meant for inner advisors only."""
-    context = {key: value for key, value in response.context.items() if key not in keys}
-    return ChatClientResponse(response.chat_response, FrozenDict(context))
+    return ChatClientResponse(response.chat_response, without(response.context, *keys))

@@ -4,7 +4,7 @@ import functools
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol, TypeAlias
 
-from chatclient.answers import pending_in
+from chatclient.accessors import pending_in
 from chatclient.chain import ChatClientResponse
 from chatclient.errors import ToolArgumentError, ToolUsageError, UsageError
 from chatclient.events import ToolProgress

@@ -19,16 +19,9 @@ import anyio.to_thread
 
 from chatclient.driving import drive
 from chatclient.inbox import INBOX, Emitter, Inbox, Item, LoopInbox
+from chatclient.interruption import Interruption, interruptible, waiting_for
 from chatclient.tasks import ended, look_at_error, to_its_end
-from chatclient.threads import (
-    Interruption,
-    LoopThread,
-    Work,
-    interruptible,
-    is_async,
-    private_loop,
-    waiting_for,
-)
+from chatclient.threads import LoopThread, Work, is_async, private_loop
 
 R = TypeVar("R")
 T = TypeVar("T")

@@ -43,6 +43,15 @@ def dumps(value: Any) -> bytes:
         return _standard_dumps(value)
 
 
+def has_json_form(value: Any) -> bool:
+    """Return whether `dumps` can write *value*."""
+    try:
+        dumps(value)
+    except TypeError:
+        return False
+    return True
+
+
 def _standard_dumps(value: Any) -> bytes:
     try:
         finite = _finite(value)

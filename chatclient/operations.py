@@ -4,26 +4,17 @@ Attribute names follow OpenTelemetry's semantic conventions for generative AI, v
 https://opentelemetry.io/docs/specs/semconv/gen-ai/. Our own begin with `chatclient.`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from chatclient.json import dumps
-from chatclient.messages import (
-    Media,
-    Message,
-    Reasoning,
-    ToolCall,
-    ToolResponseMessage,
-    system_messages,
-    without_system,
-)
+from chatclient.conventions import content_of
+from chatclient.messages import Message, ToolCall
 from chatclient.model import ChatModel
 from chatclient.observation import Attributes, Kind, Operation, present_step
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
 from chatclient.response import ChatResponse, Usage
-from chatclient.tool import ToolDefinition
 from chatclient.values import EMPTY
 
 # Not frozen, like everything else that is a value: several are made for each request, and a frozen
@@ -189,20 +180,7 @@ class ModelCall(Operation):
 
     def content(self, result: ChatResponse | None) -> Mapping[str, str]:
         """Return the messages both ways, and the tools offered."""
-        messages = self.prompt.messages
-        found = {
-            "gen_ai.system_instructions": [_text(m.text) for m in system_messages(messages)],
-            "gen_ai.input.messages": _described(without_system(messages)),
-            "gen_ai.tool.definitions": [
-                _tool(callback.definition) for callback in self.prompt.options.tool_callbacks or ()
-            ],
-            "gen_ai.output.messages": []
-            if result is None
-            else [
-                {**_message(g.output), "finish_reason": g.finish_reason} for g in result.generations
-            ],
-        }
-        return {name: dumps(value).decode() for name, value in found.items() if value}
+        return content_of(self.prompt, result)
 
 
 @dataclass(slots=True, eq=False)
@@ -406,54 +384,3 @@ def _usage(usage: Usage) -> dict[str, int]:
         "gen_ai.usage.reasoning.output_tokens": usage.reasoning_tokens,
     }
     return {name: count for name, count in counts.items() if count}
-
-
-# --- messages, in the form of the conventions -----------------------------------------------
-
-
-def _described(messages: Iterable[Message]) -> list[dict[str, Any]]:
-    return [_message(message) for message in messages]
-
-
-def _message(message: Message) -> dict[str, Any]:
-    if isinstance(message, ToolResponseMessage):
-        parts = [
-            {"type": "tool_call_response", "id": answer.id, "response": answer.data}
-            for answer in message.responses
-        ]
-        return {"role": "tool", "parts": parts}
-    parts = [_part(part) for part in getattr(message, "parts", (message.text,))]
-    return {"role": message.role, "parts": parts}
-
-
-def _part(part: Any) -> dict[str, Any]:
-    match part:
-        case str():
-            return _text(part)
-        case ToolCall():
-            return {
-                "type": "tool_call",
-                "id": part.id,
-                "name": part.name,
-                "arguments": part.arguments,
-            }
-        case Reasoning():
-            return {"type": "reasoning", "content": part.text}
-        case Media():
-            kind = "uri" if isinstance(part.data, str) else "blob"
-            return {"type": kind, "mime_type": part.mime_type}
-        case _:
-            return {"type": type(part).__name__}
-
-
-def _text(text: str) -> dict[str, Any]:
-    return {"type": "text", "content": text}
-
-
-def _tool(definition: ToolDefinition) -> dict[str, Any]:
-    return {
-        "type": "function",
-        "name": definition.name,
-        "description": definition.description,
-        "parameters": definition.input_schema,
-    }

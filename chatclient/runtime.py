@@ -40,6 +40,7 @@ import anyio.to_thread
 
 from chatclient.errors import DeadlineExceededError
 from chatclient.inbox import Emitter
+from chatclient.interruption import check_interruption, uninterrupted
 from chatclient.jobs import (
     Begun,
     BegunInTask,
@@ -53,13 +54,7 @@ from chatclient.jobs import (
 )
 from chatclient.observation import Observer, Operation, Step
 from chatclient.tasks import to_its_end
-from chatclient.threads import (
-    LoopThread,
-    call_in_thread,
-    check_interruption,
-    is_async,
-    uninterrupted,
-)
+from chatclient.threads import LoopThread, call_in_thread, is_async
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")

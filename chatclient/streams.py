@@ -5,15 +5,14 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mappin
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
-from chatclient.answers import (
-    PendingRequest,
-    Run,
+from chatclient.accessors import (
     documents_in,
     entity_of,
     executions_in,
     pending_in,
     refuse_forgotten,
 )
+from chatclient.answers import PendingRequest, Run
 from chatclient.chain import ChatClientResponse
 from chatclient.errors import UsageError
 from chatclient.event_streams import AsyncEvents, drive_stream

@@ -129,15 +129,8 @@ class Trail:
         since = 0
         for number, (start, end) in enumerate(zip(starts, ends, strict=False), 1):
             before = rounds[-1].offered if rounds else None
-            rounds.append(
-                _round(
-                    number,
-                    self.steps[since:start],
-                    self.steps[start],
-                    self.steps[start:end],
-                    before,
-                )
-            )
+            way, model, after = self.steps[since:start], self.steps[start], self.steps[start:end]
+            rounds.append(_round(number, way, model, after, before))
             since = start + 1
         return tuple(rounds)
 
@@ -251,21 +244,22 @@ def _round(
     offered = _tools(call.prompt)
     response: ChatResponse | None = model.result
     parts = [step.operation for step in after if _is_part(step, model)]
+    name = model.found.get(ANSWERING_MODEL) or call.prompt.options.model or call.model.name
     return Round(
-        number,
-        str(model.found.get(ANSWERING_MODEL) or call.prompt.options.model or call.model.name),
-        len(call.prompt.messages),
-        offered,
-        () if offered_before is None else _without(offered, offered_before),
-        tuple(_changes(before, call.prompt)),
-        tuple(step for step in after if _is(step, ToolRun)),
-        NO_USAGE if response is None else response.usage,
-        None if response is None else response.finish_reason,
-        "" if response is None else response.text,
-        model.error,
-        model.seconds,
-        tuple(part.reason for part in parts if isinstance(part, RetryWait)),
-        tuple(f"{p.failed.name} ({p.reason})" for p in parts if isinstance(p, Fallback)),
+        number=number,
+        model=str(name),
+        messages=len(call.prompt.messages),
+        offered=offered,
+        discovered=() if offered_before is None else _without(offered, offered_before),
+        changes=tuple(_changes(before, call.prompt)),
+        tools=tuple(step for step in after if _is(step, ToolRun)),
+        usage=NO_USAGE if response is None else response.usage,
+        finish_reason=None if response is None else response.finish_reason,
+        text="" if response is None else response.text,
+        error=model.error,
+        seconds=model.seconds,
+        retries=tuple(p.reason for p in parts if isinstance(p, RetryWait)),
+        fallbacks=tuple(f"{p.failed.name} ({p.reason})" for p in parts if isinstance(p, Fallback)),
     )
 
 

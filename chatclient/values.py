@@ -88,3 +88,8 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> FrozenDict[str, 
     if not base:
         return frozen(over)
     return FrozenDict({**base, **over})
+
+
+def without(mapping: Mapping[str, Any], *keys: str) -> FrozenDict[str, Any]:
+    """Return *mapping* without the entries of *keys*."""
+    return frozen({key: value for key, value in mapping.items() if key not in keys})

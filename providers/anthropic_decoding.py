@@ -7,11 +7,10 @@ from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from chatclient.errors import ProviderError
 from chatclient.json import dumps
 from chatclient.messages import AssistantMessage, Part, ProviderPart, Reasoning, ToolCall
 from chatclient.providers.anthropic_encoding import CALL_KEYS, PROVIDER, Block
-from chatclient.providers.failures import error_from, request_id, unreadable
+from chatclient.providers.failures import refuse_error, request_id, unreadable
 from chatclient.providers.fields import MISSHAPEN, beside, count_of, number_of, text_of
 from chatclient.providers.keys import Headers
 from chatclient.response import (
@@ -42,17 +41,11 @@ def decode_response(data: Any, headers: Headers = EMPTY) -> ChatResponse:
         ProviderError: The answer is an error in disguise.
         InvalidResponseError: The answer is of no known form.
     """
-    if isinstance(data, Mapping) and data.get("error"):
-        raise error_in(data, headers)
+    refuse_error(PROVIDER, data, headers)
     try:
         return decode_message(data, headers, data.get("usage") or {})
     except MISSHAPEN as error:
         raise unreadable(PROVIDER, data) from error
-
-
-def error_in(data: Mapping[str, Any], headers: Headers) -> ProviderError:
-    """Return the error that an answer of status 200 reports."""
-    return error_from(PROVIDER, 0, data, headers)
 
 
 _MESSAGE_KEYS = ("id", "model", "usage", "content", "role", "type", "stop_reason")

@@ -18,11 +18,10 @@ from chatclient.providers.anthropic_decoding import (
     decode_block,
     decode_message,
     decode_usage,
-    error_in,
     generation_of,
 )
 from chatclient.providers.anthropic_encoding import PROVIDER, Block
-from chatclient.providers.failures import ended_early, unreadable
+from chatclient.providers.failures import ended_early, error_from, unreadable
 from chatclient.providers.fields import MISSHAPEN, arguments_in, beside, text_of
 from chatclient.providers.keys import Headers
 from chatclient.providers.sse import is_end
@@ -56,7 +55,7 @@ class StreamDecoder:
         try:
             event = loads(data)
             if event.get("error"):
-                raise error_in(event, self._headers)
+                raise error_from(PROVIDER, 0, event, self._headers)
             return self._take(event)
         except MISSHAPEN as error:
             raise unreadable(PROVIDER, data) from error

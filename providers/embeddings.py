@@ -14,7 +14,7 @@ from chatclient.embedding import (
 from chatclient.errors import InvalidResponseError
 from chatclient.json import dumps, loads
 from chatclient.providers import gemini, ollama
-from chatclient.providers.failures import error_from
+from chatclient.providers.failures import refuse_error
 from chatclient.providers.fields import MISSHAPEN
 from chatclient.providers.http import (
     HttpAnswer,
@@ -28,7 +28,6 @@ from chatclient.providers.http import (
 from chatclient.providers.keys import Key, headers_with
 from chatclient.providers.openai import BASE_URL, dialect_at, openai_key
 from chatclient.runtime import Runtime
-from chatclient.values import EMPTY
 
 
 class OpenAIEmbeddingModel(OverHttp, EmbeddingModel):
@@ -69,7 +68,7 @@ class OpenAIEmbeddingModel(OverHttp, EmbeddingModel):
         self._http = HttpClient(
             dialect_at(base_url).provider,
             base_url,
-            headers_with(openai_key(api_key, base_url), headers or EMPTY),
+            headers_with(openai_key(api_key, base_url), headers),
             as_timeouts(timeout),
             as_retry_policy(max_retries),
             http_client,
@@ -127,7 +126,7 @@ class OllamaEmbeddingModel(OverHttp, EmbeddingModel):
         self._http = HttpClient(
             "ollama",
             base_url or ollama.host_of_environment(),
-            ollama.headers_for(api_key, headers or EMPTY),
+            ollama.headers_for(api_key, headers),
             as_timeouts(timeout),
             as_retry_policy(max_retries),
             http_client,
@@ -187,7 +186,7 @@ class GeminiEmbeddingModel(OverHttp, EmbeddingModel):
         self._http = HttpClient(
             "gemini",
             base_url,
-            gemini.headers_for(api_key, base_url, headers or EMPTY),
+            gemini.headers_for(api_key, base_url, headers),
             as_timeouts(timeout),
             as_retry_policy(max_retries),
             http_client,
@@ -227,8 +226,7 @@ def _data(provider: str, answer: HttpAnswer) -> Mapping[str, Any]:
         data = None
     if not isinstance(data, Mapping):
         raise _unreadable(provider, answer.body.decode(errors="replace"))
-    if data.get("error"):
-        raise error_from(provider, 0, data, answer.headers)
+    refuse_error(provider, data, answer.headers)
     return data
 
 

@@ -114,6 +114,16 @@ def error_from(
     return failure
 
 
+def refuse_error(provider: str, data: Any, headers: Mapping[str, str]) -> None:
+    """Refuse decoded *data*, of an answer that seemed to succeed, if it reports an error.
+
+    Raises:
+        ProviderError: It does.
+    """
+    if isinstance(data, dict) and data.get("error"):
+        raise error_from(provider, 0, data, headers)
+
+
 def _sentence(provider: str, status: int, said: str, kind: type[ProviderError]) -> str:
     where = f"{provider} answered {status}" if status else f"{provider} reported an error"
     said = _KEY.sub("***", said.strip())

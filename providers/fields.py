@@ -40,7 +40,7 @@ def overlaid(body: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any
     return result
 
 
-def object_in(text: str) -> dict[str, Any] | None:
+def object_in(text: str | bytes) -> dict[str, Any] | None:
     """Return the JSON object that *text* spells, or None where it spells none."""
     try:
         value = loads(text)

@@ -29,7 +29,6 @@ from chatclient.providers.listening import overheard
 from chatclient.providers.wire_cache import EncodedOptions
 from chatclient.response import ChatResponse
 from chatclient.runtime import Runtime
-from chatclient.values import EMPTY
 
 _SCHEMA_BESIDE_TOOLS = re.compile(r"gemini-(?:[3-9]|\d\d)")
 
@@ -119,7 +118,7 @@ class GeminiChatModel(OverHttp, ChatModel):
         self._http = HttpClient(
             PROVIDER,
             base_url,
-            headers_for(api_key, base_url, headers or EMPTY),
+            headers_for(api_key, base_url, headers),
             as_timeouts(timeout),
             as_retry_policy(max_retries),
             http_client,
@@ -198,7 +197,7 @@ def path_of(model: str) -> str:
     return f"/{path}" if "/" in model else f"/models/{path}"
 
 
-def headers_for(api_key: Key, base_url: str, more: Headers) -> HeaderSource:
+def headers_for(api_key: Key, base_url: str, more: Headers | None) -> HeaderSource:
     """Return what gives the headers of requests: with a key, or on Vertex AI with a token.
 
     Raises:

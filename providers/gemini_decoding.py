@@ -16,7 +16,13 @@ from chatclient.messages import (
     ToolCall,
     ToolCallChunk,
 )
-from chatclient.providers.failures import ended_early, error_from, no_answer, request_id, unreadable
+from chatclient.providers.failures import (
+    ended_early,
+    no_answer,
+    refuse_error,
+    request_id,
+    unreadable,
+)
 from chatclient.providers.fields import MISSHAPEN, number_of, text_of
 from chatclient.providers.keys import Headers
 from chatclient.response import (
@@ -75,7 +81,7 @@ def decode_response(data: Any, headers: Headers = EMPTY) -> ChatResponse:
         ProviderError: The answer is an error in disguise.
         InvalidResponseError: The answer is of no known form, or there is none in it.
     """
-    _refuse_errors(data, headers)
+    refuse_error(PROVIDER, data, headers)
     try:
         if not data.keys() & {"candidates", "promptFeedback", "usageMetadata"}:
             raise unreadable(PROVIDER, data)
@@ -86,11 +92,6 @@ def decode_response(data: Any, headers: Headers = EMPTY) -> ChatResponse:
         return ChatResponse(tuple(generations), _metadata(data, headers))
     except MISSHAPEN as error:
         raise unreadable(PROVIDER, data) from error
-
-
-def _refuse_errors(data: Any, headers: Headers) -> None:
-    if isinstance(data, Mapping) and data.get("error"):
-        raise error_from(PROVIDER, 0, data, headers)
 
 
 def _generation(candidate: Mapping[str, Any], at: int) -> Generation:
@@ -328,7 +329,7 @@ class StreamDecoder:
         only = candidates[0] if len(candidates) == 1 else None
         if only is not None and (text := self._plain_text(chunk, only)) is not None:
             return text
-        _refuse_errors(chunk, self._headers)
+        refuse_error(PROVIDER, chunk, self._headers)
         generations = [self._delta(candidate) for candidate in candidates] or _blocked(chunk)
         self._blocked = self._blocked or bool(generations and not candidates)
         self._started = True

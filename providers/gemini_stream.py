@@ -3,7 +3,8 @@
 from pydantic_core import from_json
 
 from chatclient.errors import InvalidResponseError
-from chatclient.json import dumps, loads
+from chatclient.json import dumps
+from chatclient.providers.fields import object_in
 from chatclient.providers.sse import LARGEST_EVENT, ServerSentEventDecoder, is_end
 
 
@@ -49,7 +50,7 @@ class StreamReader:
             return self._elements()
         # An event that lacks the blank line after it, or an error that lacks the form of an event.
         rest = self._events.finish().strip()
-        return [rest] if _is_object(rest) else []
+        return [] if object_in(rest) is None else [rest]
 
     def _elements(self) -> list[bytes]:
         try:
@@ -57,10 +58,3 @@ class StreamReader:
         except ValueError:
             return [bytes(self._whole)]
         return [dumps(element) for element in (value if isinstance(value, list) else [value])]
-
-
-def _is_object(text: bytes) -> bool:
-    try:
-        return isinstance(loads(text), dict)
-    except ValueError:
-        return False

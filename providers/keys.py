@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from chatclient.errors import UsageError
 from chatclient.runtime import Runtime
+from chatclient.values import EMPTY
 
 Headers = Mapping[str, str]
 
@@ -40,22 +41,22 @@ def key_source(api_key: Key, *variables: str, wanted_by: str = "") -> KeySource:
 
 
 def headers_with(
-    key: KeySource, more: Headers, *, name: str = "authorization", scheme: str = "Bearer "
+    key: KeySource, more: Headers | None, *, name: str = "authorization", scheme: str = "Bearer "
 ) -> HeaderSource:
     """Return the headers of a request, or what gives them: the key of the moment, and *more*.
 
     Args:
         key: The key, or what gives it; without one, no header carries it. A function is called as
             the application's own, so that one that waits for its token holds up no event loop.
-        more: Headers that go before that of the key.
+        more: Headers that go before that of the key, if there are any.
         name: The header that carries the key.
         scheme: What stands before it there.
     """
-    more = {name.lower(): value for name, value in more.items()}
+    others = {name.lower(): value for name, value in (more or EMPTY).items()}
 
     def carrying(token: str) -> Headers:
         token = (token or "").strip()  # files and shells leave a line end behind
-        return {name: f"{scheme}{token}", **more} if token else more
+        return {name: f"{scheme}{token}", **others} if token else others
 
     if isinstance(key, str):
         return carrying(key)

@@ -7,7 +7,7 @@ from typing import Any
 from chatclient.errors import InvalidResponseError
 from chatclient.json import dumps
 from chatclient.moderation import Moderation, ModerationModel
-from chatclient.providers.failures import error_from, json_of
+from chatclient.providers.failures import json_of, refuse_error
 from chatclient.providers.fields import MISSHAPEN
 from chatclient.providers.http import (
     HttpAnswer,
@@ -21,7 +21,6 @@ from chatclient.providers.http import (
 from chatclient.providers.keys import Key, headers_with
 from chatclient.providers.openai import BASE_URL, dialect_at, openai_key
 from chatclient.runtime import Runtime
-from chatclient.values import EMPTY
 
 
 class OpenAIModerationModel(OverHttp, ModerationModel):
@@ -60,7 +59,7 @@ class OpenAIModerationModel(OverHttp, ModerationModel):
         self._http = HttpClient(
             dialect_at(base_url).provider,
             base_url,
-            headers_with(openai_key(api_key, base_url), headers or EMPTY),
+            headers_with(openai_key(api_key, base_url), headers),
             as_timeouts(timeout),
             as_retry_policy(max_retries),
             http_client,
@@ -78,8 +77,7 @@ class OpenAIModerationModel(OverHttp, ModerationModel):
 
     def _decoded(self, answer: HttpAnswer) -> list[Moderation]:
         data = json_of(self._http.provider, answer.body)
-        if isinstance(data, Mapping) and data.get("error"):
-            raise error_from(self._http.provider, 0, data, answer.headers)
+        refuse_error(self._http.provider, data, answer.headers)
         try:
             return [_moderation(result) for result in data["results"]]
         except MISSHAPEN as error:

@@ -31,7 +31,6 @@ from chatclient.providers.ollama_codec import (
 from chatclient.providers.wire_cache import EncodedOptions, WireCache
 from chatclient.response import ChatResponse
 from chatclient.runtime import Runtime
-from chatclient.values import EMPTY
 
 _PATH = "/api/chat"
 
@@ -101,7 +100,7 @@ class OllamaChatModel(OverHttp, ChatModel):
         self._http = HttpClient(
             PROVIDER,
             base_url or host_of_environment(),
-            headers_for(api_key, headers or EMPTY),
+            headers_for(api_key, headers),
             as_timeouts(timeout),
             as_retry_policy(max_retries),
             http_client,
@@ -169,6 +168,6 @@ def host_of_environment() -> str:
     return f"{scheme or 'http'}://{user}{at}{name}" + (f":{port}" if port else "")
 
 
-def headers_for(api_key: Key, more: Headers) -> HeaderSource:
+def headers_for(api_key: Key, more: Headers | None) -> HeaderSource:
     """Return what gives the headers of requests; a server of one's own wants no key."""
     return headers_with(key_source(api_key, "OLLAMA_API_KEY"), more)

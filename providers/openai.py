@@ -41,7 +41,6 @@ from chatclient.providers.sse import ServerSentEventDecoder
 from chatclient.providers.wire_cache import EncodedOptions, WireCache
 from chatclient.response import ChatResponse
 from chatclient.runtime import Runtime
-from chatclient.values import EMPTY
 
 __all__ = [
     "BASE_URL",
@@ -160,7 +159,7 @@ class OpenAIChatModel(OverHttp, ChatModel):
         self._http = HttpClient(
             self._dialect.provider,
             base_url,
-            headers_with(openai_key(api_key, base_url), headers or EMPTY),
+            headers_with(openai_key(api_key, base_url), headers),
             as_timeouts(timeout),
             as_retry_policy(max_retries),
             http_client,

@@ -12,7 +12,7 @@ from chatclient.model import ChatModel
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
 from chatclient.providers.failures import json_of
-from chatclient.providers.fields import overlaid
+from chatclient.providers.fields import fields_of, overlaid
 from chatclient.providers.http import (
     HttpAnswer,
     HttpClient,
@@ -40,7 +40,6 @@ from chatclient.providers.wire_cache import EncodedOptions, WireCache
 from chatclient.response import ChatResponse
 from chatclient.runtime import Runtime
 from chatclient.tool import ToolDefinition
-from chatclient.values import EMPTY
 
 _PATH = "/responses"
 
@@ -147,7 +146,7 @@ class OpenAIResponsesChatModel(OverHttp, ChatModel):
         self._http = HttpClient(
             dialect_at(base_url).provider,
             base_url,
-            headers_with(openai_key(api_key, base_url), headers or EMPTY),
+            headers_with(openai_key(api_key, base_url), headers),
             as_timeouts(timeout),
             as_retry_policy(max_retries),
             http_client,
@@ -220,13 +219,17 @@ def _to_send(prompt: Prompt) -> tuple[Message, ...]:
 
 # --- encoding options -----------------------------------------------------------------------
 
-_SAME_NAME = (
-    *("model", "temperature", "top_p", "top_k", "presence_penalty", "frequency_penalty"),
-    *("seed", "stop", "service_tier", "instructions", "previous_response_id", "conversation"),
-    *("background", "truncation", "prompt_cache_key", "prompt_cache_retention"),
-    *("user", "safety_identifier", "top_logprobs", "max_tool_calls"),
-)
-_RENAMED = {"max_tokens": "max_output_tokens", "request_metadata": "metadata"}
+_NAMES = {
+    name: name
+    for name in (
+        *("model", "temperature", "top_p", "top_k", "presence_penalty", "frequency_penalty"),
+        *("seed", "stop", "service_tier", "instructions", "previous_response_id", "conversation"),
+        *("background", "truncation", "prompt_cache_key", "prompt_cache_retention"),
+        *("user", "safety_identifier", "top_logprobs", "max_tool_calls"),
+    )
+} | {"max_tokens": "max_output_tokens", "request_metadata": "metadata"}
+_REASONING_NAMES = {"reasoning_effort": "effort", "reasoning_summary": "summary"}
+_TEXT_NAMES = {"verbosity": "verbosity", "response_format": "format"}
 _ENCRYPTED_REASONING = "reasoning.encrypted_content"
 # Other models refuse to be asked for it. Before the name there may be a vendor's.
 _REASONING_MODEL = re.compile(r"(^|[/:.])(o\d|gpt-[5-9](?!.*-chat)|codex|grok)")
@@ -251,23 +254,18 @@ def encode_options(options: ChatOptions, *, streaming: bool) -> dict[str, Any]:
     """Return all of a request but its input."""
     given = options.set_values()
     stored = _is_stored(given)
-    body = {name: given[name] for name in _SAME_NAME if name in given and given[name] != ()}
-    body |= {_RENAMED[name]: given[name] for name in _RENAMED if name in given}
+    body = fields_of(options, _NAMES)
     body["store"] = stored
     if include := _include(given, stored=stored):
         body["include"] = include
-    if reasoning := _named(given, {"reasoning_effort": "effort", "reasoning_summary": "summary"}):
+    if reasoning := fields_of(options, _REASONING_NAMES):
         body["reasoning"] = reasoning
-    if text := _text(given):
+    if text := _text(options):
         body["text"] = text
     body |= _tools(given, form_for(options))
     if streaming:
         body["stream"] = True
     return overlaid(body, options.extra)
-
-
-def _named(given: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    return {names[name]: given[name] for name in names if name in given}
 
 
 def _is_stored(given: Mapping[str, Any]) -> bool:
@@ -289,10 +287,10 @@ def _include(given: Mapping[str, Any], *, stored: bool) -> list[str]:
     return include
 
 
-def _text(given: Mapping[str, Any]) -> dict[str, Any]:
-    text = _named(given, {"verbosity": "verbosity", "response_format": "format"})
-    if (schema := given.get("output_schema")) is not None:
-        text["format"] = {"type": "json_schema", **json_schema_format(schema)}
+def _text(options: ChatOptions) -> dict[str, Any]:
+    text = fields_of(options, _TEXT_NAMES)
+    if options.output_schema is not None:
+        text["format"] = {"type": "json_schema", **json_schema_format(options.output_schema)}
     return text
 
 

@@ -180,7 +180,8 @@ def test_only_what_knows_of_forks_has_a_lock_of_its_own() -> None:
         "forks.py",
         # These have an `after_fork`.
         *("catalog.py", "connections.py", "sqlite.py", "sql_schema.py", "threads.py"),
-        *("answers.py", "budget.py", "recording.py"),  # one request's, or a test's
+        *("answers.py", "budget.py", "interruption.py"),  # one request's
+        "recording.py",  # a test's
         "llama_server.py",  # looks at the process id
     }
 

@@ -10,9 +10,9 @@ from typing import Any, Protocol, Self
 import anyio
 
 from chatclient.errors import ToolResultError
+from chatclient.interruption import check_interruption, is_interrupted
 from chatclient.messages import ToolCall
 from chatclient.runtime import Runtime, caller_deadline
-from chatclient.threads import check_interruption, is_interrupted
 from chatclient.tool import ToolCallback, ToolContext, ToolDefinition, ToolMetadata, ToolResult
 from chatclient.tools.binding import read_arguments
 

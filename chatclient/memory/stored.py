@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from chatclient.errors import ChatMemoryError
-from chatclient.json import dumps, loads
+from chatclient.json import dumps, has_json_form, loads
 from chatclient.messages import Message
 from chatclient.serialization import message_from_dict, message_to_dict
 
@@ -76,7 +76,7 @@ def _without_json(value: Any) -> tuple[list[str], Any]:
     while id(value) not in seen:  # what contains itself would never end
         seen.add(id(value))
         for key, item in _items(value):
-            if not _has_json(item):
+            if not has_json_form(item):
                 keys.append(f"[{key!r}]" if keys else str(key))
                 value = item
                 break
@@ -87,11 +87,3 @@ def _items(value: Any) -> Iterable[tuple[Any, Any]]:
     if isinstance(value, Mapping):
         return value.items()
     return enumerate(value) if isinstance(value, list | tuple) else ()
-
-
-def _has_json(value: Any) -> bool:
-    try:
-        dumps(value)
-    except TypeError:
-        return False
-    return True

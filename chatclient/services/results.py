@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, get_args, get_origin
 
-from chatclient.answers import executions_in, pending_in, refuse_waiting
+from chatclient.accessors import executions_in, pending_in, refuse_waiting
 from chatclient.chain import SOURCES, ChatClientResponse
 from chatclient.client import ChatClientRequestSpec
 from chatclient.errors import UsageError
