@@ -12,7 +12,7 @@ from chatclient.json import dumps
 from chatclient.messages import AssistantMessage, Part, ProviderPart, Reasoning, ToolCall
 from chatclient.providers.anthropic_encoding import CALL_KEYS, PROVIDER, Block
 from chatclient.providers.failures import error_from, request_id, unreadable
-from chatclient.providers.fields import MISSHAPEN, beside, count_of, number_of
+from chatclient.providers.fields import MISSHAPEN, beside, count_of, number_of, text_of
 from chatclient.providers.keys import Headers
 from chatclient.response import (
     ChatResponse,
@@ -94,20 +94,21 @@ def decode_block(block: Block) -> Part | None:
     """Return the part that a whole content block is, or None when there is nothing in it."""
     match block["type"]:
         case "text":
-            text = block.get("text") or ""
-            if block.get("citations"):
+            text = text_of(block.get("text"))
+            if text and block.get("citations"):
                 return ProviderPart(PROVIDER, FrozenDict(block), text)
             return text or None
         case "thinking":
-            thoughts = block.get("thinking") or ""
-            signature = block.get("signature") or None
+            thoughts = text_of(block.get("thinking"))
+            signature = text_of(block.get("signature")) or None
             return Reasoning(thoughts, signature, PROVIDER) if thoughts or signature else None
         case "redacted_thinking":
             return Reasoning(provider=PROVIDER, data=FrozenDict(block))
         case "tool_use":
             arguments = dumps(block.get("input") or {}).decode()
-            id = block.get("id") or f"toolu_{uuid.uuid4().hex[:24]}"  # the result has to name one
-            return ToolCall(id, block["name"], arguments, call_metadata(block))
+            # The result has to name one.
+            id = text_of(block.get("id")) or f"toolu_{uuid.uuid4().hex[:24]}"
+            return ToolCall(id, text_of(block["name"]), arguments, call_metadata(block))
         case _:
             return ProviderPart(PROVIDER, FrozenDict(block))
 
@@ -120,14 +121,15 @@ def call_metadata(block: Block) -> Mapping[str, Any]:
 
 def decode_usage(usage: Mapping[str, Any]) -> Usage:
     """Return what was spent; the API counts cached input beside the other input."""
-    read, written = usage.get("cache_read_input_tokens"), usage.get("cache_creation_input_tokens")
+    read = number_of(usage.get("cache_read_input_tokens"))
+    written = number_of(usage.get("cache_creation_input_tokens"))
     details = usage.get("output_tokens_details") or {}
     return Usage(
-        (usage.get("input_tokens") or 0) + (read or 0) + (written or 0),
+        (number_of(usage.get("input_tokens")) or 0) + (read or 0) + (written or 0),
         number_of(usage.get("output_tokens")) or 0,
         read,
         written,
-        details.get("thinking_tokens"),
+        number_of(details.get("thinking_tokens")),
         frozen(usage),
     )
 

@@ -169,7 +169,7 @@ class _TextBlock:
 
     def __init__(self, content: Block) -> None:
         self._content = {"type": "text", **content, "text": ""}
-        self._first = content.get("text") or ""
+        self._first = text_of(content.get("text"))
         self._citations: list[Any] = [*(content.get("citations") or ())]
         self._held: list[str] = []
 
@@ -205,8 +205,8 @@ class _ThinkingBlock:
     """Thoughts are told as they come, their signature when it is complete."""
 
     def __init__(self, content: Block) -> None:
-        self._first = content.get("thinking") or ""
-        self._signature = [content.get("signature") or ""]
+        self._first = text_of(content.get("thinking"))
+        self._signature = [text_of(content.get("signature"))]
 
     def start(self) -> Part | None:
         return self._tell(self._first)
