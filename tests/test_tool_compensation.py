@@ -367,9 +367,9 @@ class CancelledAt(InMemorySessionRepository):
         await self._at("create", runtime)
         return await super().create(session, runtime)
 
-    async def append(self, *given: Any) -> bool:
+    async def append(self, *given: Any, **more: Any) -> bool:
         await self._at("append", given[2])
-        return await super().append(*given)
+        return await super().append(*given, **more)
 
 
 @pytest.mark.parametrize("step", ["find", "create", "append"])
@@ -401,7 +401,7 @@ def interrupted(_: Prompt) -> str:
 
 
 class InterruptedRewrite(InMemoryChatMemoryRepository):
-    async def rewrite(self, *_: Any) -> bool:
+    async def rewrite(self, *_: Any, **__: Any) -> bool:
         raise KeyboardInterrupt
 
 
