@@ -9,7 +9,7 @@ from chatclient.checks import check_word
 from chatclient.errors import ContextWindowError, UsageError
 from chatclient.json import dumps
 from chatclient.memory.window import Window, estimated_tokens
-from chatclient.messages import Message, SystemMessage, begins_turn
+from chatclient.messages import Message, begins_turn, system_messages
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
 from chatclient.structured.output import CORRECTION
@@ -101,7 +101,7 @@ class ContextWindowAdvisor:
         """Return the newest whole turns that there is room for, and all system messages."""
         start = Window.tokens(max(room, 1), self._estimate).start(messages)
         start = min(start, _present_turn(messages))
-        older = (message for message in messages[:start] if isinstance(message, SystemMessage))
+        older = system_messages(messages[:start])
         return (*older, *messages[start:])
 
     def _tokens(self, messages: Sequence[Message]) -> int:

@@ -19,9 +19,9 @@ from chatclient.checks import check_callable, check_number, check_word
 from chatclient.errors import EntityError, GuardrailError, UsageError, WrongTypeError
 from chatclient.events import TextDelta
 from chatclient.exchange import as_said
-from chatclient.messages import Message, UserMessage
+from chatclient.messages import Message, UserMessage, last_user_message
 from chatclient.moderation import ModerationModel
-from chatclient.prompt import Prompt
+from chatclient.prompt import Prompt, is_blank
 from chatclient.response import NO_USAGE, ChatResponse
 from chatclient.runtime import Runtime
 from chatclient.structured.converters import converter_of
@@ -131,6 +131,7 @@ class InputGuardrailAdvisor:
 
         Raises:
             GuardrailError: One of them refused it.
+            UsageError: One of them left nothing of it.
         """
         failures = _Failures()
         judged = as_said(request)  # that of a turn that goes on is what advisors have made of it
@@ -142,10 +143,23 @@ class InputGuardrailAdvisor:
             if failures.add(guardrail, result):
                 break
             if result.text is not None:
-                prompt = judged.prompt.augment_user_message(result.text)
-                judged = judged.mutate(prompt=prompt)
+                judged = _rewritten(judged, result.text, guardrail)
         failures.raise_if_any(None)
         return await call_next(request if RESUME in request.context else judged)
+
+
+def _rewritten(
+    request: ChatClientRequest, text: str, guardrail: InputGuardrail
+) -> ChatClientRequest:
+    prompt = request.prompt.augment_user_message(text)
+    said = last_user_message(prompt.messages)
+    if said is not None and is_blank(said):
+        msg = (
+            f"input guardrail {name_of(guardrail)!r} leaves nothing of what the user says; let it"
+            " return a GuardrailResult.failure(...) then"
+        )
+        raise UsageError(msg)
+    return request.mutate(prompt=prompt)
 
 
 class OutputGuardrailAdvisor:

@@ -22,7 +22,7 @@ from chatclient.chain import (
 )
 from chatclient.memory.chat_memory import ChatMemory
 from chatclient.memory.transcript import transcript
-from chatclient.messages import Message, SystemMessage, without_system
+from chatclient.messages import Message, system_messages, without_system
 from chatclient.template import PromptTemplate, require_placeholders
 
 MEMORY_TEMPLATE = """\
@@ -125,7 +125,7 @@ class PromptChatMemoryAdvisor:
 
     def _shown(self, request: ChatClientRequest, history: tuple[Message, ...]) -> ChatClientRequest:
         said = without_system(history)
-        systems = tuple(m for m in history if isinstance(m, SystemMessage))
+        systems = system_messages(history)
         request = shown_as_messages(request, systems)
         if not said:
             return request

@@ -35,7 +35,7 @@ class Question:
         return Prompt.of((*before, self.message.mutate(text=text), *after), prompt.options)
 
 
-def question_in(request: ChatClientRequest, known: str | None = None) -> Question | None:
+def question_in(request: ChatClientRequest, known: str | None) -> Question | None:
     """Return what *request* asks, or None when it asks nothing in words.
 
     Advisors that ask for a better answer mark their messages with `CORRECTION` in the metadata:

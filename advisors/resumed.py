@@ -9,7 +9,7 @@ from chatclient.messages import Message
 from chatclient.prompt import Prompt
 from chatclient.runtime import Runtime
 from chatclient.tools import Decision, PendingTurn, ToolCallingManager, ToolExecutionResult
-from chatclient.tools.compensation import rewritten
+from chatclient.tools.compensation import retold, rewritten
 from chatclient.tools.turn import ToolTurn
 
 
@@ -81,7 +81,7 @@ class Resumed:
             raise ToolLoopError(msg)
         turn.resume(self.pending)
         turn.undone.update(first.undone)
-        executions = tuple(first.undone.get(id(e.tool_call), e) for e in result.executions)
+        executions = tuple(retold(result.executions, first.undone))
         answered = {response.id for response in self.pending.responses}
         known = {id(each.tool_call) for each in turn.executions}
         for execution in executions:

@@ -11,7 +11,13 @@ from chatclient.chain import MEMORY_ORDER, Advisor, ChatClientRequest, ChatClien
 from chatclient.checks import check_callable
 from chatclient.errors import UsageError
 from chatclient.events import ReasoningDelta, ReasoningSigned, RoundEnded, TextDelta
-from chatclient.messages import AssistantMessage, Message, ToolResponseMessage, UserMessage
+from chatclient.messages import (
+    AssistantMessage,
+    Message,
+    ToolResponseMessage,
+    UserMessage,
+    ends_turn,
+)
 from chatclient.response import ChatResponse, Generation
 from chatclient.runtime import Runtime
 from chatclient.structured.output import CORRECTION
@@ -206,7 +212,8 @@ def _said_meanwhile(request: ChatClientRequest) -> str:
     """Return what the user has said while the tools of the round before were running."""
     messages = request.prompt.messages
     others = (m for m in reversed(messages) if not isinstance(m, UserMessage))
-    if not isinstance(next(others, None), ToolResponseMessage):
+    last = next(others, None)
+    if not isinstance(last, ToolResponseMessage) or ends_turn(last):
         return ""
     return _said_by_user(request, ToolResponseMessage)
 

@@ -19,7 +19,7 @@ from chatclient.chain import (
 from chatclient.checks import check_kind
 from chatclient.errors import DeadlineExceededError, ToolLoopError, UsageError
 from chatclient.events import ReasoningDelta, ReasoningSigned, TextDelta
-from chatclient.messages import Message, SystemMessage, UserMessage
+from chatclient.messages import Message, UserMessage, system_messages, without_system
 from chatclient.operations import ClientCall
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
@@ -252,7 +252,7 @@ class ToolCallingAdvisor:
         """
         if self.conversation_history is not False:
             return result.conversation_history
-        system = [m for m in request.prompt.messages if isinstance(m, SystemMessage)]
+        system = system_messages(request.prompt.messages)
         return (*system, result.conversation_history[-1])
 
     async def finalize_loop(self, response: ChatClientResponse) -> ChatClientResponse:
@@ -562,9 +562,10 @@ def _is_among(message: Message, messages: Sequence[Message]) -> bool:
 
 
 def _left_out(history: Sequence[Message], messages: Sequence[Message]) -> tuple[Message, ...]:
-    """Return what of *history* goes before *messages*, which are the end of it."""
+    """Return what of *history* goes before *messages*: its end, with what a hook may have added."""
     if messages is history:
         return ()
-    spoken = [m for m in history if not isinstance(m, SystemMessage)]
-    sent = sum(not isinstance(m, SystemMessage) for m in messages)
-    return tuple(spoken[: max(0, len(spoken) - sent)])
+    spoken = without_system(history)
+    sent = without_system(messages)
+    places = (at for m in sent for at, each in enumerate(spoken) if each is m)
+    return spoken[: next(places, max(0, len(spoken) - len(sent)))]

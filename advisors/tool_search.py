@@ -26,7 +26,7 @@ from chatclient.advisors.tool_search_tool import (
     ToolSearchTool,
 )
 from chatclient.advisors.turns import Turn
-from chatclient.chain import ChatClientRequest, ChatClientResponse
+from chatclient.chain import ChatClientRequest, ChatClientResponse, Next
 from chatclient.checks import check_kind, names
 from chatclient.driving import drive
 from chatclient.errors import UsageError
@@ -149,6 +149,13 @@ class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
         await self._forget(session_id, ON_LOOP)
 
     # --- the loop ---------------------------------------------------------------------------
+
+    async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        """Return the final response of the loop."""
+        if request.prompt.options.internal_tool_execution_enabled is False:
+            # Nothing is searched, but roles count for whoever runs the tools, too.
+            request = self._unsearched(request)
+        return await super().__call__(request, call_next)
 
     async def initialize_loop(self, request: ChatClientRequest) -> ChatClientRequest:
         """Return the request with the search in place of most tools, if there are enough."""

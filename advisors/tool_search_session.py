@@ -109,7 +109,7 @@ class SearchSession:
         roles: Collection[str],
         *,
         accumulates: bool,
-        refresh: RefreshTools | None = None,
+        refresh: RefreshTools | None,
     ) -> None:
         self.id = id
         self.roles = frozenset(roles)

@@ -88,9 +88,9 @@ class ToolSearchTool:
         find: Find,
         names: Collection[str],
         *,
-        categories: tuple[str, ...] = (),
-        roles: Collection[str] = (),
-        max_results: int | None = None,
+        categories: tuple[str, ...],
+        roles: Collection[str],
+        max_results: int | None,
     ) -> None:
         self.definition = definition_of(categories)
         self._find = find

@@ -29,12 +29,14 @@ from chatclient.memory.conversation import says_something
 from chatclient.memory.repository import checked_id
 from chatclient.memory.summary import SUMMARY
 from chatclient.messages import (
+    ENDS_TURN,
     AssistantMessage,
     Media,
     Message,
-    SystemMessage,
+    ToolResponseMessage,
     UserMessage,
-    begins_turn,
+    last_turn_begin,
+    system_messages,
     without_system,
 )
 from chatclient.operations import MemoryAccess
@@ -144,7 +146,7 @@ class Turns:
         pending: PendingTurn = request.context[RESUME].pending
         said = without_system(pending.messages)
         note = pending.notes.get(_NOTE, {})
-        start = len(said) - note["messages"] if note else _last_turn(said)
+        start = len(said) - note["messages"] if note else last_turn_begin(said) or 0
         # The messages that waited may be what other advisors made of them, such as retrieval.
         own = noted_messages(note.get("own", ()), pending)
         if not own:
@@ -182,11 +184,8 @@ class Turns:
         waiting = noted(_NOTE, note, request, response)
         if waiting is not None:
             return waiting
-        answer = answer_of(response.chat_response)
-        if answer is not None and turn.own:
-            if not self.tool_messages:  # but what the user said meanwhile
-                said = tuple(message for message in said if isinstance(message, UserMessage))
-            messages = (*turn.own, *said, answer)
+        messages = self._kept(turn, said, response.chat_response)
+        if messages:
             in_time(request.runtime)
             with request.runtime.observe(MemoryAccess("store", turn.conversation_id)) as observed:
                 runtime = request.runtime
@@ -194,6 +193,24 @@ class Turns:
                 await stored(work, runtime)
                 observed.result = messages
         return response
+
+    def _kept(
+        self, turn: Turn, said: tuple[Message, ...], response: ChatResponse
+    ) -> tuple[Message, ...]:
+        """Return what is remembered of a turn that is over: nothing if it came to nothing."""
+        if not turn.own:
+            return ()
+        if not self.tool_messages:  # but what the user said meanwhile
+            said = tuple(message for message in said if isinstance(message, UserMessage))
+        answer = answer_of(response)
+        if answer is not None:
+            return (*turn.own, *said, answer)
+        last = said[-1] if said else None
+        if isinstance(last, ToolResponseMessage) and _is_over(response):
+            # The model said nothing to what tools have done; it would do that again otherwise.
+            over = last.mutate(metadata={**last.metadata, ENDS_TURN: True})
+            return (*turn.own, *said[:-1], over)
+        return ()
 
     async def _load(self, conversation_id: str, runtime: Runtime) -> tuple[Message, ...]:
         in_time(runtime)
@@ -293,7 +310,7 @@ def shown_as_messages(
     if not history and len(said) <= len(present):
         return request
     at = default_count(request, said)
-    systems = [m for m in (*present, *history) if isinstance(m, SystemMessage)]
+    systems = system_messages((*present, *history))
     messages = (*systems, *said[:at], *without_system(history), *said[at:])
     return request.mutate(prompt=Prompt.of(messages, request.prompt.options))
 
@@ -304,18 +321,16 @@ def answer_of(response: ChatResponse) -> AssistantMessage | None:
     That is so when the model said nothing, when its tool calls were not run, and when a filter
     or guard withheld the answer: neither what was refused nor the refusal belongs in a memory.
     """
-    generations = response.generations
-    if not generations or response.has_tool_calls():
-        return None
-    if generations[0].finish_reason == "content_filter":
-        return None
-    answer = whole_answer(response)
+    answer = whole_answer(response) if _is_over(response) else None
     return answer if answer is not None and says_something(answer) else None
 
 
-def _last_turn(said: tuple[Message, ...]) -> int:
-    """Return where the last turn in *said* begins."""
-    return next((at for at in range(len(said) - 1, -1, -1) if begins_turn(said, at)), 0)
+def _is_over(response: ChatResponse) -> bool:
+    """Return whether a turn has come to its end, be it without a word."""
+    generations = response.generations
+    if not generations or response.has_tool_calls():
+        return False
+    return generations[0].finish_reason != "content_filter"
 
 
 def _begin_of(own: Sequence[Message], said: Sequence[Message], waiting: Sequence[Message]) -> int:
@@ -351,7 +366,7 @@ def _end_of(part: tuple[Message, ...], whole: tuple[Message, ...]) -> int | None
 
 def _is_said(message: Message) -> bool:
     if isinstance(message, AssistantMessage):
-        return not message.tool_calls
+        return not message.tool_calls and says_something(message)
     return isinstance(message, UserMessage)
 
 

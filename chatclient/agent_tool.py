@@ -50,9 +50,9 @@ class ClientTool:
         name: str,
         description: str,
         *,
-        metadata: ToolMetadata | None = None,
-        conversation: str | ConversationOf | None = None,
-        input_type: Any = None,
+        metadata: ToolMetadata | None,
+        conversation: str | ConversationOf | None,
+        input_type: Any,
     ) -> None:
         check_tool_name(name)
         takes = _a_request() if input_type is None else signature_of_model(input_type, name=name)

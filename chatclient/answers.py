@@ -58,6 +58,12 @@ class PendingRequest:
             self._asked = True  # nothing was forgotten
             raise
 
+    def __repr__(self) -> str:
+        name = type(self).__name__
+        if self._response is not None:
+            return f"{name}({self._response.chat_response.text!r})"
+        return f"<{name}: {'no answer yet' if self._asked else 'nothing was sent yet'}>"
+
     def __del__(self, warn: Callable[..., None] = warnings.warn) -> None:
         # As with a coroutine that was never awaited: without this, a forgotten `.content()`
         # would silently send nothing.

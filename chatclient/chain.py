@@ -212,15 +212,11 @@ def _step(advisor: Advisor, call_next: Next, model: ChatModel) -> Next:
         with request.runtime.observe(AdvisorPass(name, order, request.prompt)) as observed:
             pending: Any = advisor(request, call_next)
             if type(pending) is not CoroutineType and not inspect.isawaitable(pending):
-                raise WrongTypeError(_no_coroutine(name, pending))
+                raise _no_coroutine(name, pending)
             response: object = await pending
             observed.result = response
         if not isinstance(response, ChatClientResponse):
-            msg = (
-                f"advisor {name!r} returned {response!r}; it has to return a "
-                "ChatClientResponse, as a rule the one from `await call_next(request)`"
-            )
-            raise WrongTypeError(msg)
+            raise _no_response(name, response)
         return response
 
     return step
@@ -233,10 +229,21 @@ def _no_request(given: object) -> WrongTypeError:
     )
 
 
-def _no_coroutine(name: str, pending: object) -> str:
+def _no_coroutine(name: str, pending: object) -> WrongTypeError:
     if inspect.isasyncgen(pending):
-        return f"advisor {name!r} is a generator; let it `return` one response and `yield` none"
-    return f"advisor {name!r} is not a coroutine function; write it with `async def`"
+        return WrongTypeError(
+            f"advisor {name!r} is a generator; let it `return` one response and `yield` none"
+        )
+    return WrongTypeError(
+        f"advisor {name!r} is not a coroutine function; write it with `async def`"
+    )
+
+
+def _no_response(name: str, given: object) -> WrongTypeError:
+    return WrongTypeError(
+        f"advisor {name!r} returned {given!r}; it has to return a ChatClientResponse, as a rule the"
+        " one from `await call_next(request)`"
+    )
 
 
 def _model_call(model: ChatModel) -> Next:

@@ -18,7 +18,7 @@ from chatclient.spec import RequestSpec
 
 
 def build_chain(engine: Engine, spec: RequestSpec) -> AdvisorChain:
-    """Return the chain of *spec*, with a tool loop unless it has one or wants none.
+    """Return the chain of *spec*, with a tool loop: its own or ours, or none that runs tools.
 
     Raises:
         UsageError: Two advisors want to run the tool loop, or share one memory.
@@ -30,12 +30,20 @@ def build_chain(engine: Engine, spec: RequestSpec) -> AdvisorChain:
         msg = f"only one advisor can run the tool loop, but there are {len(loops)}: {names}"
         raise UsageError(msg)
     _refuse_shared_memory([advisor for advisor in advisors if is_memory(advisor)])
-    if not loops and spec.tool_calling:
+    if not spec.tool_calling:
+        # Loops of ours are told by the options to hand calls back; others may not know these.
+        advisors = [a for a in advisors if not is_tool_calling(a) or _is_ours(a)]
+        loops = [loop for loop in loops if _is_ours(loop)]
+    elif not loops:
         loops = [ToolCallingAdvisor(engine.manager)]
         advisors.append(loops[0])
     for loop in loops:
         advisors = _with_halves(engine, loop, sorted(advisors, key=order_of))
     return AdvisorChain(advisors, engine.model)
+
+
+def _is_ours(loop: Advisor) -> bool:
+    return isinstance(loop, ToolCallingAdvisor)
 
 
 def _refuse_shared_memory(advisors: Sequence[Advisor]) -> None:

@@ -154,6 +154,12 @@ def error_kinds(
     return tuple(several)
 
 
+def missing(given: object, name: str, hint: str) -> AttributeError:
+    """Return the error that *given* has no attribute *name*, with what to write instead."""
+    msg = f"a {type(given).__name__} has no {name!r}{hint}"
+    return AttributeError(msg, name=name, obj=given)
+
+
 def wants_argument(function: Callable[..., object]) -> bool:
     """Return whether *function*, which may take an argument or not, is to be called with it.
 

@@ -19,7 +19,7 @@ from chatclient.chain import (
 )
 from chatclient.chain_building import build_chain
 from chatclient.chain_text import describe_chain, draw_chain
-from chatclient.checks import check_callable, check_kind, check_method, check_word
+from chatclient.checks import check_callable, check_kind, check_method, check_word, missing
 from chatclient.closing import Closeable
 from chatclient.engine import Engine
 from chatclient.entities import prompt_for_entity, with_output_advisors
@@ -245,6 +245,16 @@ class ChatClient(Closeable):
             for each in (*self._engine.owned, self._engine.model):
                 stack.push_async_callback(each.aclose)
 
+    if not TYPE_CHECKING:  # see the builder's
+
+        def __getattr__(self, name: str) -> Any:
+            hint = ""
+            if hasattr(ChatClientBuilder, name):
+                hint = f"; a changed client is client.mutate().{name}(...).build()"
+            elif hasattr(ChatClientRequestSpec, name):
+                hint = f"; a request has: client.prompt(...).{name}(...)"
+            raise missing(self, name, hint)
+
     def __repr__(self) -> str:
         return f"ChatClient({self._engine.model.name})"
 
@@ -257,9 +267,7 @@ class ChatClient(Closeable):
 
     # What a request has in common with the client's defaults was computed with the client.
 
-    def _chain_of(
-        self, spec: RequestSpec, output: StructuredOutput[Any] | None = None
-    ) -> AdvisorChain:
+    def _chain_of(self, spec: RequestSpec, output: StructuredOutput[Any] | None) -> AdvisorChain:
         defaults = self._defaults
         if spec.advisors is defaults.advisors and spec.tool_calling == defaults.tool_calling:
             return self._chain if output is None else self._entity_chain(validate=output.validate)
@@ -290,6 +298,8 @@ class ChatClient(Closeable):
             completion = complete_request(self._engine, spec, messages, runtime)
             completed = await runtime.until_deadline(completion)
             options, context = completed
+        if RESUME in context:
+            _refuse_no_loop(options)
         if self._defaults.messages:
             context = merged(context, {DEFAULT_MESSAGES: self._defaults.messages})
         prompt = Prompt.of(messages, options)
@@ -443,9 +453,12 @@ class ChatClientBuilder:
     if not TYPE_CHECKING:  # type checkers would take any name for one of a builder's
 
         def __getattr__(self, name: str) -> Any:
-            hint = "; call .build() first" if name in dir(ChatClient) else ""
-            msg = f"a ChatClientBuilder has no {name!r}{hint}"
-            raise AttributeError(msg, name=name, obj=self)
+            hint = ""
+            if hasattr(ChatClient, name):
+                hint = "; call .build() first"
+            elif hasattr(type(self), f"default_{name}"):
+                hint = f"; here it is .default_{name}(...), for all requests"
+            raise missing(self, name, hint)
 
 
 class ChatClientRequestSpec:
@@ -633,6 +646,16 @@ class ChatClientRequestSpec:
     def _with(self, spec: RequestSpec) -> Self:
         return type(self)(self._client, spec)
 
+    if not TYPE_CHECKING:  # see the builder's
+
+        def __getattr__(self, name: str) -> Any:
+            hint = ""
+            if hasattr(CallResponse, name):
+                hint = f"; send it first: .call().{name}()"
+            elif name.startswith("default_"):
+                hint = f"; of one request it is .{name.removeprefix('default_')}(...)"
+            raise missing(self, name, hint)
+
     def __repr__(self) -> str:
         return f"ChatClientRequestSpec({self._client.model.name})"
 
@@ -649,6 +672,20 @@ def _refuse_words(spec: RequestSpec) -> None:
         msg = (
             "a turn that goes on has its messages and would not hear more of .system(), .user() or"
             " .messages(); put a word into its decisions, or into a Steering among its advisors"
+        )
+        raise UsageError(msg)
+
+
+def _refuse_no_loop(options: ChatOptions) -> None:
+    """Refuse to go on with a turn where nothing does: its calls would be lost in silence.
+
+    Raises:
+        UsageError: The request runs no tools.
+    """
+    if options.internal_tool_execution_enabled is False:
+        msg = (
+            "a turn goes on in the tool loop, and this request has none: leave out"
+            " .tool_calling(False), or use manager.resume_tool_calls(...) in a loop of your own"
         )
         raise UsageError(msg)
 

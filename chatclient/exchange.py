@@ -12,8 +12,8 @@ from chatclient.messages import (
     AssistantMessage,
     Message,
     Part,
-    SystemMessage,
-    begins_turn,
+    last_turn_begin,
+    system_messages,
 )
 from chatclient.observation import Step
 from chatclient.operations import ModelCall
@@ -54,7 +54,7 @@ def as_said(request: ChatClientRequest) -> ChatClientRequest:
     said = said_before(request.context)
     if not said:
         return request
-    systems = (m for m in request.prompt.messages if isinstance(m, SystemMessage))
+    systems = system_messages(request.prompt.messages)
     return request.mutate(prompt=Prompt.of((*systems, *said), request.prompt.options))
 
 
@@ -67,9 +67,7 @@ def messages_in(response: ChatClientResponse) -> tuple[Message, ...]:
 
 def new_messages_in(response: ChatClientResponse) -> tuple[Message, ...]:
     """Return those of the messages that belong to the turn: from the user's last words on."""
-    said, asked = messages_in(response), _asked(response)
-    begins = (at for at in reversed(range(len(asked))) if begins_turn(asked, at))
-    return said[next(begins, 0) :]
+    return messages_in(response)[last_turn_begin(_asked(response)) :]
 
 
 def round_responses_in(response: ChatClientResponse) -> tuple[ChatResponse, ...]:

@@ -24,6 +24,7 @@ from chatclient.parts import (
 from chatclient.values import EMPTY, freeze_fields, frozen
 
 __all__ = [
+    "ENDS_TURN",
     "AssistantMessage",
     "Media",
     "Message",
@@ -39,12 +40,19 @@ __all__ = [
     "UserMessage",
     "as_messages",
     "begins_turn",
+    "ends_turn",
     "flat_messages",
+    "last_turn_begin",
     "last_user_message",
+    "system_messages",
     "without_system",
 ]
 
 Role = Literal["system", "user", "assistant", "tool"]
+
+ENDS_TURN = "ends_turn"
+"""In the metadata of a `ToolResponseMessage`: the model had nothing to say to it, and the turn is
+over. Memory sets it."""
 
 
 class Message:
@@ -327,6 +335,11 @@ def flat_messages(given: Iterable[Message | Iterable[Message]]) -> tuple[Message
     return tuple(message for each in given for message in as_messages(each))
 
 
+def system_messages(messages: Iterable[Message]) -> tuple[SystemMessage, ...]:
+    """Return the system messages among *messages*."""
+    return tuple([message for message in messages if isinstance(message, SystemMessage)])
+
+
 def without_system(messages: Iterable[Message]) -> tuple[Message, ...]:
     """Return *messages* without the system messages."""
     return tuple(message for message in messages if not isinstance(message, SystemMessage))
@@ -340,10 +353,23 @@ def last_user_message(messages: Sequence[Message]) -> UserMessage | None:
 def begins_turn(messages: Sequence[Message], at: int) -> bool:
     """Return whether a turn begins at index *at*: with the first of one or more user messages.
 
-    What the user says behind the answers of tools is said to a turn that still runs.
+    What the user says behind the answers of tools is said to a turn that still runs, unless these
+    end it.
     """
     if not isinstance(messages[at], UserMessage):
         return False
     while at and isinstance(messages[at - 1], SystemMessage):
         at -= 1
-    return not at or not isinstance(messages[at - 1], UserMessage | ToolResponseMessage)
+    return not at or ends_turn(messages[at - 1])
+
+
+def ends_turn(message: Message) -> bool:
+    """Return whether a turn that ends with *message* is over: with an answer, or `ENDS_TURN`."""
+    if isinstance(message, ToolResponseMessage):
+        return bool(message.metadata.get(ENDS_TURN))
+    return not isinstance(message, UserMessage)
+
+
+def last_turn_begin(messages: Sequence[Message]) -> int | None:
+    """Return where the last turn of *messages* begins, or None where none does."""
+    return next((at for at in reversed(range(len(messages))) if begins_turn(messages, at)), None)

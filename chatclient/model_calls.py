@@ -7,6 +7,7 @@ from contextvars import ContextVar
 from typing import Protocol
 
 from chatclient.aggregator import MessageAggregator
+from chatclient.checks import check_kind
 from chatclient.errors import DeadlineExceededError, StreamInterruptedError
 from chatclient.events import RoundEnded, TextDelta, events_of
 from chatclient.model import ChatModel, PromptLike
@@ -31,6 +32,7 @@ class Ledger(Protocol):
         ...
 
 
+_WORDS = "of a text, make one: ChatResponse.of(text)"
 _ledger: ContextVar[Ledger | None] = ContextVar("chatclient_ledger", default=None)
 
 
@@ -92,6 +94,7 @@ async def call_model(call: ModelCall, runtime: Runtime) -> ChatResponse:
             response = await _streamed(call, runtime, observed)
         else:
             response = await call.model.generate(call.prompt, runtime)
+            check_kind(f"what {call.model.name} answers", response, ChatResponse, _WORDS)
         observed.result = response
     if ledger is not None:
         ledger.add(response)
@@ -114,6 +117,7 @@ async def _streamed(call: ModelCall, runtime: Runtime, observed: Step) -> ChatRe
                     if chunk:
                         await emit(TextDelta(chunk))
                     continue
+                check_kind(f"a chunk of {call.model.name}", chunk, (str, ChatResponse), _WORDS)
                 aggregator.add(chunk)
                 result = chunk.result
                 if result is not None and not result.index:  # further answers are not streamed

@@ -13,9 +13,9 @@ from chatclient.messages import (
     Media,
     Message,
     Reasoning,
-    SystemMessage,
     ToolCall,
     ToolResponseMessage,
+    system_messages,
     without_system,
 )
 from chatclient.model import ChatModel
@@ -190,9 +190,8 @@ class ModelCall(Operation):
     def content(self, result: ChatResponse | None) -> Mapping[str, str]:
         """Return the messages both ways, and the tools offered."""
         messages = self.prompt.messages
-        system = [m.text for m in messages if isinstance(m, SystemMessage)]
         found = {
-            "gen_ai.system_instructions": [_text(text) for text in system],
+            "gen_ai.system_instructions": [_text(m.text) for m in system_messages(messages)],
             "gen_ai.input.messages": _described(without_system(messages)),
             "gen_ai.tool.definitions": [
                 _tool(callback.definition) for callback in self.prompt.options.tool_callbacks or ()

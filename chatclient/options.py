@@ -39,7 +39,7 @@ class OptionValues(TypedDict, total=False):
     extra: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True, kw_only=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True, kw_only=True, repr=False)
 class ChatOptions:
     """Options that every provider knows; each provider's own subclass adds its own.
 
@@ -110,6 +110,10 @@ class ChatOptions:
             if kept is not given:
                 object.__setattr__(self, name, kept)
 
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={value!r}" for name, value in self.set_values().items())
+        return f"{type(self).__name__}({shown})"
+
     def mutate(self, **changes: Any) -> Self:
         """Return a copy with the given options changed.
 
@@ -126,6 +130,7 @@ class ChatOptions:
         """
         if over is None or over is NO_OPTIONS:
             return self
+        check_kind("options", over, ChatOptions, "write ChatOptions(temperature=0.2)")
         kind = type(over) if isinstance(over, type(self)) else type(self)
         changes = over.set_values()
         if kind is not type(self):

@@ -143,15 +143,19 @@ def as_prompt(prompt: str | Message | Iterable[Message] | Prompt) -> Prompt:
     """
     if not isinstance(prompt, Prompt):
         prompt = Prompt(prompt)
-    if not prompt.messages or (
-        len(prompt.messages) == 1
-        and isinstance(prompt.messages[0], UserMessage)
-        and not prompt.messages[0].text.strip()
-        and all(isinstance(part, str) for part in prompt.messages[0].parts)
-    ):
+    if not prompt.messages or (len(prompt.messages) == 1 and is_blank(prompt.messages[0])):
         msg = "the prompt is blank: give it a text or messages"
         raise UsageError(msg)
     return prompt
+
+
+def is_blank(message: Message) -> bool:
+    """Return whether *message* is one in which the user says and shows nothing."""
+    return (
+        isinstance(message, UserMessage)
+        and not message.text.strip()
+        and all(isinstance(part, str) for part in message.parts)
+    )
 
 
 def with_default_options(prompt: Prompt, defaults: ChatOptions) -> Prompt:

@@ -92,6 +92,8 @@ async def complete_options(
     """
     options = engine.model.options.merge(spec.options)
     changes: dict[str, Any] = {}
+    if not spec.tool_calling:
+        changes["internal_tool_execution_enabled"] = False
     if spec.tool_context:
         changes["tool_context"] = {**options.tool_context, **spec.tool_context}
     request = ToolRequest(

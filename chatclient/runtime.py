@@ -28,39 +28,40 @@ shows the place. Code that is asynchronous by nature (an `async def` tool, say) 
 import asyncio
 import functools
 import inspect
-import queue
-import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from contextvars import Context, ContextVar, copy_context
+from contextvars import Context, ContextVar
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Protocol, TypeVar, TypeVarTuple, overload
+from typing import Any, Protocol, TypeVar, TypeVarTuple, overload
 
 import anyio
 import anyio.to_thread
 
-from chatclient.driving import drive
 from chatclient.errors import DeadlineExceededError
-from chatclient.inbox import INBOX, Emitter, Inbox, Item, LoopInbox
+from chatclient.inbox import Emitter
+from chatclient.jobs import (
+    Begun,
+    BegunInTask,
+    BegunInThread,
+    Job,
+    gather_in_tasks,
+    gather_in_threads,
+    invoke_on_loop,
+    wait_on_loop,
+    wait_on_thread,
+)
 from chatclient.observation import Observer, Operation, Step
-from chatclient.tasks import ended, look_at_error, to_its_end
+from chatclient.tasks import to_its_end
 from chatclient.threads import (
-    Interruption,
     LoopThread,
-    Work,
     call_in_thread,
     check_interruption,
-    interruptible,
     is_async,
-    private_loop,
     uninterrupted,
-    waiting_for,
 )
 
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
 Ts = TypeVarTuple("Ts")
 
 _GRACE = 0.1  # seconds after the deadline for what ends at it by itself
@@ -210,16 +211,16 @@ class Runtime:
             else:
                 result = function(*args)
             if inspect.isawaitable(result):
-                return await _wait_for(self, result, end)
+                return await wait_on_thread(lambda _: result, self.emit, end)
             return result
         if end is None:
-            return await _invoke_on_loop(function, args, None)
+            return await invoke_on_loop(function, args, None)
         async with asyncio.timeout(timeout):
-            return await _invoke_on_loop(function, args, end)
+            return await invoke_on_loop(function, args, end)
 
     async def run_on(
         self,
-        thread: "LoopThread",
+        thread: LoopThread,
         job: Callable[["Runtime"], Coroutine[Any, Any, T]],
         *,
         timeout: float | None = None,  # noqa: ASYNC109 - blocking requests need it as a number
@@ -233,12 +234,12 @@ class Runtime:
         Raises:
             TimeoutError: *timeout* has passed; the job is cancelled.
         """
+        there = _emitting(replace(self, blocking=False), job)
         if self.blocking:
-            inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
             end = None if timeout is None else time.monotonic() + timeout
-            return await _wait_for(self, job(_elsewhere(self, inbox)), end, thread, inbox)
+            return await wait_on_thread(there, self.emit, end, thread)
         async with asyncio.timeout(timeout):
-            return await _wait_on_loop(self, job, thread)
+            return await wait_on_loop(there, self.emit, thread)
 
     async def finish(self, function: Callable[[*Ts], T], /, *args: *Ts) -> T:
         """Call a plain function that nothing may leave behind unfinished, such as a transaction.
@@ -323,19 +324,20 @@ class Runtime:
         if limit <= 1 or len(jobs) <= 1:
             return [await job(self) for job in jobs]
         if self.blocking:
-            return await _gather_in_threads(self, jobs, limit)
-        return await _gather_in_tasks(self, jobs, limit)
+            return await gather_in_threads([_emitting(self, job) for job in jobs], self.emit, limit)
+        return await gather_in_tasks(jobs, self, limit)
 
     def begin(
         self, job: Callable[["Runtime"], Coroutine[Any, Any, T]], context: Context
-    ) -> "Begun[T]":
+    ) -> Begun[T]:
         """Run *job* beside this request from now on, in a copy of *context*.
 
         A task on a loop, a thread for a blocking request. Whoever calls this asks for the result or
         ends it before the request is over.
         """
-        kind = _BegunInThread if self.blocking else _BegunInTask
-        return kind(self, job, context)
+        if self.blocking:
+            return BegunInThread(_emitting(self, job), context)
+        return BegunInTask(job(self), context)
 
 
 class Unsettled(Protocol):
@@ -351,16 +353,9 @@ async def _undone(unsettled: list[Unsettled]) -> None:
         await unsettled.pop().undo()
 
 
-class Begun(Protocol[T_co]):
-    """Something that runs beside a request."""
-
-    async def result(self, runtime: Runtime, /) -> T_co:
-        """Wait for what it comes to; its events go on to *runtime*."""
-        ...
-
-    async def end(self) -> None:
-        """Cancel it, and wait for its end; what is not asynchronous can only be awaited."""
-        ...
+def _emitting(runtime: Runtime, job: Callable[[Runtime], Coroutine[Any, Any, T]]) -> Job[T]:
+    """Return *job* with *runtime*, for wherever its events are to go."""
+    return lambda emitter: job(runtime.with_emitter(emitter))
 
 
 class _Caller:
@@ -402,260 +397,3 @@ BLOCKING = Runtime(blocking=True)
 """How a blocking request without a stream and without a deadline runs."""
 ON_LOOP = Runtime(blocking=False)
 """How an asynchronous request without a stream and without a deadline runs."""
-
-
-# --- what a request on a loop needs tasks for -----------------------------------------------
-
-
-async def _invoke_on_loop(
-    function: Callable[..., Any], args: tuple[Any, ...], end: float | None
-) -> Any:
-    if is_async(function):
-        return await function(*args)
-    result = await _in_worker(functools.partial(function, *args), end)
-    return await result if inspect.isawaitable(result) else result
-
-
-async def _in_worker(call: Callable[[], T], end: float | None) -> T | None:
-    """Call a plain function in a worker thread; who is cancelled waits for it, until *end*."""
-    over: Future[None] = Future()
-
-    def run() -> T | None:
-        if not over.set_running_or_notify_cancel():  # cancelled before there was a thread
-            return None
-        try:
-            return call()
-        finally:
-            over.set_result(None)
-
-    try:
-        return await anyio.to_thread.run_sync(run, abandon_on_cancel=True)
-    except asyncio.CancelledError:
-        if not over.cancel():
-            left = None if end is None else max(0.0, end - time.monotonic())
-            waiting = asyncio.wrap_future(over)
-            try:
-                await to_its_end(asyncio.wait([waiting], timeout=left))
-            finally:
-                waiting.cancel()  # an abandoned thread outlives the loop
-        raise
-
-
-async def _gather_in_tasks(
-    runtime: Runtime, jobs: list[Callable[[Runtime], Coroutine[Any, Any, T]]], limit: int
-) -> list[T]:
-    room = asyncio.Semaphore(limit)
-
-    async def run(job: Callable[[Runtime], Coroutine[Any, Any, T]]) -> T:
-        async with room:
-            return await job(runtime)
-
-    crowded = limit < len(jobs)
-    tasks = [asyncio.create_task(run(job) if crowded else job(runtime)) for job in jobs]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-        for task in tasks:
-            if task.done():
-                task.result()
-        return [task.result() for task in tasks]
-    finally:
-        for task in tasks:
-            task.cancel()
-        await ended(tasks)
-        for task in tasks:
-            look_at_error(task)
-
-
-class _BegunInTask(Generic[T]):
-    """A job that runs beside a request on a loop."""
-
-    def __init__(
-        self,
-        runtime: Runtime,
-        job: Callable[[Runtime], Coroutine[Any, Any, T]],
-        context: Context,
-    ) -> None:
-        self._task = asyncio.create_task(job(runtime), context=context.copy())
-
-    async def result(self, _runtime: Runtime, /) -> T:
-        try:
-            await asyncio.wait([self._task])
-        except BaseException:  # cancelled once, whoever is cancelled here again and again
-            await self.end()
-            raise
-        return self._task.result()
-
-    async def end(self) -> None:
-        if not self._task.done():
-            self._task.cancel()
-            await ended([self._task])
-        look_at_error(self._task)
-
-
-# --- what a blocking request needs threads for ----------------------------------------------
-
-
-async def _wait_for(
-    runtime: Runtime,
-    awaitable: Awaitable[T],
-    end: float | None,
-    thread: "LoopThread | None" = None,
-    inbox: "queue.SimpleQueue[Any] | None" = None,
-) -> T:
-    """Wait on this thread for what runs on another one, passing its events on meanwhile.
-
-    Being interrupted here, or leaving the stream, cancels it there; so does its *end*, a time on
-    the clock of `time.monotonic`.
-    """
-    inbox = inbox or queue.SimpleQueue()
-    context = copy_context()
-    context.run(INBOX.set, inbox)
-    work = Work(thread or private_loop(context), awaitable, context, lambda: inbox.put(None))
-    try:
-        with waiting_for(work):
-            while (item := _next_item(inbox, end)) is not None:
-                await _pass_on(runtime, item)
-    except BaseException:
-        work.cancel()
-        raise
-    return work.result()
-
-
-def _next_item(inbox: "queue.SimpleQueue[Any]", end: float | None) -> Any:
-    """Return what comes next, or is there already: a slow consumer may have taken all the time.
-
-    Raises:
-        TimeoutError: Nothing came until *end*.
-    """
-    try:
-        return inbox.get(timeout=None if end is None else max(0.0, end - time.monotonic()))
-    except queue.Empty:
-        msg = "no result in time"
-        raise TimeoutError(msg) from None
-
-
-async def _pass_on(runtime: Runtime, item: Item) -> None:
-    event, emitter = item
-    await (runtime.emit(event) if emitter is None else emitter(event))
-
-
-async def _wait_on_loop(
-    runtime: Runtime, job: Callable[[Runtime], Coroutine[Any, Any, T]], thread: "LoopThread"
-) -> T:
-    """Wait in this task for what runs on another thread, passing its events on meanwhile."""
-    inbox = LoopInbox()
-    context = copy_context()
-    context.run(INBOX.set, inbox)
-    work = Work(thread, job(_elsewhere(runtime, inbox)), context, lambda: inbox.put(None))
-    try:
-        while (item := await inbox.get()) is not None:
-            await _pass_on(runtime, item)
-    except BaseException:
-        work.interrupt()
-        raise
-    return work.result()
-
-
-def _elsewhere(runtime: Runtime, inbox: Inbox) -> Runtime:
-    """Return *runtime* as it is for a job on the loop of another thread."""
-    return replace(_posting(runtime, inbox), blocking=False)
-
-
-def _posting(runtime: Runtime, inbox: Inbox) -> Runtime:
-    """Return *runtime* with events going to *inbox*, for whoever waits there."""
-
-    async def post(event: Any) -> None:
-        inbox.put((event, None))
-
-    return runtime.with_emitter(post)
-
-
-async def _gather_in_threads(
-    runtime: Runtime, jobs: list[Callable[[Runtime], Coroutine[Any, Any, T]]], limit: int
-) -> list[T]:
-    inbox: queue.SimpleQueue[Item | None] = queue.SimpleQueue()  # None: one of them has ended
-    beside = _posting(runtime, inbox)
-    contexts = [copy_context() for _ in jobs]
-    interruptions = [interruptible(context) for context in contexts]
-    with ThreadPoolExecutor(min(limit, len(jobs)), "chatclient-tool") as pool:
-        futures = [
-            pool.submit(context.run, _run_beside, job, beside, inbox, interruption)
-            for context, job, interruption in zip(contexts, jobs, interruptions, strict=True)
-        ]
-        for future in futures:
-            future.add_done_callback(lambda _: inbox.put(None))
-        try:
-            running = len(futures)
-            while running:
-                item = inbox.get()
-                if item is None:
-                    running -= 1
-                    _raise_first_error(futures)
-                else:
-                    await _pass_on(runtime, item)
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            for interruption in interruptions:
-                interruption.interrupt()
-            raise
-        return [future.result() for future in futures]
-
-
-def _run_beside(
-    job: Callable[[Runtime], Coroutine[Any, Any, T]],
-    runtime: Runtime,
-    inbox: "queue.SimpleQueue[Item | None]",
-    interruption: Interruption,
-) -> T:
-    """Run *job* on a thread of its own, in its own context, while *inbox* takes its events."""
-    INBOX.set(inbox)
-    try:
-        return drive(job(runtime))
-    finally:
-        interruption.end()
-
-
-def _raise_first_error(futures: "list[Future[T]]") -> None:
-    for future in futures:
-        if future.done():
-            future.result()
-
-
-class _BegunInThread(Generic[T]):
-    """A job that runs beside a blocking request; its events wait until they are asked for."""
-
-    def __init__(
-        self,
-        runtime: Runtime,
-        job: Callable[[Runtime], Coroutine[Any, Any, T]],
-        context: Context,
-    ) -> None:
-        self._inbox: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
-        self._future: Future[T] = Future()
-        context = context.copy()
-        self._interruption = interruption = interruptible(context)
-        beside = _posting(runtime, self._inbox)
-
-        def run() -> None:
-            try:
-                self._future.set_result(_run_beside(job, beside, self._inbox, interruption))
-            except BaseException as error:  # noqa: BLE001 - it belongs to who asks for the result
-                self._future.set_exception(error)
-            finally:
-                self._inbox.put(None)
-
-        threading.Thread(target=context.run, args=(run,), daemon=True).start()
-
-    async def result(self, runtime: Runtime, /) -> T:
-        try:
-            with waiting_for(self._interruption):
-                while (item := self._inbox.get()) is not None:
-                    await _pass_on(runtime, item)
-        except BaseException:  # whoever consumes the events may leave
-            await self.end()
-            raise
-        return self._future.result()
-
-    async def end(self) -> None:
-        self._interruption.interrupt()
-        self._future.exception()

@@ -1,20 +1,23 @@
 """What a client's defaults and a request's own calls add up to, before anything is sent."""
 
+import reprlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import NoneType
 from typing import Any, Self
 
-from chatclient.chain import Advisor, is_advisor
+from chatclient.chain import Advisor, is_advisor, name_of, order_of
 from chatclient.checks import check_kind
 from chatclient.errors import UsageError, WrongTypeError
 from chatclient.instructions import SystemFunction, SystemRequest, WrittenSystem
 from chatclient.messages import Media, Message, SystemMessage, UserMessage, flat_messages
 from chatclient.options import ChatOptions
+from chatclient.prompt import is_blank
 from chatclient.runtime import Runtime
 from chatclient.template import DEFAULT_RENDERER, PromptTemplate, TemplateRenderer
 from chatclient.tool import CONVERSATION_ID
+from chatclient.tools.approval import ToolApproval
 from chatclient.tools.sources import Resolved, ToolSource, resolve_sources
 from chatclient.values import EMPTY, merged
 
@@ -53,8 +56,9 @@ class TextSpec:
         if text is not None and not text.strip():
             msg = "the text is blank; leave it out to keep the default one"
             raise UsageError(msg)
-        if params:
-            check_kind("params", params, Mapping)
+        for what, given in (("params", params), ("metadata", metadata)):
+            if given:
+                check_kind(what, given, Mapping)
         return type(self)(
             self.text if text is None else text,
             merged(self.params, params or EMPTY),
@@ -96,6 +100,27 @@ def refuse_no_text(given: object, *kinds: type) -> None:
             msg = f"a path is no text: pass Path({str(given)!r}).read_text()"
         case _:
             msg = f"{given!r} is not a text"
+    raise WrongTypeError(msg)
+
+
+def _check_advisor(given: Any) -> None:
+    """Make sure that something is an advisor, and has a place in a chain.
+
+    Raises:
+        WrongTypeError: It is something else; the message says what to do with it.
+    """
+    if isinstance(given, ToolApproval):  # which is called with two arguments, too
+        hint = "it stands around tool calls: ToolCallingManager(interceptors=[approval])"
+    elif is_advisor(given):
+        check_kind(f"the order of advisor {name_of(given)!r}", order_of(given), (int, float))
+        return
+    elif isinstance(given, type):
+        hint = f"make one: {given.__name__}(...)"
+    elif type(given).__name__.endswith("ChatMemory"):
+        hint = "put it into one: MessageChatMemoryAdvisor(memory)"
+    else:
+        hint = "those are called with (request, call_next)"
+    msg = f"{given!r} is not an advisor; {hint}"
     raise WrongTypeError(msg)
 
 
@@ -145,11 +170,16 @@ class RequestSpec:
         metadata: Mapping[str, Any] | None,
     ) -> Self:
         """Return this with a user text, or more params and media for the present one."""
-        several: tuple[Any, ...] = (media,) if isinstance(media, Media) else tuple(media)
-        if strange := [each for each in several if not isinstance(each, Media)]:
-            msg = f"{strange[0]!r} is not a Media; make one: Media('image/png', data or URL)"
-            raise UsageError(msg)
-        return replace(self, user=self.user.updated(text, params, several, metadata))
+        # A text or bytes can be iterated, too, and so would be reported letter by letter.
+        given: Any = media
+        several = isinstance(given, Iterable) and not isinstance(given, str | bytes)
+        flat: tuple[Any, ...] = tuple(given) if several else (given,)
+        for each in flat:
+            if not isinstance(each, Media):
+                hint = "make one: Media.from_file(path), or Media('image/png', bytes or URL)"
+                msg = f"{reprlib.repr(each)} is not a Media; {hint}"
+                raise WrongTypeError(msg)
+        return replace(self, user=self.user.updated(text, params, flat, metadata))
 
     def with_messages(self, messages: Iterable[Message | Iterable[Message]]) -> Self:
         """Return this with more messages, given one by one or as collections."""
@@ -188,7 +218,7 @@ class RequestSpec:
         """Return this with more advisors, and more params for all of them.
 
         Raises:
-            WrongTypeError: One of them cannot be called, or *params* are no mapping.
+            WrongTypeError: One of them is no advisor, or *params* are no mapping.
         """
         if params:
             check_kind("params", params, Mapping)
@@ -200,9 +230,7 @@ class RequestSpec:
             else:
                 flat.append(advisor)
         for advisor in flat:
-            if not is_advisor(advisor):
-                msg = f"{advisor!r} is not an advisor: those are called with (request, call_next)"
-                raise WrongTypeError(msg)
+            _check_advisor(advisor)
         return replace(
             self,
             # The client's own tuple stays where nothing is added: its chain is built already.
@@ -221,6 +249,7 @@ class RequestSpec:
             self.options is other.options
             and self.tool_context is other.tool_context
             and self.tool_sources is other.tool_sources
+            and self.tool_calling == other.tool_calling
         )
 
     def as_defaults(self) -> Self:
@@ -233,15 +262,18 @@ class RequestSpec:
         """Return the conversation: the system text first, the user text last.
 
         Raises:
-            UsageError: There is nothing to send.
+            UsageError: There is nothing to send, or the user says nothing.
             TemplateError: A template lacks values.
         """
         messages = self.messages_beside_system()
-        if self.system.text:
-            text = self.system.render(self.renderer)
+        text = self.system.render(self.renderer) if self.system.text else ""
+        if text.strip():  # a template may come to nothing
             messages = (SystemMessage(text, self.system.metadata), *messages)
         if not messages:
             msg = "there is nothing to send: give the prompt a text or messages"
+            raise UsageError(msg)
+        if is_blank(messages[-1]):
+            msg = "the user's message is blank, and nothing was sent: give it a text or media"
             raise UsageError(msg)
         return messages
 

@@ -21,7 +21,7 @@ async def run_observed(
     context: Mapping[str, Any],
     runtime: Runtime,
     observers: tuple[Observer, ...],
-    asked: tuple[Message, ...] = (),
+    asked: tuple[Message, ...],
 ) -> ChatClientResponse:
     """Send *prompt* down *chain* and return the response with its trail.
 

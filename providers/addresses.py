@@ -2,7 +2,7 @@
 
 import base64
 from typing import NamedTuple
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 from chatclient.errors import UsageError
 from chatclient.providers.keys import Headers
@@ -33,18 +33,31 @@ def address_of(base_url: str) -> Address:
     """Return the address that *base_url* stands for.
 
     Raises:
-        UsageError: It is not a URL of HTTP.
+        UsageError: It is not a URL of HTTP; what may be secret of it is not shown.
     """
-    scheme, separator, rest = base_url.partition("://")
-    rest, _, query = rest.partition("?")
+    before_query, _, query = base_url.partition("?")
+    scheme, separator, rest = before_query.partition("://")
     where, slash, path = rest.partition("/")
     user, at, host = where.rpartition("@")
     if separator == "" or scheme not in ("http", "https"):
-        shown = base_url.rpartition("@")[2]
+        shown = before_query.rpartition("@")[2]
         msg = f"base_url has to begin with http:// or https://, not {shown!r}"
+        raise UsageError(msg)
+    if not (_is_server(host) and base_url.isprintable()):
+        msg = "base_url names no server: check host, port and line ends; / in a password is %2F"
         raise UsageError(msg)
     headers = {"authorization": _basic(user)} if at else EMPTY
     return Address(f"{scheme}://{host}{slash}{path}".rstrip("/"), headers, query)
+
+
+def _is_server(host: str) -> bool:
+    """Return whether *host*, a port behind it or not, may stand in a URL."""
+    try:
+        parts = urlsplit(f"//{host}")
+        name = parts.hostname or ""
+        return parts.port != 0 and name.encode("idna") != b""
+    except ValueError:  # the port is no number, a label too long
+        return False
 
 
 def _basic(user: str) -> str:

@@ -50,13 +50,15 @@ _HEADERS = {"anthropic-version": "2023-06-01"}
 _BETA = "anthropic-beta"
 # platform.claude.com/docs/en/build-with-claude/structured-outputs: from Opus 4.1 and the other 4.5.
 _SCHEMALESS = re.compile(r"claude-(?:[23]|instant|(?:opus|sonnet)-4-(?:0|2025))")
+# platform.claude.com/docs/en/models/opus-5-5/whats-new-opus-5-5, and those of the models beside it.
+_UNFORCED = re.compile(r"claude-(?:(?:opus|sonnet)-5[-.]5|(?:fable|mythos)-5[-.][12]\b)")
 _MAX_TOKENS = 16_384  # the API wants a bound; every current model can write so much
 
 CachedUpTo = Literal["tools", "system", "conversation"]
 """Up to where a prompt is cached."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class AnthropicChatOptions(ChatOptions):
     """Options of Anthropic's Messages API beside the common ones.
 
@@ -156,14 +158,13 @@ class AnthropicChatModel(OverHttp, ChatModel):
 
     def output_mode(self, options: ChatOptions) -> OutputMode:
         """Return how the model is best held to a schema."""
-        schema = options.output_schema
-        if not _SCHEMALESS.search(options.model or self.name) and (
-            schema is None or is_enforceable(schema)
-        ):
+        schema, model = options.output_schema, options.model or self.name
+        if not _SCHEMALESS.search(model) and (schema is None or is_enforceable(schema)):
             return "schema"
-        # A model that thinks cannot be made to call a tool.
+        # A model that thinks cannot be made to call a tool, and some never can.
         thinking = _thinking(getattr(options, "thinking", None))
-        return "tool" if thinking.get("type", "disabled") == "disabled" else "instructions"
+        thinks = thinking.get("type", "disabled") != "disabled"
+        return "instructions" if thinks or _UNFORCED.search(model) else "tool"
 
     async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
         """Return the model's response to *prompt*."""

@@ -104,7 +104,11 @@ def _tls(library: ModuleType, *, http2: bool) -> ssl.SSLContext:
     # One for all clients: loading the certificates takes longer than twenty requests. But not for
     # both protocols: the library writes into it which one to negotiate.
     del http2
-    context: ssl.SSLContext = library.create_ssl_context()
+    try:
+        context: ssl.SSLContext = library.create_ssl_context()
+    except OSError as error:  # which does not say which file
+        msg = f"cannot load the TLS certificates: {error}; check SSL_CERT_FILE and SSL_CERT_DIR"
+        raise UsageError(msg) from error
     return context
 
 
@@ -289,7 +293,10 @@ class Pools:
                 proxy=behind,
                 socket_options=_SOCKET_OPTIONS,
             )
-        except (ImportError, ValueError, library.InvalidURL) as error:
+        except ImportError as error:
+            msg = "SOCKS proxies need socksio; pip install 'chatclient[socks]'"
+            raise UsageError(msg) from error
+        except (ValueError, library.InvalidURL) as error:
             # The libraries hide passwords in what they say of an address.
             msg = f"cannot connect through the proxy: {error}"
             raise UsageError(msg) from error

@@ -33,13 +33,14 @@ def _any_of(*patterns: str) -> re.Pattern[str]:
 # Only some providers have a code for these; the others say it in words.
 _TOO_LONG = _any_of(
     r"context_length|context_size|context_window_exceeded|too_many_prompt_tokens",
-    r"(maximum|model's|available|of the|exceeds? the|reached) context (length|size|window)",
-    r"exceeds? (the )?(maximum )?context|context (length|size|window|limit)s? (exceed|is only)",
+    r"(maximum|model's|available|(of|than|exceeds?) the|reached) context (length|size|window)",
+    r"exceed(s|ed)? (the )?(max(imum)? )?context|maximum model length|prompt exceeds max length",
+    r"context (length|size|window|limit)s? (exceed|is only)|range of input length",
     r"context the overflows|context length of only",
     r"(prompt|input|inputs|messages|conversation) (is|are) too (long|large)",
     r"prompt_too_long|too many (input |prompt )?tokens",
     r"maximum prompt length|input token count|prompt token count|input tokens exceed",
-    r"exceeded model token limit|`inputs` tokens",
+    r"exceeded model token limit|`inputs` (tokens|must have less)",
     r"reduce the length of (the|your) (messages|input|prompt)",
 )
 _FILTERED = _any_of(
@@ -56,7 +57,10 @@ _RATE_LIMITED = _any_of(
     r"rate.?limit|too.?many.?requests|resource_exhausted|insufficient_quota|throttl"
 )
 _OVERLOADED = _any_of(r"overloaded|server_error|api_error|internal|unavailable|timeout|timed out")
-_NO_MODEL = _any_of(r"model_not_found|not_found_error|deploymentnotfound")
+_NO_MODEL = _any_of(
+    r"model_not_found|not_found_error|deploymentnotfound|invalid_model|model_decommissioned",
+    r"model not exist|not a valid model id",
+)
 _REFUSED = _any_of(r"invalid_request|bad_?request|invalid_argument|invalid_prompt|invalid_value")
 
 # A limit that waiting does not lift: no money left, a day's share used up, a request that by

@@ -37,7 +37,7 @@ BASE_URL = "https://generativelanguage.googleapis.com/v1beta"
 """Where the Gemini API is."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class GeminiChatOptions(ChatOptions):
     """Options of Gemini beside the common ones; it has none for parallel tool calls.
 

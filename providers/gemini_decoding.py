@@ -169,18 +169,20 @@ def beside_content(part: Mapping[str, Any]) -> Mapping[str, Any]:
 def _reasoning(part: Mapping[str, Any]) -> Reasoning:
     plain = "text" in part and part.keys() <= {"text", "thought", "thoughtSignature"}
     data = None if plain else FrozenDict(part)
-    return Reasoning(text_of(part.get("text")), part.get("thoughtSignature"), PROVIDER, data)
+    signature = text_of(part.get("thoughtSignature")) or None
+    return Reasoning(text_of(part.get("text")), signature, PROVIDER, data)
 
 
 def _decoded_media(part: Mapping[str, Any], blob: Mapping[str, Any]) -> Part:
-    data: bytes | str = blob.get("fileUri") or ""
+    data: bytes | str = text_of(blob.get("fileUri"))
     try:
         # Both alphabets of base 64 are in use.
         data = data or base64.b64decode((blob.get("data") or "").translate({45: 43, 95: 47}))
     except ValueError:
         return ProviderPart(PROVIDER, FrozenDict(part))
-    mime_type = blob.get("mimeType") or "application/octet-stream"
-    return Media(mime_type, data, name=blob.get("displayName"), metadata=beside_content(part))
+    mime_type = text_of(blob.get("mimeType")) or "application/octet-stream"
+    name = text_of(blob.get("displayName")) or None
+    return Media(mime_type, data, name=name, metadata=beside_content(part))
 
 
 def _metadata(data: Mapping[str, Any], headers: Headers) -> ChatResponseMetadata:

@@ -334,10 +334,9 @@ class HttpClient:
         """Build a request with the client: it may have headers, cookies and time-outs."""
         key = {} if outgoing.key is None else {_IDEMPOTENCY: outgoing.key}
         given = self._address.headers if "authorization" not in client.headers else {}
-        named = {**_HEADERS, **given, **key, **more}
-        _raw(named)  # a key that cannot be sent is told without showing it
+        raw = _raw({**_HEADERS, **given, **key, **more})
         url = self._address.of(outgoing.path)
-        request = client.build_request("POST", url, content=outgoing.body, headers=named)
+        request = client.build_request("POST", url, content=outgoing.body, headers=raw)
         timeouts = request.extensions["timeout"]
         remaining = runtime.remaining()
         timeouts.update({name: shorter(value, remaining) for name, value in timeouts.items()})

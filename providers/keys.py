@@ -36,7 +36,7 @@ def key_source(api_key: Key, *variables: str, wanted_by: str = "") -> KeySource:
     if not api_key and wanted_by:
         msg = f"{wanted_by} wants an API key: set {variables[0]} or pass api_key="
         raise UsageError(msg)
-    return api_key.strip()  # files and shells leave a line end behind
+    return api_key
 
 
 def headers_with(
@@ -54,6 +54,7 @@ def headers_with(
     more = {name.lower(): value for name, value in more.items()}
 
     def carrying(token: str) -> Headers:
+        token = (token or "").strip()  # files and shells leave a line end behind
         return {name: f"{scheme}{token}", **more} if token else more
 
     if isinstance(key, str):

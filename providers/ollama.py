@@ -36,7 +36,7 @@ from chatclient.values import EMPTY
 _PATH = "/api/chat"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class OllamaChatOptions(ChatOptions):
     """Options of Ollama beside the common ones; it cannot be told which tool to call.
 

@@ -65,7 +65,7 @@ _PATH = "/chat/completions"
 _OPENAI = re.compile(r"https?://([^/?#]*@)?([\w-]+\.)?api\.openai\.com(:\d+)?(/|\?|$)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class OpenAIChatOptions(ChatOptions):
     """Options of OpenAI's Chat Completions beside the common ones.
 

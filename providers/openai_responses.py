@@ -45,7 +45,7 @@ from chatclient.values import EMPTY
 _PATH = "/responses"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class OpenAIResponsesChatOptions(ChatOptions):
     """Options of OpenAI's Responses API beside the common ones.
 
@@ -230,6 +230,8 @@ _RENAMED = {"max_tokens": "max_output_tokens", "request_metadata": "metadata"}
 _ENCRYPTED_REASONING = "reasoning.encrypted_content"
 # Other models refuse to be asked for it. Before the name there may be a vendor's.
 _REASONING_MODEL = re.compile(r"(^|[/:.])(o\d|gpt-[5-9](?!.*-chat)|codex|grok)")
+# These even refuse that of another model, which began the conversation.
+_REASONLESS_MODEL = re.compile(r"(^|[/:.])(chatgpt|gpt-[34]|gpt-[5-9].*-chat)")
 
 
 def form_for(options: ChatOptions) -> Form:
@@ -237,7 +239,12 @@ def form_for(options: ChatOptions) -> Form:
     given = options.set_values()
     custom = [tool for tool in given.get("server_tools", ()) if tool.get("type") == "custom"]
     names = frozenset(tool["name"] for tool in custom)
-    return form_of(given.get("system_role", "system"), _is_stored(given), names)
+    return form_of(
+        given.get("system_role", "system"),
+        names,
+        stored=_is_stored(given),
+        takes_reasoning=_REASONLESS_MODEL.search(given.get("model", "")) is None,
+    )
 
 
 def encode_options(options: ChatOptions, *, streaming: bool) -> dict[str, Any]:

@@ -14,7 +14,7 @@ go back as the items they were:
 import base64
 import binascii
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -62,17 +62,21 @@ class Form:
         system_role: Who speaks a system message.
         stored: Whether the provider keeps its answers, and so knows reasoning by its id alone.
         custom_tools: The names of tools that take free text in place of JSON.
+        takes_reasoning: Whether the model takes reasoning; those that never reason refuse it.
     """
 
     system_role: SystemRole = "system"
     stored: bool = False
     custom_tools: frozenset[str] = frozenset()
+    takes_reasoning: bool = True
 
 
 @lru_cache(maxsize=64)
-def form_of(role: SystemRole, stored: bool, custom_tools: frozenset[str]) -> Form:  # noqa: FBT001
+def form_of(
+    role: SystemRole, custom_tools: frozenset[str], *, stored: bool, takes_reasoning: bool
+) -> Form:
     """Return the form of these values: always the same object, so that it can be a cache's key."""
-    return Form(role, stored, custom_tools)
+    return Form(role, stored, custom_tools, takes_reasoning)
 
 
 def encode_message(message: Message, form: Form) -> list[dict[str, Any]]:
@@ -160,6 +164,8 @@ def _tool_output(response: ToolResponse, form: Form) -> dict[str, Any]:
 
 
 def _assistant(message: AssistantMessage, form: Form) -> list[dict[str, Any]]:
+    if message.reasoning and not form.takes_reasoning:
+        message = _without_reasoning(message)
     items: list[dict[str, Any]] = []
     said: list[str | ProviderPart] = []  # by a message whose end has not come yet
     for part in message.parts:
@@ -175,6 +181,23 @@ def _assistant(message: AssistantMessage, form: Form) -> list[dict[str, Any]]:
     while items and items[-1]["type"] == "reasoning":
         items.pop()  # refused without the item that it led to
     return items
+
+
+def _without_reasoning(message: AssistantMessage) -> AssistantMessage:
+    """Return *message* without reasoning, and without the ids by which that would be missed."""
+    rest = [part for part in message.parts if not isinstance(part, Reasoning)]
+    return AssistantMessage([_without_id(part) for part in rest])
+
+
+def _without_id(part: Part) -> Part:
+    match part:
+        case ToolCall(metadata=metadata) if PROVIDER in metadata:
+            more = beside(metadata[PROVIDER], ("id",))
+            return replace(part, metadata=FrozenDict({**metadata, PROVIDER: more}))
+        case ProviderPart(data=data) if data.get("type") == "message":
+            return replace(part, data=beside(data, ("id",)))
+        case _:
+            return part
 
 
 def _plain_message(said: list[str | ProviderPart], **more: Any) -> list[dict[str, Any]]:

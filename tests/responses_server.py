@@ -147,6 +147,7 @@ def problem(request: Json) -> str | None:
         or (None if request.get("conversation") else _unpaired(items))
         or _loose_reasoning(items)
         or _unknown_reasoning(request)
+        or _misplaced_reasoning(request)
     )
 
 
@@ -199,6 +200,13 @@ def _unknown_reasoning(request: Json) -> str | None:
                 return f"Item with id '{item['id']}' not found: `store` is set to false."
             if item["encrypted_content"] != f"secret of {item['id']}":
                 return "The encrypted content could not be verified."
+    return None
+
+
+def _misplaced_reasoning(request: Json) -> str | None:
+    kinds = {item.get("type") for item in request["input"]}
+    if "reasoning" in kinds and request["model"].startswith("gpt-4"):
+        return "Reasoning input items can only be provided to a reasoning or computer use model."
     return None
 
 

@@ -2,13 +2,15 @@
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Generic, Protocol, TypeVar, assert_type
 
 import pytest
+from conftest import Ask
 from pydantic import BaseModel
+from typing_extensions import TypeAliasType
 
 from chatclient import (
     AssistantMessage,
@@ -19,6 +21,7 @@ from chatclient import (
     ChatResponse,
     Media,
     Next,
+    ToolResponseMessage,
     UserMessage,
 )
 from chatclient.advisors.memory import MessageChatMemoryAdvisor
@@ -35,7 +38,9 @@ from chatclient.services import (
 )
 from chatclient.testing import Answer, ScriptedModel, call
 from chatclient.tool import CONVERSATION_ID
-from chatclient.tools import ToolApproval, ToolCallingManager, ToolContext, tool
+from chatclient.tools import ToolApproval, ToolCallingManager, ToolContext, ToolMemoryId, tool
+
+T_co = TypeVar("T_co", covariant=True)
 
 PNG = Media("image/png", b"\x89PNG")
 WAV = Media("audio/wav", b"RIFF")
@@ -380,6 +385,38 @@ def test_everything_that_is_no_variable() -> None:
     assert second.prompt.messages[-1] == UserMessage("Hi")
 
 
+Conversation = TypeAliasType("Conversation", Annotated[str, MemoryId])
+Words = TypeAliasType("Words", Iterator[str])
+Text = TypeAliasType("Text", str)
+
+
+def test_parameters_and_results_may_go_by_another_name() -> None:
+    """A `type` statement, `Annotated` inside a union, and a whole tool context."""
+    seen: list[ChatClientRequest] = []
+
+    async def spy(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        seen.append(request)
+        return await call_next(request)
+
+    class Assistant(Protocol):
+        def chat(self, id: Conversation | None, text: str, context: ToolContext) -> Text: ...
+
+        def stream(self, id: Annotated[str, MemoryId] | None, text: str) -> Words: ...
+
+        def explain(self, text: str) -> Result[Text]: ...
+
+    model = ScriptedModel(*["a"] * 3)
+    client = ChatClient.builder(model).default_advisors(spy).build()
+    assistant = ai_service(Assistant, client)
+
+    assert assistant.chat("c", "x", ToolContext({"tenant": "acme"})) == "a"
+    assert list(assistant.stream("d", "y")) == ["a"]
+    assert assistant.explain("z").content == "a"
+    assert [request.context.get(CONVERSATION_ID) for request in seen] == ["c", "d", None]
+    assert seen[0].prompt.options.tool_context == {"tenant": "acme"}
+    assert [said(model, at) for at in range(3)] == [[("user", text)] for text in "xyz"]
+
+
 def test_a_user_message_is_taken_as_it_is() -> None:
     """Text, media and metadata of a whole message."""
 
@@ -585,9 +622,8 @@ def test_services_of_one_interface_are_independent() -> None:
 
 def test_a_generic_interface() -> None:
     """Base classes' methods are carried out too."""
-    t_co = TypeVar("t_co", covariant=True)
 
-    class Chats(Protocol, Generic[t_co]):
+    class Chats(Protocol, Generic[T_co]):
         def chat(self, text: str) -> str: ...
 
     class Assistant(Chats[int], Protocol):
@@ -596,6 +632,39 @@ def test_a_generic_interface() -> None:
     assistant = ai_service(Assistant, ChatClient.create(ScriptedModel("a", "b")))
 
     assert (assistant.chat("x"), assistant.more("x")) == ("a", "b")
+
+
+class Expert(Protocol):
+    @tool(effect="read")
+    @user_message("Tell me about {city}.")
+    def tell(
+        self, city: str, id: Annotated[str, MemoryId, ToolMemoryId], context: ToolContext
+    ) -> str:
+        """Tell about a city."""
+        ...
+
+
+def test_a_service_is_a_tool_of_another_client(ask: Ask) -> None:
+    """The model fills in its variables; conversation and tool context are those outside."""
+
+    @tool(effect="read")
+    def population(context: ToolContext) -> str:
+        """Count the people."""
+        return f"{context['tenant']}, {context.conversation_id}"
+
+    inner = ScriptedModel(call("population"), "Rome is big.")
+    expert = ai_service(Expert, ChatClient.builder(inner).default_tools(population).build())
+    outer = ScriptedModel(call("tell", {"city": "Rome"}), "It is big.")
+    client = ChatClient.builder(outer).default_tools(expert).build()
+    result = ask(client.prompt("How big is Rome?").conversation("c").tool_context(tenant="acme"))
+
+    assert [e.response.data for e in result.executions] == ["Rome is big."]
+    [offered] = outer.prompts[0].options.tool_callbacks or []
+    assert list(offered.definition.input_schema["properties"]) == ["city"]
+    assert said(inner) == [("user", "Tell me about Rome.")]
+    answer = inner.prompts[1].messages[-1]
+    assert isinstance(answer, ToolResponseMessage)
+    assert answer.responses[0].data == "acme, c"
 
 
 # --- mistakes, all of which show when the service is made ---
@@ -668,6 +737,26 @@ class Blank(Protocol):
     def chat(self, text: str) -> str: ...
 
 
+class Awaited(Protocol):
+    def chat(self, text: str) -> Awaitable[str]: ...
+
+
+class StreamedResult(Protocol):
+    def chat(self, text: str) -> Iterator[Result[str]]: ...
+
+
+class ResultOfStream(Protocol):
+    def chat(self, text: str) -> Result[Iterator[str]]: ...
+
+
+class Unbound(Protocol[T_co]):
+    def chat(self, text: str) -> T_co: ...
+
+
+class UnboundInside(Protocol[T_co]):
+    def chat(self, text: str) -> Sequence[T_co]: ...
+
+
 class Property(Protocol):
     @property
     def chat(self) -> str: ...
@@ -703,6 +792,11 @@ class UnresolvedAttribute(Protocol):
         (AwaitedStream, "make it a plain `def`"),
         (SomeEvents, "returns some of the events; .* StreamEvent"),
         (NoSchema, "AbstractEventLoop"),
+        (Awaited, "returns an awaitable; make it `async def`"),
+        (StreamedResult, "a Result and a stream in one; .* StreamEvent"),
+        (ResultOfStream, "a Result and a stream in one; .* StreamEvent"),
+        (Unbound, "T_co, and a type variable is no type"),
+        (UnboundInside, "T_co.*, and a type variable is no type"),
         (Blank, "has a blank text"),
         (Property, "not a plain method"),
         (Static, "not a plain method"),

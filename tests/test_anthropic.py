@@ -350,6 +350,9 @@ def test_the_last_event_may_lack_its_blank_line(serve: Serve, mode: Mode, end: b
         b"[]",
         b'{"content": [{"type": "tool_use"}]}',
         b'{"content": ["text"]}',
+        b'{"content": [{"type": "text", "text": 1}]}',
+        b'{"content": [{"type": "thinking", "thinking": "a", "signature": ["b"]}]}',
+        b'{"content": [{"type": "tool_use", "id": ["a"], "name": "b", "input": {}}]}',
         b'{"content": [], "usage": {"output_tokens": "many"}}',
     ],
 )
@@ -585,6 +588,7 @@ def test_thoughts_ignore_what_they_do_not_know() -> None:
         b"[]",
         b'{"type": "message_start"}',
         b'{"type": "content_block_delta"}',
+        b'{"type":"content_block_start","index":0,"content_block":{"type":"thinking","thinking":1}}',
         b'{"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": 1}}',
     ],
 )
@@ -1048,6 +1052,32 @@ def test_a_model_that_thinks_is_told_in_words() -> None:
     assert old.output_mode(AnthropicChatOptions(thinking="disabled")) == "tool"
     assert new.output_mode(thinking) == "schema"
     assert new.output_mode(thinking.mutate(output_schema=OPEN)) == "instructions"
+
+
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [
+        ("claude-opus-5", "tool"),
+        ("claude-fable-5-20260601", "tool"),
+        ("claude-haiku-5-5", "tool"),
+        ("claude-opus-5-5", "instructions"),
+        ("claude-sonnet-5-5", "instructions"),
+        ("claude-fable-5-1", "instructions"),
+        ("claude-mythos-5-2", "instructions"),
+    ],
+)
+def test_a_model_that_can_be_forced_to_no_call_is_told_in_words(name: str, mode: str) -> None:
+    """Newer ones refuse a choice of tool, whatever is said of their thoughts."""
+    schema = {"type": "object"}
+    model = AnthropicChatModel(name, api_key="k")
+
+    assert model.output_mode(AnthropicChatOptions(output_schema=schema)) == mode
+    assert (
+        AnthropicChatModel(api_key="k").output_mode(
+            AnthropicChatOptions(model=name, output_schema=schema)
+        )
+        == mode
+    )
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 from bag_of_words import BagOfWords
@@ -52,6 +52,7 @@ from chatclient.rag import (
     VectorStoreDocumentRetriever,
 )
 from chatclient.runtime import Runtime
+from chatclient.services import ai_service, system_message, user_message
 from chatclient.structured import StructuredOutput, TypeOutputConverter
 from chatclient.telemetry import Telemetry
 from chatclient.template import PromptTemplate
@@ -144,6 +145,10 @@ STORE = InMemoryVectorStore(BagOfWords())
 
 async def found(query: Query, runtime: Runtime) -> list[Document]:
     return []
+
+
+class Said(Protocol):
+    def say(self, text: str) -> str: ...
 
 
 MISUSES: dict[str, tuple[Callable[[], object], str]] = {
@@ -382,6 +387,26 @@ MISUSES: dict[str, tuple[Callable[[], object], str]] = {
     "a class of a store": (
         lambda: ResponseCacheAdvisor(InMemoryResponseStore),  # type: ignore[arg-type]
         "make one: InMemoryResponseStore(...)",
+    ),
+    "a model as the client of a service": (
+        lambda: ai_service(Said, MODEL),  # type: ignore[arg-type]
+        "what a service asks is a ChatClient, not ScriptedModel(); wrap a model: ChatClient.create",
+    ),
+    "a system message without its text": (
+        lambda: system_message(Said.say),  # type: ignore[arg-type]
+        'write @system_message("...")',
+    ),
+    "a template as a user message": (
+        lambda: user_message(PromptTemplate("Hi {name}")),  # type: ignore[arg-type]
+        "a user message is a str or a Path, not PromptTemplate(",
+    ),
+    "a user message of a whole interface": (
+        lambda: user_message("Hi")(Said),
+        "@user_message is for methods; Said says nothing as a whole",
+    ),
+    "a property as a tool": (
+        lambda: tool(property(len)),  # type: ignore[call-overload]
+        "@tool marks a function, not <property object",
     ),
     "a text as a tool context": (
         lambda: ChatClient.create(MODEL).prompt("x").tool_context("prod"),  # type: ignore[arg-type]

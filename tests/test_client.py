@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import re
 import threading
 import warnings
 from pathlib import Path
@@ -417,6 +418,30 @@ def test_a_blank_prompt_is_refused(blank: str) -> None:
             attempt()
 
 
+def test_a_text_that_comes_to_nothing_is_not_sent(ask: Ask) -> None:
+    """A template may be blank once it is filled: a user who says nothing is no question.
+
+    Without a system text there is none, and media need no words.
+    """
+    model = ScriptedModel("ok", "ok")
+    request = ChatClient.create(model).prompt()
+    for blank in (
+        request.user("{text}", params={"text": ""}),
+        request.system("Be brief.").user(" {text}", params={"text": "\n"}),
+        request.messages(UserMessage("Hi"), AssistantMessage("Hello."), UserMessage(" ")),
+    ):
+        with pytest.raises(UsageError, match="the user's message is blank"):
+            ask(blank)
+    ask(request.system("{mood}", params={"mood": None}).user("Hi"))
+    image = Media("image/png", b"1")
+    ask(request.user("{text}", params={"text": ""}, media=image))
+
+    assert [prompt.messages for prompt in model.prompts] == [
+        (UserMessage("Hi"),),
+        (UserMessage(media=image),),
+    ]
+
+
 def test_a_prompt_with_nothing_to_send_is_refused(ask: Ask) -> None:
     """A request without text and messages is an error, not an empty call."""
     with pytest.raises(UsageError, match="nothing to send"):
@@ -756,12 +781,25 @@ def test_a_conversation_needs_an_id(nothing: Any) -> None:
         ChatClient.create(ScriptedModel("never")).prompt("Hi").conversation(nothing)
 
 
-@pytest.mark.parametrize("media", ["picture.png", [Path("picture.png")], [b"1"]])
+@pytest.mark.parametrize(
+    "media", ["picture.png", Path("picture.png"), b"1", None, [Path("picture.png")], [b"1"]]
+)
 def test_media_are_media(media: Any) -> None:
     """A path or a text in place of a medium is a mistake, told before anything is sent."""
     request = ChatClient.create(ScriptedModel("never")).prompt()
-    with pytest.raises(UsageError, match="is not a Media; make one"):
+    said = repr(media[0] if isinstance(media, list) else media)
+    with pytest.raises(UsageError, match=re.escape(f"{said} is not a Media; make one")):
         request.user("What is this?", media=media)
+
+
+@pytest.mark.parametrize("what", ["params", "metadata"])
+def test_params_and_metadata_are_mappings(what: str) -> None:
+    """Anything else is refused by name, for system and user texts alike."""
+    request = ChatClient.create(ScriptedModel("never")).prompt()
+    wrong: Any = {what: ["tier"]}
+    for method in (request.user, request.system):
+        with pytest.raises(TypeError, match=f"{what} is a Mapping, not"):
+            method("Hello", **wrong)
 
 
 @pytest.mark.parametrize(("tools", "told"), [((), "there are no tools"), ((ping,), "are ping")])
@@ -1011,6 +1049,23 @@ def test_a_resumed_turn_takes_no_more_words(ask: Ask) -> None:
     more += [resumed.system("Be brief."), resumed.system(lambda: "Be brief.")]
     for request in (*more, resumed.messages(UserMessage("More."))):
         with pytest.raises(UsageError, match=r"would not hear more .* Steering"):
+            ask(request)
+    assert len(model.prompts) == 1
+    assert ask(resumed).text == "done"
+
+
+def test_a_turn_is_resumed_in_the_loop_only(ask: Ask) -> None:
+    """Where no tools are run, what was approved would be lost, and the question asked again."""
+    model = ScriptedModel(call("ping"), "done")
+    manager = ToolCallingManager(interceptors=[ToolApproval(needed=lambda _: True)])
+    client = ChatClient.builder(model).default_tools(ping).tool_calling_manager(manager).build()
+    turn = client.prompt("Ping!").call().pending_turn()
+    assert turn is not None
+    resumed = client.resume(turn, "approve")
+
+    off = resumed.options(internal_tool_execution_enabled=False)
+    for request in (resumed.tool_calling(False), off):
+        with pytest.raises(UsageError, match="goes on in the tool loop, and this request has none"):
             ask(request)
     assert len(model.prompts) == 1
     assert ask(resumed).text == "done"

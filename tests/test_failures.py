@@ -102,6 +102,12 @@ def test_the_status_tells_the_error(
         saying("the request exceeds the available context size", type="exceed_context_size_error"),
         {"error": "Trying to keep the first 9000 tokens when context the overflows."},
         {"error": "input length exceeds the context length"},
+        {"error": "The number of tokens to keep is greater than the context length (n_keep: 9)."},
+        {"error": "prompt too long; exceeded max context length by 1200 tokens"},
+        saying("The decoder prompt (length 9) is longer than the maximum model length of 8."),
+        saying("Prompt exceeds max length", code="1261"),
+        saying("Range of input length should be [1, 98304]"),
+        saying("Input validation error: `inputs` must have less than 1024 tokens. Given: 4000"),
         saying("The total length of all messages is too long.", type="too_many_prompt_tokens"),
         saying("Invalid request: Your request exceeded model token limit: 8192"),
         {"message": "too many tokens: total number of tokens in the prompt cannot exceed 4081"},
@@ -182,9 +188,19 @@ def test_a_bad_key_may_come_as_an_invalid_request(status: int, body: Any) -> Non
     assert str(error).endswith("; check the API key")
 
 
-def test_a_model_that_does_not_exist_may_come_as_an_invalid_request() -> None:
-    """The code for a missing model says more than the 400 it comes with."""
-    assert type(failure(400, saying("no", code="model_not_found"))) is NotFoundError
+@pytest.mark.parametrize(
+    "body",
+    [
+        saying("no", code="model_not_found"),
+        saying("Model Not Exist", code="invalid_request_error"),
+        saying("acme/big is not a valid model ID", code=400),
+        saying("The model `big` is no longer supported.", code="model_decommissioned"),
+        {"object": "error", "message": "Invalid model: big", "type": "invalid_model"},
+    ],
+)
+def test_a_model_that_does_not_exist_may_come_as_an_invalid_request(body: Any) -> None:
+    """What says that a model is missing says more than the 400 it comes with."""
+    assert type(failure(400, body)) is NotFoundError
 
 
 @pytest.mark.parametrize(

@@ -469,6 +469,8 @@ def test_an_answer_that_cannot_be_read_is_reported(ask: Ask, gemini: Start, body
         [{"content": {"parts": [1]}}],
         [{"content": {"parts": [{"text": 1.5}]}}],
         [{"content": {"parts": [{"text": 1, "thought": True}]}}],
+        [{"content": {"parts": [{"text": "a", "thought": True, "thoughtSignature": ["b"]}]}}],
+        [{"content": {"parts": [{"inlineData": {"mimeType": ["a"], "data": "YQ=="}}]}}],
         [{"index": [0]}],
     ],
 )

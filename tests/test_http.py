@@ -477,6 +477,20 @@ def test_a_client_of_ones_own_is_used_as_it_is(chat_server: Start, http_library:
     assert server.headers[0]["x-mine"] == "yes"
 
 
+@pytest.mark.parametrize("own", [True, False])
+def test_headers_may_have_any_letters(chat_server: Start, http_library: str, *, own: bool) -> None:
+    """Also those that a client of one's own would refuse, quoting a key that has one by mistake."""
+    import importlib
+
+    library = importlib.import_module(http_library)
+    server = chat_server("ok")
+    with library.Client() as mine:
+        named = {"headers": {"x-title": "Café"}, "http_client": mine if own else None}
+        assert client_of(server, **named).prompt("Hi").call().content() == "ok"
+
+    assert server.headers[0]["x-title"].encode("latin-1") == "Café".encode()
+
+
 def test_redirects_are_not_followed(chat_server: Start, http_library: str) -> None:
     """Not even by a client of one's own that follows them: a key would go along."""
     import importlib
@@ -678,6 +692,28 @@ def test_a_password_in_the_base_url_is_not_shown() -> None:
         HttpClient("p", "ada:password@localhost", {})
 
     assert "password" not in f"{model!r} {model._http!r} {failed.value} {refused.value}"
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("localhost:1/v1?key=password", r"begin with http.* not 'localhost:1/v1'"),
+        ("http://ada:password/1@localhost/v1", "names no server"),
+        ("http://localhost:password/v1", "names no server"),
+        ("http://localhost:99999", "names no server"),
+        ("http:///v1", "names no server"),
+        ("http://[::1/v1", "names no server"),
+        ("http://a..b/v1", "names no server"),
+        ("http://localhost/v1\n", "names no server"),
+    ],
+)
+def test_a_base_url_that_is_none_is_refused_at_once(url: str, said: str) -> None:
+    """With an error of ours, which repeats nothing that may be a password."""
+    with pytest.raises(UsageError, match=said) as refused:
+        OpenAIChatModel("stub", api_key="", base_url=url)
+
+    assert "password" not in str(refused.value).removesuffix("/ in a password is %2F")
+    assert refused.value.__cause__ is None
 
 
 def test_a_server_may_quote_the_password(ask: Ask, chat_server: Start) -> None:

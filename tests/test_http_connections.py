@@ -348,10 +348,12 @@ def test_a_key_that_cannot_be_sent_is_not_shown(service: Service, mode: str) -> 
         outcome = outcome_of(service.model(server.url, api_key="secret\nkey"), mode)
         assert isinstance(outcome.error, UsageError)
         assert "secret" not in f"{outcome.error} {outcome.error.__cause__}"
-        outcome_of(service.model(server.url, api_key=f"{KEY}\n"), mode)
+        for read in (f"{KEY}\n", lambda: f"{KEY}\n"):
+            outcome_of(service.model(server.url, api_key=read), mode)
 
-    sent = server.requests[0].headers
-    assert any(value.endswith(KEY) for value in sent.values())
+    assert len(server.requests) == 2
+    for request in server.requests:
+        assert any(value.endswith(KEY) for value in request.headers.values())
 
 
 # --- sizes ----------------------------------------------------------------------------------
@@ -527,6 +529,19 @@ def test_certificates_are_checked(mode: str, secure_server: str, trusting: ssl.S
         assert proxy.passed == [f"CONNECT {secure_server.removeprefix('https://')}"]
 
 
+@pytest.mark.usefixtures("no_proxies", "http_library")
+def test_certificates_that_cannot_be_loaded_are_told(
+    mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system's error names no file; ours says where the name of one may have come from."""
+    connections._tls.cache_clear()
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "missing.pem"))
+    outcome = outcome_of(CHAT.model("https://localhost:1"), mode)
+
+    assert isinstance(outcome.error, UsageError)
+    assert "SSL_CERT_FILE" in str(outcome.error)
+
+
 class Http2Server:
     """Speaks HTTP/2 over TLS: answers each request with what says the same as everywhere."""
 
@@ -643,6 +658,17 @@ def test_http2_needs_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHATCLIENT_HTTP", "aiohttp")
     with pytest.raises(UsageError, match="aiohttp"):
         asyncio.run(model.acall("Hi"))
+
+
+@pytest.mark.usefixtures("http_library")
+def test_socks_needs_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names this library's extra, not that of the HTTP library."""
+    import sys
+
+    monkeypatch.setitem(sys.modules, "socksio", None)
+    through = Connections(proxy="socks5://127.0.0.1:1")
+    with pytest.raises(UsageError, match=r"pip install 'chatclient\[socks\]'"):
+        CHAT.model("http://model.invalid", http_client=through).call("Hi")
 
 
 def test_connections_are_no_client_of_ones_own() -> None:

@@ -37,7 +37,13 @@ from chatclient.memory import (
     SqlChatMemoryRepository,
     conversation_problems,
 )
-from chatclient.messages import Media, Reasoning, ToolResponse, ToolResponseMessage
+from chatclient.messages import (
+    Media,
+    Reasoning,
+    ToolResponse,
+    ToolResponseMessage,
+    begins_turn,
+)
 from chatclient.prompt import Prompt
 from chatclient.response import ChatResponse, Generation
 from chatclient.testing import Answer, ScriptedModel, call
@@ -445,6 +451,29 @@ def test_no_answer_leaves_nothing(ask: Ask, order: int, answer: Answer) -> None:
     assert talk.shown[-1] == ["s:Be brief.", "u:two"]
 
 
+@pytest.mark.parametrize("nothing", ["", " \n", AssistantMessage([Reasoning("Done.")])])
+def test_what_tools_have_done_is_remembered_without_an_answer(
+    ask: Ask, order: int, nothing: Answer
+) -> None:
+    """Or the model would do it again; what is said next begins a turn of its own."""
+    talk = Talk([call("look")], nothing, [call("look")], "second", order=order)
+    ask(talk.say("one"))
+    assert short(talk.stored) == TURN[:3]
+    ask(talk.say("two"))
+
+    assert talk.shown[2] == ["s:Be brief.", *TURN[:3], "u:two"]
+    assert short(talk.stored) == [*TURN[:3], "u:two", *TURN[1:3], "a:second"]
+    assert [at for at in range(7) if begins_turn(talk.stored, at)] == [0, 3]
+
+
+def test_what_tools_have_done_is_not_remembered_without_tool_messages(ask: Ask, order: int) -> None:
+    """A question without any answer is none that a provider accepts before the next."""
+    talk = Talk([call("look")], "", order=order, tool_messages=False)
+    ask(talk.say("one"))
+
+    assert talk.stored == []
+
+
 def test_an_answer_that_was_withheld_leaves_nothing(ask: Ask, order: int) -> None:
     """Neither what a filter or guard refused nor the refusal is shown to the model again."""
     refusal = Generation(AssistantMessage("I cannot help with that."), "content_filter")
@@ -761,6 +790,22 @@ def test_inside_a_loop_that_sends_the_history_itself(ask: Ask) -> None:
 
     assert talk.shown[-1] == ["s:Be brief.", "u:hi", "a:hello", *TURN[:3]]
     assert short(talk.stored) == ["u:hi", "a:hello", *TURN]
+
+
+def test_what_a_loop_adds_to_a_round_displaces_nothing(ask: Ask, order: int) -> None:
+    """A hook says something beside the results: it goes with the whole turn, and is forgotten."""
+
+    class Reminding(ToolCallingAdvisor):
+        async def next_messages(self, *of_round: Any, **_: Any) -> tuple[Message, ...]:
+            return (*await super().next_messages(*of_round), UserMessage("hint"))
+
+    talk = Talk([call("look")], [call("look")], "first", order=order)
+    client = talk.client.mutate().default_advisors(Reminding()).build()
+    ask(client.prompt("one").conversation("c"))
+
+    assert talk.shown[1] == ["s:Be brief.", *TURN[:3], "u:hint"]
+    assert talk.shown[2] == ["s:Be brief.", *TURN[:3], *TURN[1:3], "u:hint"]
+    assert short(talk.stored) == [*TURN[:3], *TURN[1:]]
 
 
 @pytest.mark.parametrize("history", [True, False])

@@ -442,6 +442,12 @@ def test_urls_that_cannot_be_used(url: str) -> None:
     assert "hush" not in "".join(traceback.format_exception(caught.value)[-1:])
 
 
+def test_an_asynchronous_driver() -> None:
+    """The error asks for another URL, and not for a driver to be installed that would not do."""
+    with pytest.raises(UsageError, match=r"sqlite\+aiosqlite is an asynchronous driver"):
+        SqlChatMemoryRepository("sqlite+aiosqlite:///chat.db")
+
+
 def test_a_target_that_is_no_database() -> None:
     """Neither URL nor engine."""
     target: Any = 7

@@ -197,6 +197,24 @@ def test_a_tool_is_called_and_its_result_sent(ask: Ask, serve: Serve) -> None:
     assert server.requests[0]["tools"][0]["name"] == "add"
 
 
+def test_a_model_that_never_reasons_goes_on_without_reasoning(ask: Ask, serve: Serve) -> None:
+    """It refuses what the model before it thought; nor are there ids that would need it."""
+    said, asked = message("I add.", phase="commentary"), call("call_1", "add", '{"a":2,"b":3}')
+    server = serve(response(reasoning("rs_1", "Adding."), said, asked), "It is 5.")
+    client = ChatClient.create(server.model())
+    begun = ask(client.prompt("2 + 3?").tools(add).tool_calling(False)).response.chat_response
+    result = ToolResponseMessage([ToolResponse("call_1", "add", "5")])
+    assert begun.output is not None
+    history = client.prompt().messages(UserMessage("2 + 3?"), begun.output, result)
+    ask(history.options(model="gpt-4.1"))
+
+    assert server.requests[1]["input"][1:] == [
+        {"type": "message", "role": "assistant", "content": "I add.", "phase": "commentary"},
+        {key: value for key, value in asked.items() if key != "id"},
+        {"type": "function_call_output", "call_id": "call_1", "output": "5"},
+    ]
+
+
 def test_what_the_conversation_holds_is_not_sent_again(ask: Ask, serve: Serve) -> None:
     """The provider has added to it what it was sent and what it answered."""
     held = {"conversation": {"id": "conv_1"}}
@@ -1126,6 +1144,22 @@ def test_every_option_has_its_field() -> None:
 def test_only_reasoning_models_are_asked_for_their_reasoning(model: str, *, asked: bool) -> None:
     """Others refuse the request."""
     assert ("include" in options_of(model=model)) is asked
+
+
+@pytest.mark.parametrize(
+    ("model", "taken"),
+    [
+        *((name, True) for name in ("gpt-5", "o3-mini", "gpt-6-sol", "gpt-oss-20b", "mine")),
+        *((name, False) for name in ("gpt-4o", "ft:gpt-4.1:x", "chatgpt-4o-latest")),
+        ("openai/gpt-5-chat-latest", False),
+    ],
+)
+def test_only_models_known_to_refuse_reasoning_are_sent_none(model: str, *, taken: bool) -> None:
+    """A deployment may have any name."""
+    output = decoded(response(reasoning("rs_1", "hm"), "a")).output
+    assert output is not None
+
+    assert ("reasoning" in {item["type"] for item in input_of(output, model=model)}) is taken
 
 
 def test_include_adds_to_the_reasoning_unless_it_is_empty() -> None:

@@ -12,11 +12,14 @@ from hypothesis import strategies as st
 from chatclient import ChatModel, Prompt
 from chatclient.errors import UsageError
 from chatclient.options import NO_OPTIONS, ChatOptions, checked
-from chatclient.providers.anthropic import AnthropicChatModel
-from chatclient.providers.gemini import GeminiChatModel
-from chatclient.providers.ollama import OllamaChatModel
-from chatclient.providers.openai import OpenAIChatModel
-from chatclient.providers.openai_responses import OpenAIResponsesChatModel
+from chatclient.providers.anthropic import AnthropicChatModel, AnthropicChatOptions
+from chatclient.providers.gemini import GeminiChatModel, GeminiChatOptions
+from chatclient.providers.ollama import OllamaChatModel, OllamaChatOptions
+from chatclient.providers.openai import OpenAIChatModel, OpenAIChatOptions
+from chatclient.providers.openai_responses import (
+    OpenAIResponsesChatModel,
+    OpenAIResponsesChatOptions,
+)
 from chatclient.tools import tool_callbacks
 from chatclient.values import EMPTY, FrozenDict
 
@@ -107,6 +110,20 @@ def test_merging_nothing_costs_nothing(nothing: ChatOptions | None) -> None:
     options = AcmeOptions(effort="low")
 
     assert options.merge(nothing) is options
+
+
+def test_options_show_what_is_set() -> None:
+    """Those of providers as well; most of what they know is left to the model."""
+    assert repr(ChatOptions()) == "ChatOptions()"
+    for kind in (
+        OpenAIChatOptions,
+        OpenAIResponsesChatOptions,
+        AnthropicChatOptions,
+        GeminiChatOptions,
+        OllamaChatOptions,
+    ):
+        shown = repr(kind(temperature=0.2, stop="END"))
+        assert shown == f"{kind.__name__}(temperature=0.2, stop=('END',))"
 
 
 def test_options_of_nothing_are_replaced() -> None:

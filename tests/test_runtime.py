@@ -684,7 +684,7 @@ def test_what_several_jobs_wait_for_is_interrupted_once() -> None:
 
     async def begins(runtime: Runtime) -> None:
         begun = runtime.begin(lambda beside: beside.invoke(tool), contextvars.copy_context())
-        await begun.result(runtime)
+        await begun.result(runtime.emit)
 
     async def fails(runtime: Runtime) -> None:
         await runtime.sleep(0.1)
@@ -730,7 +730,7 @@ async def emit_from_what_has_begun(runtime: Runtime) -> None:
     async def emits(_runtime: Runtime) -> None:
         await runtime.emit("event")
 
-    await runtime.begin(emits, contextvars.copy_context()).result(runtime)
+    await runtime.begin(emits, contextvars.copy_context()).result(runtime.emit)
 
 
 @both

@@ -271,6 +271,13 @@ def test_the_listing_is_xml() -> None:
     )
 
 
+def test_a_folder_without_skills(tmp_path: Path) -> None:
+    """The error names it; a folder of one skill is none of several."""
+    (tmp_path / "SKILL.md").write_text("---\nname: a\ndescription: b\n---\nc")
+    with pytest.raises(UsageError, match=r"no folder in .* has a SKILL\.md; one skill is Skill\."):
+        Skills.from_folder(tmp_path)
+
+
 def test_bad_skills_are_refused() -> None:
     """Skills without a name, none at all, two of one name, and what is no tool."""
     with pytest.raises(UsageError, match="its description; that of 'a' is empty"):

@@ -16,6 +16,7 @@ from conftest import Ask
 
 from chatclient import (
     HIGHEST_PRECEDENCE,
+    TOOL_CALLING_ORDER,
     AssistantMessage,
     ChatClient,
     ChatClientRequest,
@@ -44,11 +45,13 @@ from chatclient.events import (
 from chatclient.response import Generation
 from chatclient.testing import Answer, ScriptedModel, call
 from chatclient.tools import (
+    DataToolCallback,
     NextTool,
     StaticToolCallbackResolver,
     ToolCallback,
     ToolCallingManager,
     ToolContext,
+    ToolDefinition,
     ToolExecutionResult,
     ToolFailure,
     ToolFailurePolicy,
@@ -395,8 +398,12 @@ def test_an_unserialisable_result_is_raised(ask: Ask) -> None:
     def odd() -> object:
         return object()
 
-    with pytest.raises(ToolResultError, match="tool 'odd' returned a object that cannot be told"):
-        told(ask, call("odd"), odd)
+    definition = ToolDefinition("odd", "Return something.", {"type": "object", "properties": {}})
+    for each in (odd, DataToolCallback(definition, lambda call, context: object())):
+        with pytest.raises(
+            ToolResultError, match="tool 'odd' returned a value of type object, which"
+        ):
+            told(ask, call("odd"), each)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError, SystemExit])
@@ -710,11 +717,14 @@ def test_a_tool_may_ask_another_client(ask: Ask) -> None:
 # --- switching it off, and doing it oneself ---
 
 
+@pytest.mark.parametrize("own", [(), (ToolCallingAdvisor(stream_tool_call_responses=False),)])
 @pytest.mark.parametrize("way", ["tool_calling", "option"])
-def test_tool_calls_can_be_handed_back(ask: Ask, way: str) -> None:
-    """Without automatic execution the tools are offered and their calls come back."""
+def test_tool_calls_can_be_handed_back(
+    ask: Ask, way: str, own: tuple[ToolCallingAdvisor, ...]
+) -> None:
+    """Without execution tools are offered and their calls come back, also with a loop of ours."""
     model = ScriptedModel(call("add", '{"a": 1, "b": 2}'))
-    request = client_of(model, add).prompt("x")
+    request = client_of(model, add).mutate().default_advisors(*own).build().prompt("x")
     if way == "tool_calling":
         request = request.tool_calling(False)
     else:
@@ -845,6 +855,21 @@ def test_options_changed_in_a_round_stay(ask: Ask) -> None:
 
     assert ask(client.prompt("x")).text == "3"
     assert results(model.prompts[1]) == ["3"]
+
+
+@pytest.mark.parametrize(("order", "told"), [(TOOL_CALLING_ORDER - 10, "3"), (0, "no tool 'add'")])
+def test_tools_are_added_outside_of_the_loop(ask: Ask, order: int, told: str) -> None:
+    """An advisor there adds tools to a turn; what one inside shows the model, nobody runs."""
+
+    async def adding(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        prompt = request.prompt.mutate_options(tool_callbacks=tool_callbacks(add))
+        return await call_next(request.mutate(prompt=prompt))
+
+    adding.order = order  # type: ignore[attr-defined]
+    model = ScriptedModel(call("add", '{"a": 1, "b": 2}'), "done")
+    ask(ChatClient.builder(model).default_advisors(adding).build().prompt("x"))
+
+    assert told in results(model.prompts[1])[0]
 
 
 def test_without_its_own_history_the_loop_sends_system_and_results_only(ask: Ask) -> None:

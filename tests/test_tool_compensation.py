@@ -748,14 +748,18 @@ def test_a_loop_of_ones_own_undoes_too() -> None:
 
 
 def test_a_compensation_takes_what_it_wants(ask: Ask) -> None:
-    """Some parameters of the tool, and the context; annotations may be texts."""
+    """Some parameters of the tool, and the context; annotations may be texts.
+
+    Or the whole execution, with what the tool returned in an earlier round, which the application
+    has all the same.
+    """
     seen: list[Any] = []
 
     def take_back(context: ToolContext, item: "str") -> None:
         seen.append((context["shop"], context.tool_name, item))
 
     def note(execution: "ToolExecution") -> None:
-        seen.append(execution.response.data)
+        seen.append((execution.response.data, execution.value, execution.started_at is not None))
 
     @tool(compensation=take_back)
     def buy(item: str, count: int) -> str:
@@ -763,15 +767,16 @@ def test_a_compensation_takes_what_it_wants(ask: Ask) -> None:
         return f"{count} {item}"
 
     @tool(compensation=note)
-    def sell(item: str) -> str:
+    def sell(item: str) -> list[str]:
         """Sell it."""
-        return item
+        return [item]
 
     script = (call("buy", '{"item": "tea", "count": 2,}'), call("sell", '{"item": "cup"}'), DEAR)
     client = client_of(ScriptedModel(*script, "sorry"), buy, sell, Trip())
-    ask(client.prompt("x").tool_context(shop="s"))
+    result = ask(client.prompt("x").tool_context(shop="s"))
 
-    assert seen == ["cup", ("s", "buy", "tea")]
+    assert seen == [('["cup"]', ["cup"], True), ("s", "buy", "tea")]
+    assert [execution.value for execution in result.executions] == ["2 tea", ["cup"], None]
 
 
 class Oslo:

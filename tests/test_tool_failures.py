@@ -16,6 +16,7 @@ from chatclient.errors import (
     ToolExecutionError,
     ToolResultError,
     ToolTimeoutError,
+    ToolUsageError,
     UnknownToolError,
 )
 from chatclient.messages import Media, ToolCall
@@ -24,6 +25,7 @@ from chatclient.testing import ScriptedModel, call
 from chatclient.tools import (
     NextTool,
     ToolCallingManager,
+    ToolContext,
     ToolFailure,
     ToolFailurePolicy,
     ToolInvocation,
@@ -118,6 +120,66 @@ def test_what_a_tool_waits_for_may_be_cancelled(ask: Ask) -> None:
     assert results(model.prompts[1]) == ["something that the tool waited for was cancelled"]
     assert isinstance(seen[0].__cause__, asyncio.CancelledError)
     assert result.executions[0].response.metadata["failure"] == "exception"
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (ToolError("Closed on Mondays."), "Closed on Mondays."),
+        (TimeoutError(), "The tool 'fetch' did not answer in time."),
+        (ExceptionGroup("inner", [OSError("no route")]), "no route"),
+    ],
+    ids=["for the model", "timeout", "nested"],
+)
+def test_an_error_in_a_task_group_is_itself(ask: Ask, error: Exception, told: str) -> None:
+    """A task group wraps even the only error of its tasks, whose words the model needs."""
+
+    @tool
+    async def fetch() -> None:
+        async def part() -> None:
+            raise error
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(part())
+
+    model = ScriptedModel(call("fetch"), "done")
+    ask(client_of(model, fetch).prompt("x"))
+
+    assert results(model.prompts[1]) == [told]
+
+
+def test_of_several_errors_in_a_task_group_all_are_told(ask: Ask) -> None:
+    """The message of the group itself says only how many there were."""
+
+    @tool
+    async def fetch() -> None:
+        async def part(error: Exception) -> None:
+            raise error
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(part(OSError("no route")))
+            group.create_task(part(KeyError("euro")))
+            group.create_task(part(EOFError()))
+
+    model = ScriptedModel(call("fetch"), "done")
+    ask(client_of(model, fetch).prompt("x"))
+
+    assert results(model.prompts[1]) == ["no route\nKeyError: 'euro'\nEOFError()"]
+
+
+def test_an_error_of_the_application_in_a_task_group_is_raised(ask: Ask) -> None:
+    """No model can mend a missing value of the tool context, wherever a tool asks for it."""
+
+    @tool
+    async def fetch(context: ToolContext) -> None:
+        async def part() -> None:
+            context.require("tenant")
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(part())
+
+    with pytest.raises(ToolUsageError, match="tenant"):
+        ask(client_of(ScriptedModel(call("fetch")), fetch).prompt("x"))
 
 
 @each_kind

@@ -175,7 +175,16 @@ def test_words_for_the_same_are_understood() -> None:
 )  # fmt: skip
 def test_values_tell_what_they_are_for(query: str, terms: set[str]) -> None:
     """The kinds of values in a request hint at the parameters that take them."""
-    assert hinted(query, Words().terms(query)) == terms
+    assert set(hinted(query, Words().terms(query))) == terms
+    after_much = f"{'Please do what I want, '.lower() * 5}{query}"
+    assert set(hinted(after_much, Words().terms(query))) == terms
+
+
+def test_a_day_that_no_tool_names_is_a_date() -> None:
+    """The name of a day hints at a date also where no tool has that word."""
+    booking = ToolReference("reserve", "Reserves.", {"properties": {"date": {"type": "string"}}})
+
+    assert first("on Thursday", booking, ToolReference("other", "Other things.")) == "reserve"
 
 
 def test_a_value_decides_between_equal_tools() -> None:

@@ -168,6 +168,23 @@ def test_a_callback_that_returns_no_result_is_named(ask: Ask) -> None:
         ask(client.prompt("x"))
 
 
+def test_a_tool_that_is_no_coroutine_is_named(ask: Ask) -> None:
+    """One of the application's own, written without `async`, is not for the model to mend."""
+
+    class Own:
+        definition = ToolDefinition("own", "A tool.", {"type": "object", "properties": {}})
+        metadata = ToolMetadata()
+
+        def invoke(self, arguments: str, context: ToolContext) -> Any:
+            return ToolResult("ran")
+
+    own: Any = Own()
+    client = client_of(ScriptedModel(call("own"), "never"), own)
+
+    with pytest.raises(ToolResultError, match="'own' is not a coroutine function; write it with"):
+        ask(client.prompt("x"))
+
+
 def test_a_converter_that_returns_no_text_is_named(ask: Ask) -> None:
     """A result converter makes a text or a `ToolResult`."""
     wrong: Any = len

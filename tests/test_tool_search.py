@@ -412,6 +412,26 @@ def test_roles_hold_where_all_tools_are_sent(ask: Ask, count: int, dynamic: bool
     assert boss.executions[0].response.data == "ran get_mail"
 
 
+@pytest.mark.parametrize("way", ["tool_calling", "option"])
+@pytest.mark.parametrize("count", [5, 10])
+def test_roles_hold_where_calls_are_handed_back(ask: Ask, count: int, way: str) -> None:
+    """Whoever runs the tools is not asked for what the user may not use."""
+    model = ScriptedModel(call("get_stock"), call("get_stock"))
+    advisor = ToolSearchToolCallingAdvisor(describe=for_the_boss)
+    builder = ChatClient.builder(model).default_advisors(advisor)
+    request = builder.default_tools(CATALOG[:count]).build().prompt("x")
+    if way == "tool_calling":
+        request = request.tool_calling(False)
+    else:
+        request = request.options(internal_tool_execution_enabled=False)
+    handed = ask(request)
+    ask(request.advisor_params({TOOL_SEARCH_ROLES: "boss"}))
+
+    assert handed.response.chat_response.has_tool_calls()
+    assert not {"get_mail", "get_invoice", "get_stock"} & {*offered(model.prompts[0])}
+    assert len(offered(model.prompts[1])) == count
+
+
 def test_categories_of_tools_that_one_may_not_use_are_not_told(ask: Ask) -> None:
     """For others they do not exist, and a search in them would find nothing."""
     model = ScriptedModel("ok", "ok")
@@ -1082,10 +1102,15 @@ def test_a_turn_that_waited_for_approval_goes_on_with_what_it_found(ask: Ask) ->
 
 def test_tool_calls_can_be_handed_back_with_all_tools_sent(ask: Ask) -> None:
     """Who runs tools elsewhere has no use for a search here."""
-    model = ScriptedModel(call("get_mail"))
-    ask(client_of(model).prompt("x").options(internal_tool_execution_enabled=False))
+    model = ScriptedModel(call("get_mail"), call("get_mail"))
+    request = client_of(model).prompt("x")
+    for handed in (
+        request.options(internal_tool_execution_enabled=False),
+        request.tool_calling(False),
+    ):
+        assert ask(handed).response.chat_response.has_tool_calls()
 
-    assert len(offered(model.prompts[0])) == len(CATALOG)
+    assert [len(offered(prompt)) for prompt in model.prompts] == [len(CATALOG)] * 2
 
 
 def test_nothing_of_the_search_is_left_in_the_response(ask: Ask) -> None:

@@ -368,15 +368,6 @@ def test_what_cannot_be_a_tool(function: Any, said: str) -> None:
     assert (__file__ in str(caught.value)) is (function is not type)
 
 
-def test_local_types_resolve_with_their_namespace() -> None:
-    """An annotation that names a local class resolves when the local names are given."""
-    function = local()
-
-    signature = signature_of(function, namespace={"Local": Bare})
-
-    assert signature.parameters == ("first", "second")
-
-
 # --- one value as the whole input -----------------------------------------------------------
 
 

@@ -300,6 +300,20 @@ def test_what_holds_no_tool_is_refused(source: Any) -> None:
             refuses(source)
 
 
+@pytest.mark.parametrize(
+    ("source", "mend"),
+    [
+        (ChatClient.create(ScriptedModel("never")), r"as_tool\(name, description\)"),
+        (ToolDefinition("clock", "Tells it.", {}), r"DataToolCallback\(definition, executor\)"),
+        ({"type": "function", "function": {"name": "clock"}}, r"DataToolCallback\(Tool"),
+    ],
+)
+def test_what_is_nearly_a_tool_is_refused_with_the_mend(source: Any, mend: str) -> None:
+    """A client, a definition, and a tool as providers are sent one."""
+    with pytest.raises(ToolDefinitionError, match=f"is not a source of tools: .*{mend}"):
+        tool_callbacks(source)
+
+
 # --- duplicates ---
 
 

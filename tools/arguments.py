@@ -29,6 +29,12 @@ PYDANTIC_ERRORS = (
 )
 """What pydantic raises about a type that it cannot read or describe."""
 
+
+def reason(error: Exception) -> str:
+    """Return what pydantic says is wrong, without its advice, which is for models of one's own."""
+    return str(error).partition("\n")[0].partition(". Set `")[0]
+
+
 _make: Any = typing_extensions.TypedDict
 
 
@@ -115,7 +121,12 @@ def _culprit(fields: Mapping[str, Any], error: Exception, place: str) -> ToolDef
     """Return the error that names the parameter whose type cannot be described."""
     guilty = [name for name, kind in fields.items() if not _is_describable(kind)]
     where = f"parameter {guilty[0]!r} of {place}" if guilty else place
-    return ToolDefinitionError(f"{where} has a type that cannot come from a model: {error}")
+    msg = (
+        f"{where} has a type that cannot come from a model: {reason(error)}; use JSON's types,"
+        " pydantic models, dataclasses and the like. What only the application knows goes"
+        " through a ToolContext"
+    )
+    return ToolDefinitionError(msg)
 
 
 def _is_describable(kind: Any) -> bool:

@@ -8,7 +8,6 @@ last one first. What the model was told about them is rewritten, so that it know
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any, get_type_hints
 
 from chatclient.errors import ToolDefinitionError
@@ -25,6 +24,7 @@ from chatclient.runtime import Runtime
 from chatclient.tool import DONE, FAILURE, RAN_WITH, ToolCallback, ToolContext, ToolMetadata
 from chatclient.tools.binding import object_in
 from chatclient.tools.outcome import ToolExecution, without_remark
+from chatclient.tools.pending import answered_in
 from chatclient.tools.repair import repair_value
 from chatclient.tools.schema import signature_of
 from chatclient.tools.turn import ToolTurn, last_turn
@@ -50,16 +50,16 @@ def is_failure(execution: ToolExecution, metadata: ToolMetadata) -> bool:
     return failed and metadata.effect != "read"
 
 
-def executed_in(messages: Sequence[Message]) -> list[ToolExecution]:
-    """Return the calls that the last turn of *messages* has made, with what came of them."""
-    found: list[ToolExecution] = []
-    for message, following in pairwise(last_turn(messages)):
-        if isinstance(message, AssistantMessage) and isinstance(following, ToolResponseMessage):
-            answers = {response.id: response for response in following.responses}
-            found += [
-                ToolExecution(c, answers[c.id]) for c in message.tool_calls if c.id in answers
-            ]
-    return found
+def executed_in(messages: Sequence[Message], turn: ToolTurn) -> list[ToolExecution]:
+    """Return the calls that the last turn of *messages* has made, with what came of them.
+
+    What was told is in the messages, and what tools returned as *turn* has it.
+    """
+    known = {id(each.tool_call): each for each in turn.executions}
+    return [
+        replace(known.get(id(call)) or ToolExecution(call, told), response=told)
+        for call, told in answered_in(last_turn(messages))
+    ]
 
 
 async def undo(
@@ -132,6 +132,11 @@ def _as_run(execution: ToolExecution) -> ToolExecution:
     if arguments is None or arguments == call.arguments:
         return execution
     return replace(execution, tool_call=replace(call, arguments=arguments))
+
+
+def retold(executions: Iterable[ToolExecution], undone: Undone) -> list[ToolExecution]:
+    """Return *executions* with what is to be told about calls that were undone."""
+    return [undone.get(id(each.tool_call), each) for each in executions]
 
 
 def rewritten(messages: Sequence[Message], undone: Undone) -> tuple[Message, ...]:

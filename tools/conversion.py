@@ -13,9 +13,7 @@ from chatclient.tool import ToolResult
 ResultConverter: TypeAlias = Callable[[Any], ToolResult | str]
 """Makes what a tool returned into what the model is told."""
 
-DONE = ToolResult("Done")
-"""The result of a tool that is declared to return nothing."""
-
+_DONE = ToolResult("Done")  # of a tool that is declared to return nothing
 _NULL = ToolResult("null")
 
 
@@ -60,7 +58,7 @@ def to_tool_result(
         return ToolResult(value, value=value)
     match value:
         case None:
-            return DONE if returns_nothing else _NULL
+            return _DONE if returns_nothing else _NULL
         case ToolResult():
             return value
         case Media():
@@ -86,8 +84,8 @@ def _text(value: Any, origin: str) -> str:
         return _json(value)
     except (ValueError, TypeError) as error:
         msg = (
-            f"{origin} returned a {type(value).__qualname__} that cannot be told to a model"
-            f" ({error}); return text, JSON values, pydantic models, dataclasses or Media,"
+            f"{origin} returned a value of type {type(value).__qualname__}, which cannot be told to"
+            f" a model ({error}); return text, JSON values, pydantic models, dataclasses or Media,"
             " or give the tool a result_converter"
         )
         raise ToolResultError(msg) from error

@@ -56,7 +56,7 @@ class DataToolCallback:
             refuse_to_suspend(self.definition.name, waiting)
             raise
         try:
-            return to_tool_result(value)
+            return to_tool_result(value, origin=f"tool {self.definition.name!r}")
         except ToolResultError:
             context.result = ToolResult("", value=value)  # it has done its work all the same
             raise

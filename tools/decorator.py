@@ -92,7 +92,9 @@ def tool(
 
 
 def _check(function: Any, mark: ToolMark) -> None:
-    if not callable(function) and not hasattr(function, "__get__"):  # such as a partialmethod
+    # A partialmethod becomes a function in its class, a property does not.
+    is_method = hasattr(function, "__get__") and not isinstance(function, property)
+    if not callable(function) and not is_method:
         msg = f"@tool marks a function, not {function!r}; a name goes into @tool(name=...)"
         raise ToolDefinitionError(msg)
     before = mark_of(function) if is_marked(function) else None

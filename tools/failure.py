@@ -129,11 +129,18 @@ class ToolFailurePolicy:
         if text and (failure.kind != "exception" or isinstance(error, ToolError)):
             return str(error)
         if self.exception_text == "message" and text:
-            # Of a KeyError the message is only the key.
-            return f"{type(error).__name__}: {text}" if isinstance(error, KeyError) else text
+            return _message(error)
         if self.exception_text == "nothing":
             return f"The tool {name!r} failed."
         return f"Exception occurred in tool: {name} ({type(error).__name__})"
+
+
+def _message(error: Exception) -> str:
+    if isinstance(error, ExceptionGroup):  # whose own message only counts them
+        return "\n".join(_message(each) for each in error.exceptions)
+    text = str(error).strip()
+    # Of a KeyError the message is only the key.
+    return f"{type(error).__name__}: {text}" if isinstance(error, KeyError) else text or repr(error)
 
 
 def _raise(failure: ToolFailure) -> NoReturn:

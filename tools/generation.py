@@ -99,7 +99,10 @@ class _Generator(GenerateJsonSchema):
         return result
 
     def decimal_schema(self, schema: Any) -> JsonSchema:
-        """A number: every model knows those, and its digits are kept as they are written."""
+        """A number: every model knows those. It is read as a float, so 15 digits are certain.
+
+        Of a text all of them are; with `max_digits` alone, a text is asked for.
+        """
         if schema.get("max_digits") is not None and schema.get("decimal_places") is None:
             return {"type": "string", "pattern": _digits(schema["max_digits"])}
         result: JsonSchema = {"type": "number"}

@@ -86,22 +86,39 @@ async def run_tool(invocation: ToolInvocation) -> ToolResult:
     context.result = None
     try:
         if timeout is None:
-            result = await callback.invoke(arguments, context)
+            result = await _started(callback, arguments, context)
         elif timeout <= 0:
             msg = "the deadline passed before the tool began"
             raise TimeoutError(msg)
         else:
             with caller_deadline(time.monotonic() + timeout):
-                result = await runtime.within(timeout, callback.invoke(arguments, context))
+                result = await runtime.within(timeout, _started(callback, arguments, context))
     except asyncio.CancelledError as error:
         if _is_cancelled():
             raise
         msg = "something that the tool waited for was cancelled"
         raise RuntimeError(msg) from error
+    except ExceptionGroup as group:
+        alone = _alone(group)
+        raise alone from alone.__cause__
     if not isinstance(result, ToolResult):
         raise _no_result(f"invoke() of tool {callback.definition.name!r}", result)
     context.result = result
     return result
+
+
+def _started(callback: ToolCallback, arguments: str, context: ToolContext) -> Awaitable[ToolResult]:
+    """Return the run of a tool, to be awaited.
+
+    Raises:
+        ToolResultError: There is nothing to await.
+    """
+    running: object = callback.invoke(arguments, context)
+    if not isinstance(running, Awaitable):
+        name = callback.definition.name
+        msg = f"invoke() of tool {name!r} is not a coroutine function; write it with `async def`"
+        raise ToolResultError(msg)
+    return running
 
 
 def _is_cancelled() -> bool:
@@ -115,6 +132,13 @@ def _is_cancelled() -> bool:
     # A cancelled scope of anyio cancels again and again, and takes back what it counted.
     scope_is_cancelled = anyio.current_effective_deadline() == -math.inf
     return task is None or task.cancelling() > 0 or scope_is_cancelled
+
+
+def _alone(error: Exception) -> Exception:
+    """Return the one error that a task group has wrapped: it may be meant for the model."""
+    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
 
 
 def _no_result(origin: str, given: object) -> ToolResultError:

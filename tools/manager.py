@@ -10,7 +10,13 @@ from chatclient.errors import (
     UnknownToolError,
     UsageError,
 )
-from chatclient.messages import AssistantMessage, ToolCall, ToolResponse, ToolResponseMessage
+from chatclient.messages import (
+    AssistantMessage,
+    Message,
+    ToolCall,
+    ToolResponse,
+    ToolResponseMessage,
+)
 from chatclient.operation_log import log_observers
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
@@ -31,7 +37,7 @@ from chatclient.tools.approval import (
     decision_context,
     decisions_for,
 )
-from chatclient.tools.compensation import executed_in, rewritten
+from chatclient.tools.compensation import executed_in, retold, rewritten
 from chatclient.tools.data import ExternalTool
 from chatclient.tools.eager import EagerReads
 from chatclient.tools.execution import ToolExecutionResult, with_distinct_ids
@@ -223,28 +229,13 @@ class ToolCallingManager:
         except BaseException:  # however the turn is cut short
             await self.abandon(prompt, runtime, turn, round_.executed)
             raise
-        pending = tuple(call for call in message.tool_calls if call.id in round_.pending)
-        if pending:
-            # The history ends before the message: its calls have no answers yet.
-            agents = {
-                key: waiting for key, waiting in round_.pending.items() if waiting is not None
-            }
-            result = ToolExecutionResult(
-                prompt.messages,
-                return_direct=False,
-                executions=tuple(executions),
-                breach=round_.breach,
-                pending=pending,
-                agents=agents,
-            )
-            return replace(result, pending_turn=turn.pending(prompt.messages, message, result))
         messages = prompt.messages
+        if round_.pending:
+            return _waiting(messages, message, round_)
         if await round_.undo_if_failed(executions):
             messages = rewritten(messages, turn.undone)
-            executions = [turn.undone.get(id(each.tool_call), each) for each in executions]
-            turn.executions[:] = [
-                turn.undone.get(id(each.tool_call), each) for each in turn.executions
-            ]
+            executions = retold(executions, turn.undone)
+            turn.executions[:] = retold(turn.executions, turn.undone)
         answers = ToolResponseMessage(execution.response for execution in executions)
         direct = _direct(executions, round_.tools)
         return ToolExecutionResult(
@@ -274,7 +265,7 @@ class ToolCallingManager:
             return
         turn.abandoned = True
         single = self._single_calls(prompt, turn)
-        earlier = executed_in(prompt.messages)
+        earlier = executed_in(prompt.messages, turn)
         await single.undo((*earlier, *executed), "the turn failed", runtime)
 
     def _single_calls(self, prompt: Prompt, turn: ToolTurn) -> SingleCalls:
@@ -325,6 +316,24 @@ def _done(
         for call in message.tool_calls
         if call.id in responses
     }
+
+
+def _waiting(
+    messages: tuple[Message, ...], message: AssistantMessage, round_: RoundRunner
+) -> ToolExecutionResult:
+    """Return what a round has come to of whose calls some wait, with the turn as it waits then.
+
+    The history ends before the *message*: its calls have no answers yet.
+    """
+    result = ToolExecutionResult(
+        messages,
+        return_direct=False,
+        executions=tuple(round_.executed),
+        breach=round_.breach,
+        pending=tuple(call for call in message.tool_calls if call.id in round_.pending),
+        agents={id: agent for id, agent in round_.pending.items() if agent is not None},
+    )
+    return replace(result, pending_turn=round_.turn.pending(messages, message, result))
 
 
 def _direct(executions: Sequence[ToolExecution], tools: RunnableTools) -> tuple[ToolResponse, ...]:

@@ -125,13 +125,8 @@ class Callee:
     returns: Any
 
 
-def callee_of(function: Callable[..., Any], namespace: Mapping[str, Any] = EMPTY) -> Callee:
-    """Describe *function*.
-
-    Args:
-        function: Any callable with a signature.
-        namespace: More names that its annotations may use, such as the local ones of the function
-            that it is defined in.
+def callee_of(function: Callable[..., Any]) -> Callee:
+    """Describe *function*, any callable with a signature.
 
     Raises:
         ToolDefinitionError: It cannot be described; the error says where it is and why.
@@ -143,7 +138,7 @@ def callee_of(function: Callable[..., Any], namespace: Mapping[str, Any] = EMPTY
     except (TypeError, ValueError) as error:
         msg = f"{place} does not say what it takes ({error}); wrap it in a def"
         raise ToolDefinitionError(msg) from error
-    names = {**getattr(inspect.unwrap(called), "__globals__", {}), **namespace}
+    names: Mapping[str, Any] = getattr(inspect.unwrap(called), "__globals__", EMPTY)
     settled = settled_by_partial(function)
     parameters = tuple(
         Parameter(each.name, each.kind, _resolved_parameter(each, names, place), each.default)
@@ -176,7 +171,7 @@ def returns_function(returns: Any) -> bool:
 
 def metadata_of(annotation: Any) -> tuple[Any, ...]:
     """Return what `Annotated` adds to a type, the innermost first."""
-    return _unannotated(annotation)[1]
+    return unannotated(annotation)[1]
 
 
 def _is_awaitable(annotation: Any) -> bool:
@@ -251,7 +246,7 @@ def _returns(signature: inspect.Signature, names: Mapping[str, Any]) -> Any:
         return MISSING
 
 
-def _unannotated(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
+def unannotated(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
     """Return the type inside aliases and `Annotated`, and the metadata on the way to it."""
     metadata: tuple[Any, ...] = ()
     while True:
@@ -268,14 +263,14 @@ def _is_union(annotation: Any) -> bool:
 
 
 def _admits_none(annotation: Any) -> bool:
-    kind, _ = _unannotated(annotation)
+    kind, _ = unannotated(annotation)
     if _is_union(kind):
         return any(map(_admits_none, get_args(kind)))
     return kind in (None, type(None)) or (get_origin(kind) is Literal and None in get_args(kind))
 
 
 def _role(annotation: Any) -> Role:
-    kind, metadata = _unannotated(annotation)
+    kind, metadata = unannotated(annotation)
     if any(each is ToolMemoryId or isinstance(each, ToolMemoryId) for each in metadata):
         return "memory_id"
     if isinstance(kind, type) and issubclass(kind, ToolContext):

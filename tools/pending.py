@@ -156,7 +156,7 @@ def _from_dict(data: Mapping[str, Any]) -> PendingTurn:
 def _executions_to_dicts(turn: PendingTurn) -> Iterator[dict[str, Any]]:
     """Yield when and how each call was run; what was asked and told is in the messages already."""
     said = (*turn.messages, turn.message, ToolResponseMessage(turn.responses))
-    places = {id(call): place for place, (call, _) in enumerate(_answered_in(said))}
+    places = {id(call): place for place, (call, _) in enumerate(answered_in(said))}
     for execution in turn.executions:
         yield {
             "call": places[id(execution.tool_call)],
@@ -167,7 +167,7 @@ def _executions_to_dicts(turn: PendingTurn) -> Iterator[dict[str, Any]]:
 
 
 def _executions_from(data: Mapping[str, Any], said: Sequence[Message]) -> Iterator[ToolExecution]:
-    answered = list(_answered_in(said))
+    answered = list(answered_in(said))
     for each in data.get("executions", ()):
         call, response = answered[each["call"]]
         yield ToolExecution(
@@ -175,7 +175,7 @@ def _executions_from(data: Mapping[str, Any], said: Sequence[Message]) -> Iterat
         )
 
 
-def _answered_in(messages: Sequence[Message]) -> Iterator[tuple[ToolCall, ToolResponse]]:
+def answered_in(messages: Sequence[Message]) -> Iterator[tuple[ToolCall, ToolResponse]]:
     """Yield the tool calls of *messages* that have been answered, each with its answer."""
     for message, following in pairwise(messages):
         if isinstance(message, AssistantMessage) and isinstance(following, ToolResponseMessage):

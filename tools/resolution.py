@@ -83,6 +83,9 @@ class DelegatingToolCallbackResolver:
                 return answer
         return None
 
+    def __repr__(self) -> str:
+        return f"DelegatingToolCallbackResolver({', '.join(map(repr, self._resolvers))})"
+
     async def _resolve_from(
         self, at: int, name: str, answer: Awaitable[ToolCallback | None]
     ) -> ToolCallback | None:
@@ -129,6 +132,9 @@ class ToolRegistry:
         """Return all tools: a registry is a provider as well."""
         with self._lock:
             return list(self._callbacks.values())
+
+    def __repr__(self) -> str:
+        return f"ToolRegistry({', '.join(list(self._callbacks))})"
 
 
 def _modules_of(source: ToolSource) -> list[ToolSource]:

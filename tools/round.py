@@ -92,7 +92,7 @@ class RoundRunner:
         failure = next(failed, None)
         if failure is None:
             return False
-        earlier = executed_in(self._single.messages)
+        earlier = executed_in(self._single.messages, self.turn)
         cause = f"'{failure.tool_call.name}' failed"
         await self._single.undo((*earlier, *executions), cause, self.runtime)
         return bool(self.turn.undone)
@@ -116,7 +116,7 @@ class RoundRunner:
         call, (attempt, ordinal) = self.calls[at], self._counted[at]
         begun = self.turn.begun.pop(key_of(call), None)
         if begun is not None:  # while the model was still speaking
-            return replace(await begun.result(runtime), tool_call=call, attempt=attempt)
+            return replace(await begun.result(runtime.emit), tool_call=call, attempt=attempt)
 
         def keep(execution: ToolExecution) -> None:
             self._executions[at] = execution

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from chatclient.errors import ToolDefinitionError, ToolUsageError
 from chatclient.schemas import JsonSchema, strict_form
 from chatclient.tool import ToolContext
-from chatclient.tools.arguments import PYDANTIC_ERRORS, arguments_of, typed_dict
+from chatclient.tools.arguments import PYDANTIC_ERRORS, arguments_of, reason, typed_dict
 from chatclient.tools.binding import ArgumentReader, Validate
 from chatclient.tools.docstring import parse_docstring
 from chatclient.tools.generation import schema_of
@@ -32,7 +32,7 @@ from chatclient.tools.parameters import (
     settled_by_partial,
 )
 from chatclient.tools.repair import repair_value
-from chatclient.values import EMPTY, FrozenDict, deep_frozen
+from chatclient.values import FrozenDict, deep_frozen
 
 __all__ = [
     "ToolMemoryId",
@@ -150,12 +150,7 @@ class _Injected:
         return (*self.contexts, *(each.name for each in self.conversations))
 
 
-def signature_of(
-    function: Callable[..., Any],
-    *,
-    name: str | None = None,
-    namespace: Mapping[str, Any] = EMPTY,
-) -> ToolSignature:
+def signature_of(function: Callable[..., Any], *, name: str | None = None) -> ToolSignature:
     """Return what a function takes, from its signature, annotations, defaults and docstring.
 
     Whether the model must give a parameter is what `ToolParam` says, else whether `Field` or the
@@ -165,13 +160,11 @@ def signature_of(
     Args:
         function: A function, bound method, partial or callable object, plain or async.
         name: The tool's name, for messages; default: the function's.
-        namespace: More names that its annotations may use, such as the local ones of the function
-            that it is defined in.
 
     Raises:
         ToolDefinitionError: The function cannot be a tool; the error says where it is and why.
     """
-    callee = callee_of(function, namespace)
+    callee = callee_of(function)
     _refuse(callee)
     said = parse_docstring(callee.doc)
     arguments = tuple(each for each in callee.parameters if each.role == "argument")
@@ -194,11 +187,7 @@ def signature_of(
 
 
 def signature_of_model(
-    input_type: Any,
-    function: Callable[..., Any] | None = None,
-    *,
-    name: str | None = None,
-    namespace: Mapping[str, Any] = EMPTY,
+    input_type: Any, function: Callable[..., Any] | None = None, *, name: str | None = None
 ) -> ToolSignature:
     """Return what a tool takes whose whole input is one value of *input_type*.
 
@@ -211,12 +200,11 @@ def signature_of_model(
         input_type: Any type that pydantic knows.
         function: What will be called; without it, `bind` names the value `input`.
         name: The tool's name, for messages; default: the function's.
-        namespace: More names that the function's annotations may use.
 
     Raises:
         ToolDefinitionError: The type has no schema, or the function does not take one value.
     """
-    callee = callee_of(function, namespace) if function is not None else _ANYTHING
+    callee = callee_of(function) if function is not None else _ANYTHING
     target, injected = _one_value(callee)
     said = parse_docstring(callee.doc)
     parameter = Parameter(target.name, target.kind, input_type)
@@ -237,7 +225,6 @@ def signature_of_schema(
     function: Callable[..., Any] | None = None,
     *,
     name: str | None = None,
-    namespace: Mapping[str, Any] = EMPTY,
 ) -> ToolSignature:
     """Return what a tool takes that brings its own JSON Schema.
 
@@ -248,14 +235,13 @@ def signature_of_schema(
         schema: The JSON Schema of an object; `type` and `properties` may be left out.
         function: What will be called; its `ToolContext` parameters are filled in.
         name: The tool's name, for messages; default: the function's.
-        namespace: More names that the function's annotations may use.
 
     Raises:
         ToolDefinitionError: The schema is not that of an object, or has properties that the
             function does not take.
     """
     complete = _of_object(schema)
-    callee = callee_of(function, namespace) if function is not None else _ANYTHING
+    callee = callee_of(function) if function is not None else _ANYTHING
     injected = _Injected.of(callee.parameters)
     settled = set(settled_by_partial(function))
     hidden = {*injected.names, *(settled - set(complete["properties"]))}
@@ -386,7 +372,7 @@ def _whole_input(
         adapter: TypeAdapter[Any] = TypeAdapter(parameter.annotation)
         schema = schema_of(adapter)
     except PYDANTIC_ERRORS as error:
-        msg = f"{place} cannot take {parameter.annotation!r} as its input: {error}"
+        msg = f"{place} cannot take {parameter.annotation!r} as its input: {reason(error)}"
         raise ToolDefinitionError(msg) from error
     if schema.get("type") == "object":
         validate, name = adapter.validator.validate_json, parameter.name

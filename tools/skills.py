@@ -156,6 +156,9 @@ class Skills:
             UsageError: There is none, or one is not a skill; see `Skill.from_folder`.
         """
         files = sorted(Path(folder).glob(f"*/{_FILE}"))
+        if not files:
+            msg = f"no folder in {folder} has a {_FILE}; one skill is Skill.from_folder(...)"
+            raise UsageError(msg)
         return cls(*(Skill.from_folder(file.parent) for file in files))
 
     @property

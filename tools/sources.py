@@ -3,7 +3,7 @@
 import functools
 import inspect
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import ModuleType
 from typing import Any, Literal
@@ -21,6 +21,14 @@ ToolSource = Callable[..., Any] | ToolCallback | ToolCallbackProvider | str | It
 providers of them; names that the client's resolver knows; and collections of all these."""
 
 Resolved = ToolCallback | ToolCallbackProvider | str
+
+# What to write in place of what is no source, by the name of its type: not all are loaded here.
+_MENDS = {
+    "ChatClient": "; a client is a tool as client.as_tool(name, description)",
+    "McpServer": "; put it into McpToolCallbackProvider(...)",
+    "ToolDefinition": "; say what runs it: DataToolCallback(definition, executor)",
+    "dict": "; a tool made of data is a DataToolCallback(ToolDefinition(...), executor)",
+}
 
 # Which attributes of a class are tools, found once per class.
 _tools_of_class: "WeakKeyDictionary[type, tuple[tuple[str, ToolMark], ...]]" = WeakKeyDictionary()
@@ -160,13 +168,12 @@ def _resolve(source: Any) -> Sequence[Resolved]:
         return _tools_of_attributes(source, marked)
     if callable(source):
         return (FunctionToolCallback(source),)
-    if isinstance(source, Iterable):
+    if isinstance(source, Iterable) and not isinstance(source, Mapping):
         return resolve_sources(source)
     kind = type(source).__name__
-    hint = "; put it into McpToolCallbackProvider(...)" if kind == "McpServer" else ""
     msg = (
         f"{source!r} is not a source of tools: it is neither a function nor a ToolCallback, and "
-        f"{kind} has no method with @tool{hint}"
+        f"{kind} has no method with @tool{_MENDS.get(kind, '')}"
     )
     raise ToolDefinitionError(msg)
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from chatclient.jobs import Begun
 from chatclient.messages import (
     AssistantMessage,
     Message,
@@ -14,10 +15,9 @@ from chatclient.messages import (
     ToolResponse,
     ToolResponseMessage,
     UserMessage,
-    begins_turn,
+    last_turn_begin,
 )
 from chatclient.prompt import Prompt
-from chatclient.runtime import Begun
 from chatclient.tool import CONVERSATION_ID, FAILURE, ToolCallback
 from chatclient.tools.execution import ToolExecutionResult
 from chatclient.tools.outcome import ToolExecution
@@ -192,8 +192,8 @@ def key_of(call: ToolCall) -> tuple[str, str, str]:
 
 def last_turn(messages: Sequence[Message]) -> Sequence[Message]:
     """Return what follows on the first words of the user in the last turn of *messages*."""
-    begins = (at for at in reversed(range(len(messages))) if begins_turn(messages, at))
-    return messages[next(begins, -1) + 1 :]
+    begin = last_turn_begin(messages)
+    return messages if begin is None else messages[begin + 1 :]
 
 
 def _told(response: ToolResponse) -> str:

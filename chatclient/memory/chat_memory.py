@@ -10,7 +10,13 @@ from chatclient.logs import get_logger
 from chatclient.memory.in_memory import InMemoryChatMemoryRepository
 from chatclient.memory.repository import ChatMemoryRepository, checked_id
 from chatclient.memory.window import TokenEstimator, Window, estimated_tokens, kept_from
-from chatclient.messages import Message, SystemMessage, as_messages, without_system
+from chatclient.messages import (
+    Message,
+    SystemMessage,
+    as_messages,
+    system_messages,
+    without_system,
+)
 from chatclient.runtime import BLOCKING, ON_LOOP, Runtime
 
 log = get_logger(__name__)
@@ -271,19 +277,19 @@ async def append_messages(
     messages: Sequence[Message],
     runtime: Runtime,
     *,
-    key: str | None = None,
+    key: str | None,
 ) -> None:
     """Add *messages* to a conversation; system messages among them replace those before.
 
     They are added as a unit, together with new system messages. Old ones are taken away
     afterwards: whoever looks in between sees both.
     """
-    systems = [m for m in messages if isinstance(m, SystemMessage)]
+    systems = system_messages(messages)
     if not systems:
         await repository.append(conversation_id, messages, runtime, key=key)
         return
     found = await repository.load(conversation_id, runtime, last=0)
-    before = [m for m in found.messages if isinstance(m, SystemMessage)]
+    before = system_messages(found.messages)
     if all(system in before for system in systems):
         await repository.append(conversation_id, without_system(messages), runtime, key=key)
         return

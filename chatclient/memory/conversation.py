@@ -11,6 +11,7 @@ from chatclient.messages import (
     ToolCallChunk,
     ToolResponseMessage,
     UserMessage,
+    ends_turn,
 )
 
 Ending = Literal["answer", "question"]
@@ -42,7 +43,8 @@ def conversation_problems(
 
     Args:
         messages: The conversation.
-        ending: What it has to end with, or None if that is all the same.
+        ending: What it has to end with, or None if that is all the same. The answers of tools that
+            end a turn (`ENDS_TURN`) are an answer.
     """
     spoken = list(messages)
     while spoken and isinstance(spoken[0], SystemMessage):
@@ -81,6 +83,10 @@ def _problems_at(messages: Sequence[Message], at: int) -> Iterator[str]:
             return
 
 
+def _answers(message: Message) -> bool:
+    return isinstance(message, AssistantMessage | ToolResponseMessage) and ends_turn(message)
+
+
 def _has_calls(message: Message | None) -> bool:
     return isinstance(message, AssistantMessage) and bool(message.tool_calls)
 
@@ -106,7 +112,7 @@ def _problems_of_calls(message: AssistantMessage, following: Sequence[Message]) 
 
 def _problems_at_end(messages: Sequence[Message], ending: Ending | None) -> Iterator[str]:
     last = messages[-1] if messages else None
-    if ending == "answer" and not isinstance(last, AssistantMessage | None):
+    if ending == "answer" and last is not None and not _answers(last):
         yield f"the last message is of the {last.role}, not an answer"
     if ending == "question" and not isinstance(last, UserMessage | ToolResponseMessage):
         yield "the last message leaves the model nothing to answer"

@@ -1,6 +1,5 @@
 """Conversations in Redis."""
 
-import hashlib
 import random
 import secrets
 from collections.abc import Callable, Mapping, Sequence
@@ -10,12 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from chatclient.checks import lasting
 from chatclient.errors import ChatMemoryError, ChatMemoryUnavailableError, UsageError
-from chatclient.json import loads
 from chatclient.memory.repository import NO_CONVERSATION, ChatMemoryRepository, Conversation
-from chatclient.memory.stored import message_json
+from chatclient.memory.stored import digest, message_json, messages_of
 from chatclient.messages import Message, SystemMessage
 from chatclient.runtime import Runtime
-from chatclient.serialization import message_from_dict
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -232,18 +229,14 @@ class RedisChatMemoryRepository(ChatMemoryRepository):
         if not found:
             return NO_CONVERSATION
         version, length, *texts = found
-        try:
-            messages = tuple(message_from_dict(loads(text)) for text in texts)
-        except ValueError as error:
-            msg = f"what is stored of conversation {conversation_id!r} cannot be read"
-            raise ChatMemoryError(msg, conversation_id=conversation_id) from error
+        messages = messages_of(texts, conversation_id)
         return Conversation(messages, int(version), complete=len(messages) == int(length))
 
     def _appended(
         self, conversation_id: str, messages: tuple[Message, ...], key: str | None
     ) -> bool:
         call = secrets.token_hex(8)
-        addition = secrets.token_hex(16) if key is None else _digest(key)
+        addition = secrets.token_hex(16) if key is None else digest(key)[:32]
         stored = _stored(messages, conversation_id)
         arguments: list[Any] = [*self._common(), addition, call, _KEYS, *stored]
         return bool(self._append([self._key(conversation_id)], arguments))
@@ -310,10 +303,6 @@ def _stored(messages: Sequence[Message], conversation_id: str) -> list[bytes]:
         (b"s" if isinstance(m, SystemMessage) else b"m") + message_json(m, conversation_id)
         for m in messages
     ]
-
-
-def _digest(key: str) -> str:
-    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def _literally(prefix: bytes) -> bytes:

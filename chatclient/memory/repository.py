@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from chatclient.closing import Closeable
 from chatclient.driving import drive
 from chatclient.errors import ChatMemoryError, UsageError
-from chatclient.messages import Message, SystemMessage, as_messages
+from chatclient.messages import Message, SystemMessage, as_messages, system_messages
 from chatclient.runtime import BLOCKING, ON_LOOP, Runtime
 
 
@@ -46,8 +46,7 @@ def newest(messages: Sequence[Message], last: int | None) -> tuple[Message, ...]
     while wanted and start:
         start -= 1
         wanted -= not isinstance(messages[start], SystemMessage)
-    before = (m for m in messages[:start] if isinstance(m, SystemMessage))
-    return (*before, *messages[start:])
+    return (*system_messages(messages[:start]), *messages[start:])
 
 
 def checked_id(conversation_id: object) -> str:

@@ -10,13 +10,13 @@ import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.schema import CreateTable
 
-from chatclient.errors import ChatMemoryError
 from chatclient.memory.repository import NO_CONVERSATION, Conversation
 from chatclient.memory.sql_database import Database
 from chatclient.memory.sql_failures import LostRaceError
 from chatclient.memory.sql_rows import VersionedRows
 from chatclient.memory.sql_schema import BIG_KEY, LONG_TEXT, TABLE_OPTIONS, Schema
-from chatclient.memory.sql_text import digest, message_of, message_text, restored, storable
+from chatclient.memory.sql_text import message_text, restored, storable
+from chatclient.memory.stored import digest, messages_of
 from chatclient.messages import Message, SystemMessage
 
 _FIRST_VERSIONS = 2**62
@@ -102,11 +102,7 @@ class SqlConversations:
         version, length = rows[0].version, rows[0].length
         if last == 0:
             rows = [row for row in rows if row.is_system]
-        try:
-            messages = tuple(message_of(row.message) for row in rows)
-        except ValueError as error:
-            msg = f"what is stored of conversation {conversation_id!r} cannot be read"
-            raise ChatMemoryError(msg, conversation_id=conversation_id) from error
+        messages = messages_of([row.message for row in rows], conversation_id)
         return Conversation(messages, version, complete=len(messages) == length)
 
     def append(self, conversation_id: str, messages: Sequence[Message], key: str | None) -> bool:

@@ -49,15 +49,15 @@ class Database:
     def __init__(self, target: "str | sa.URL | sa.Engine", schema: Schema) -> None:
         self._owned = not isinstance(target, sa.Engine)
         self.engine = target if isinstance(target, sa.Engine) else open_engine(target)
+        dialect = self.engine.dialect.name
         self._reading = self._writing = self.engine
         if not self._owned:  # whatever it is set to, such as AUTOCOMMIT, which has no transactions
-            level = "SERIALIZABLE" if self.engine.dialect.name == "sqlite" else "READ COMMITTED"
+            level = "SERIALIZABLE" if dialect == "sqlite" else "READ COMMITTED"
             self._reading = self._writing = self.engine.execution_options(isolation_level=level)
-        if self.engine.dialect.name == "postgresql":  # one way to the server and back, not three
+        if dialect == "postgresql":  # one way to the server and back, not three
             self._reading = self.engine.execution_options(isolation_level="AUTOCOMMIT")
         self._schema = schema
-        sqlite = self.engine.dialect.name == "sqlite"
-        self._fork_barrier = fork_barrier if sqlite else nullcontext()
+        self._fork_barrier = fork_barrier if dialect == "sqlite" else nullcontext()
         self._turn = one_by_one(self.engine)
         register_before_fork(self)
         register_after_fork(self)

@@ -55,17 +55,25 @@ def open_engine(target: "str | sa.URL") -> sa.Engine:
         url = sa.make_url(target)
         url = url.set(drivername=_DRIVERS.get(url.drivername, url.drivername))
         return _engine(url)
+    except UsageError:  # a ValueError, too
+        raise
     except ModuleNotFoundError as error:
         extra = _EXTRAS.get(error.name or "", "sql")
         msg = f"{error.name} is not installed; pip install 'chatclient[{extra}]'"
         raise UsageError(msg) from error
     except (SQLAlchemyError, ValueError):
         # Neither the URL nor the error's text can be shown: there may be a password in them.
-        msg = "not the URL of a database; it looks like postgresql://user:password@host/database"
+        msg = (
+            "not the URL of a database; it looks like sqlite:///file.db, or"
+            " postgresql://user:password@host/database"
+        )
         raise UsageError(msg) from None
 
 
 def _engine(url: sa.URL) -> sa.Engine:
+    if url.get_dialect().is_async:  # before anybody is told to install it
+        msg = f"{url.drivername} is an asynchronous driver; name a plain one, or none"
+        raise UsageError(msg)
     options: dict[str, Any] = {"hide_parameters": True}
     if url.get_backend_name() != "sqlite":
         options["isolation_level"] = "READ COMMITTED"
@@ -78,9 +86,6 @@ def _engine(url: sa.URL) -> sa.Engine:
     else:
         options["connect_args"] = {"timeout": BUSY_SECONDS}
     engine = sa.create_engine(url, **options)
-    if engine.dialect.is_async:
-        msg = f"{url.drivername} is an asynchronous driver; name a plain one, or none"
-        raise UsageError(msg)
     if url.get_backend_name() == "sqlite":
         event.listen(engine, "connect", _set_up_sqlite)
         event.listen(engine, "invalidate", _roll_back)

@@ -4,7 +4,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from chatclient.memory.sql_text import digest
+from chatclient.memory.stored import digest
 
 
 class VersionedRows:

@@ -133,12 +133,13 @@ class Schema:
     def _upgrade(self, connection: sa.Connection, version: int) -> None:
         for step in self._steps[version:]:
             step(connection)
-        mine = {"component": self._component, "version": len(self._steps)}
+        newest = len(self._steps)
         if version:
-            change = sa.update(self._versions).where(self._versions.c.component == self._component)
-            connection.execute(change.values(version=len(self._steps)))
+            mine = self._versions.c.component == self._component
+            connection.execute(sa.update(self._versions).where(mine).values(version=newest))
         else:
-            connection.execute(sa.insert(self._versions), mine)
+            row = {"component": self._component, "version": newest}
+            connection.execute(sa.insert(self._versions), row)
 
     def _check(self, version: int, engine: sa.Engine) -> None:
         known = len(self._steps)

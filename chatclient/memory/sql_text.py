@@ -1,16 +1,8 @@
 """Texts and messages as SQL databases keep them."""
 
-import hashlib
-
 from chatclient.json import dumps, loads
 from chatclient.memory.stored import message_json
 from chatclient.messages import Message
-from chatclient.serialization import message_from_dict
-
-
-def digest(text: str) -> str:
-    """Return what stands for *text* in a key column: of one length, compared alike everywhere."""
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def storable(text: str) -> str:
@@ -40,12 +32,3 @@ def message_text(message: Message, conversation_id: str) -> str:
         ChatMemoryError: Something in it has no JSON form.
     """
     return message_json(message, conversation_id).decode()
-
-
-def message_of(text: str) -> Message:
-    """Return the message that `message_text` wrote.
-
-    Raises:
-        ValueError: It is no such text.
-    """
-    return message_from_dict(loads(text))

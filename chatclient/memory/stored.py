@@ -1,12 +1,18 @@
-"""What stores keep: JSON, or an error that says what has none."""
+"""What stores keep: digests as keys, and JSON or an error that says what has none."""
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from chatclient.errors import ChatMemoryError
-from chatclient.json import dumps
+from chatclient.json import dumps, loads
 from chatclient.messages import Message
-from chatclient.serialization import message_to_dict
+from chatclient.serialization import message_from_dict, message_to_dict
+
+
+def digest(text: str) -> str:
+    """Return what stands for *text* in a key: of one length, compared alike everywhere."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def message_json(message: Message, conversation_id: str) -> bytes:
@@ -16,6 +22,28 @@ def message_json(message: Message, conversation_id: str) -> bytes:
         ChatMemoryError: Something in it has no JSON form.
     """
     return as_json(message_to_dict(message), f"the {message.role}'s message", conversation_id)
+
+
+def message_of(stored: str | bytes) -> Message:
+    """Return the message that `message_json` wrote.
+
+    Raises:
+        ValueError: It has not written this.
+    """
+    return message_from_dict(loads(stored))
+
+
+def messages_of(stored: Iterable[str | bytes], conversation_id: str) -> tuple[Message, ...]:
+    """Return the messages of a conversation.
+
+    Raises:
+        ChatMemoryError: One of them cannot be read.
+    """
+    try:
+        return tuple(map(message_of, stored))
+    except ValueError as error:
+        msg = f"what is stored of conversation {conversation_id!r} cannot be read"
+        raise ChatMemoryError(msg, conversation_id=conversation_id) from error
 
 
 def as_json(value: Mapping[str, Any], what: str, conversation_id: str) -> bytes:

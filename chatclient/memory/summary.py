@@ -19,6 +19,7 @@ from chatclient.messages import (
     Message,
     SystemMessage,
     UserMessage,
+    system_messages,
     without_system,
 )
 from chatclient.model import ChatModel
@@ -99,7 +100,7 @@ class SummarizingChatMemory(ChatMemory):
     async def load(self, conversation_id: str, runtime: Runtime) -> tuple[Message, ...]:
         """Return the summary, if there is one, and all turns since."""
         messages = (await self.repository.load(conversation_id, runtime)).messages
-        systems = [m for m in messages if isinstance(m, SystemMessage)]
+        systems = system_messages(messages)
         return (*systems, *without_system(messages)) if systems else messages
 
     async def append(
@@ -138,7 +139,7 @@ class SummarizingChatMemory(ChatMemory):
         def fold(present: tuple[Message, ...]) -> tuple[Message, ...] | None:
             if present[: len(folded)] != folded:
                 return None  # somebody else has folded, or deleted, it meanwhile
-            systems = [m for m in present if isinstance(m, SystemMessage)]
+            systems = system_messages(present)
             return (*systems, *pair, *without_system(present[len(folded) :]))
 
         await self.repository.rewrite(conversation_id, fold, runtime)

@@ -18,6 +18,7 @@ from chatclient.messages import (
     ToolResponseMessage,
     UserMessage,
     begins_turn,
+    system_messages,
     without_system,
 )
 
@@ -79,7 +80,7 @@ class _Limit:
 
     def start(self, messages: Sequence[Message]) -> int:
         """Return where the longest end of *messages* begins that fits and consists of turns."""
-        room = self.most - sum([self.of(m) for m in messages if isinstance(m, SystemMessage)])
+        room = self.most - sum(map(self.of, system_messages(messages)))
         start = None
         for at in range(len(messages) - 1, -1, -1):
             message = messages[at]
@@ -154,7 +155,7 @@ class Window:
 
 def kept_from(messages: Sequence[Message], start: int) -> tuple[Message, ...]:
     """Return *messages* from index *start* on, behind all system messages."""
-    systems = [m for m in messages if isinstance(m, SystemMessage)]
+    systems = system_messages(messages)
     if not systems:
         return tuple(messages[start:])
     return (*systems, *without_system(messages[start:]))

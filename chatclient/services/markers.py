@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from chatclient.checks import check_kind
+from chatclient.errors import UsageError
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 _MARK = "__chatclient_service__"
@@ -32,7 +35,11 @@ def system_message(text: str | Path) -> Callable[[F], F]:
         text: A template whose placeholders are the method's parameters, or the file it is in
             (UTF-8, read when the service is made). The method's own goes before the interface's,
             and that before the client's.
+
+    Raises:
+        WrongTypeError: *text* is neither; so it is where the parentheses are left out.
     """
+    check_kind("a system message", text, (str, Path), 'write @system_message("...")')
 
     def mark(target: F) -> F:
         setattr(target, _MARK, Texts(text, texts_of(target).user))
@@ -47,9 +54,17 @@ def user_message(text: str | Path) -> Callable[[F], F]:
     Args:
         text: A template whose placeholders are the method's parameters, or the file it is in
             (UTF-8, read when the service is made).
+
+    Raises:
+        WrongTypeError: *text* is neither; so it is where the parentheses are left out.
+        UsageError: It is to be said by a whole interface.
     """
+    check_kind("a user message", text, (str, Path), 'write @user_message("...")')
 
     def mark(target: F) -> F:
+        if isinstance(target, type):
+            msg = f"@user_message is for methods; {target.__name__} says nothing as a whole"
+            raise UsageError(msg)
         setattr(target, _MARK, Texts(texts_of(target).system, text))
         return target
 

@@ -6,7 +6,7 @@ import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic_core import to_json
 
@@ -19,6 +19,7 @@ from chatclient.services.results import Answer, answer_for
 from chatclient.spec import RequestSpec
 from chatclient.template import TemplateRenderer
 from chatclient.tool import ToolContext
+from chatclient.tools.parameters import unannotated
 
 Role = Literal["variable", "user", "memory_id", "media", "options", "tool_context"]
 """What a parameter is for."""
@@ -168,24 +169,23 @@ def _roles(signature: inspect.Signature, hints: Mapping[str, Any]) -> Iterator[t
 
 
 def _role(annotation: Any) -> Role:
-    if get_origin(annotation) is Annotated:
-        annotation, *marks = get_args(annotation)
-        for mark in marks:
-            kind = mark if isinstance(mark, type) else type(mark)
-            if kind in _ROLE_OF_MARK:
-                return _ROLE_OF_MARK[kind]
-    kinds = [kind for kind in _members(annotation) if kind is not type(None)]
+    plain, marks = unannotated(annotation)
+    for mark in marks:
+        kind = mark if isinstance(mark, type) else type(mark)
+        if kind in _ROLE_OF_MARK:
+            return _ROLE_OF_MARK[kind]
+    is_union = get_origin(plain) in (Union, types.UnionType)
+    kinds = [k for k in (get_args(plain) if is_union else (plain,)) if k is not type(None)]
+    if is_union and len(kinds) == 1:  # the mark may be inside: `Annotated[...] | None`
+        return _role(kinds[0])
     if UserMessage in kinds:
         return "user"
     if any(isinstance(kind, type) and issubclass(kind, ChatOptions) for kind in kinds):
         return "options"
+    if ToolContext in kinds:
+        return "tool_context"
     is_media = [kind is Media or Media in get_args(kind) for kind in kinds]
     return "media" if kinds and all(is_media) else "variable"
-
-
-def _members(annotation: Any) -> tuple[Any, ...]:
-    is_union = get_origin(annotation) in (Union, types.UnionType)
-    return get_args(annotation) if is_union else (annotation,)
 
 
 def _settle_user(

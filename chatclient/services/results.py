@@ -70,19 +70,21 @@ def answer_for(kind: Any, *, is_async: bool) -> Answer:
     Raises:
         UsageError: No answer could be made a *kind*.
     """
+    kind = _without_alias(kind)
     origin = get_origin(kind) or kind
+    _refuse_what_is_unknown(kind, origin)
     if origin in _STREAMS or origin in _ASYNC_STREAMS:
         if is_async:
             msg = "is `async def` and returns an iterator; make it a plain `def`"
             raise UsageError(msg)
-        item = (get_args(kind) or (str,))[0]
+        item = _inside(kind)
         asynchronous = origin in _ASYNC_STREAMS
         if item is str:
             return _awords if asynchronous else _words
         return _stream(_pieces_of(item), asynchronous=asynchronous)
     wrapped = origin is Result
     if wrapped:
-        kind = (get_args(kind) or (str,))[0]
+        kind = _inside(kind)
     read = _reader(kind)
     # Nothing has to be asked for where any answer will do.
     converter = converter_of(str if read else kind)
@@ -90,6 +92,44 @@ def answer_for(kind: Any, *, is_async: bool) -> Answer:
     refuses_waiting = kind in (str, None, type(None))
     whole = _Whole(read, converter, wrapped=wrapped, refuses_waiting=refuses_waiting)
     return whole.ask_async if is_async else whole.ask
+
+
+def _without_alias(kind: Any) -> Any:
+    """Return the type that a `type` statement has given a name to."""
+    while hasattr(kind, "__value__"):
+        kind = kind.__value__
+    return kind
+
+
+def _inside(kind: Any) -> Any:
+    """Return what an iterator or a `Result` is declared to be of; a text, if nothing is said.
+
+    Raises:
+        UsageError: It is of another of them.
+    """
+    item = _without_alias((get_args(kind) or (str,))[0])
+    if (get_origin(item) or item) in (Result, *_STREAMS, *_ASYNC_STREAMS):
+        msg = (
+            "returns a Result and a stream in one; take an iterator of StreamEvent, whose last"
+            " event, Done, has the response"
+        )
+        raise UsageError(msg)
+    return item
+
+
+def _refuse_what_is_unknown(kind: Any, origin: Any) -> None:
+    """Make sure that *kind* says of which type the answer is, once it is there.
+
+    Raises:
+        UsageError: It does not.
+    """
+    if origin in (abc.Awaitable, abc.Coroutine):
+        msg = "returns an awaitable; make it `async def`, and declare what comes of awaiting it"
+        raise UsageError(msg)
+    unbound = () if kind is origin else getattr(kind, "__parameters__", ())
+    if unbound or isinstance(kind, TypeVar):
+        msg = f"returns {kind}, and a type variable is no type; declare it anew with a type"
+        raise UsageError(msg)
 
 
 class _Whole:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast, get_type_hints
 
 from chatclient.chain import Advisor
+from chatclient.checks import check_kind
 from chatclient.client import ChatClient
 from chatclient.errors import UsageError
 from chatclient.memory import ChatMemory
@@ -32,7 +33,7 @@ def ai_service(interface: "TypeForm[T]", client: ChatClient) -> T:
     - the conversation's id, when it is `Annotated[..., MemoryId]`;
     - content, when it is a `Media` or a collection of them;
     - options of the call, when it is a `ChatOptions`;
-    - what tools are told, when it is `Annotated[..., ToolContext]`;
+    - what tools are told, when it is `Annotated[..., ToolContext]` or a `ToolContext`;
     - else a variable of the templates.
 
     What a method returns is what it is declared to: a text, an entity of any type that
@@ -50,11 +51,13 @@ def ai_service(interface: "TypeForm[T]", client: ChatClient) -> T:
     Raises:
         UsageError: A method cannot be carried out, or there is no memory to give; the message
             names what it is about and says why.
+        WrongTypeError: *client* is something else, such as a model.
     """
     kind = cast("type[Any]", interface)
     if not inspect.isclass(kind):
         msg = f"{interface!r} is not a class; a service is made of a Protocol or an abstract class"
         raise UsageError(msg)
+    check_kind("what a service asks", client, ChatClient, "make one: ChatClient.create('local')")
     members: dict[str, Any] = {}
     for name, declared in _wanted(kind):
         try:

@@ -36,7 +36,7 @@ from chatclient.structured.cleaning import (
 )
 from chatclient.structured.json_schema import type_of_schema
 from chatclient.structured.partial import NOTHING, partial_value
-from chatclient.tools.arguments import PYDANTIC_ERRORS, typed_dict
+from chatclient.tools.arguments import PYDANTIC_ERRORS, reason, typed_dict
 from chatclient.tools.binding import problems
 from chatclient.tools.generation import schema_of
 from chatclient.tools.repair import repair_json, repair_value
@@ -120,7 +120,10 @@ class TypeOutputConverter(Generic[T]):
             adapter: TypeAdapter[T] = TypeAdapter(kind)
             self._schema = schema_of(adapter) if schema is None else schema
         except PYDANTIC_ERRORS as error:
-            msg = f"no model can be asked for {name_of_kind(kind)}: {error}"
+            msg = (
+                f"no model can be asked for {name_of_kind(kind)}: {reason(error)}; ask for a type"
+                " such as a pydantic model, a dataclass, int or list[...]"
+            )
             raise UsageError(msg) from error
         self._wrapped = None if _is_object(self._schema) else _WRAPPED
         self._read = _reader(adapter, kind, self._wrapped)

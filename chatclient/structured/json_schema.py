@@ -90,7 +90,7 @@ class _Types:
     def _made(self, schema: Schema, name: Any) -> Any:
         make = self._makers.get(name) if isinstance(name, str) else None
         if make is None:
-            msg = f"{name!r} is not a JSON type Schema; known are {', '.join(self._makers)}"
+            msg = f"{name!r} is not a type of JSON Schema; known are {', '.join(self._makers)}"
             raise UsageError(msg)
         return make(schema)
 

@@ -39,7 +39,7 @@ _UNIONS = (Union, types.UnionType)
 _QUALIFIERS = (typing_extensions.Required, typing_extensions.NotRequired)
 
 
-def partial_value(kind: Any, text: str, *, wrapped: str | None = None) -> Any:
+def partial_value(kind: Any, text: str, *, wrapped: str | None) -> Any:
     """Return what *text*, the beginning of an answer, spells of a *kind*.
 
     Fields that are still to come are their defaults. Those that have none are empty where they hold

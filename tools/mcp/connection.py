@@ -166,10 +166,8 @@ class Connection:
         """
         session = await self._connected()
         try:
-            return await exchange(session.client)
+            return await self._exchanged(session, exchange)
         except MCPError as error:
-            if refused := self._refused(session, error):
-                raise refused from error
             await session.close()
             self.forget_listing()
             if not (repeatable or session.never_reached(error)):
@@ -178,19 +176,25 @@ class Connection:
                     " whether it was carried out is not known"
                 )
                 raise McpServerError(msg, server=self.server.name) from error
-        except (RuntimeError, ValidationError) as error:
-            raise self._garbled(error) from error
-        return await self._ask_again(exchange)
-
-    async def _ask_again(self, exchange: Exchange[T]) -> T:
         session = await self._connected()
+        try:
+            return await self._exchanged(session, exchange)
+        except MCPError as error:
+            msg = f"the MCP server {self.server.name!r} went away twice during the call"
+            raise McpServerError(msg, server=self.server.name) from error
+
+    async def _exchanged(self, session: Session, exchange: Exchange[T]) -> T:
+        """Return what the server answers in *session*.
+
+        Raises:
+            MCPError: The connection was lost.
+        """
         try:
             return await exchange(session.client)
         except MCPError as error:
             if refused := self._refused(session, error):
                 raise refused from error
-            msg = f"the MCP server {self.server.name!r} went away twice during the call"
-            raise McpServerError(msg, server=self.server.name) from error
+            raise
         except (RuntimeError, ValidationError) as error:
             raise self._garbled(error) from error
 

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from chatclient.checks import check_word
+from chatclient.checks import check_kind, check_word
 from chatclient.closing import Closeable
 from chatclient.driving import drive
 from chatclient.errors import McpServerError, ToolDefinitionError, UsageError
@@ -43,7 +43,8 @@ class McpToolCallbackProvider(Closeable):
         prompts: Whether models get tools to list and fill in the servers' prompts.
 
     Raises:
-        UsageError: There is no server, two have one name, or *prefix* is not a known value.
+        UsageError: There is no server, one of them is none, two have one name, or *prefix* is not
+            a known value.
     """
 
     def __init__(
@@ -56,6 +57,9 @@ class McpToolCallbackProvider(Closeable):
         resources: bool = False,
         prompts: bool = False,
     ) -> None:
+        for server in servers:
+            hint = "make one: McpServer.stdio(name, command, *args), or McpServer.http(name, url)"
+            check_kind("where tools are", server, McpServer, hint)
         names = Counter(server.name for server in servers)
         if not servers or max(names.values()) > 1:
             msg = "a provider wants at least one MCP server, and each with a name of its own"

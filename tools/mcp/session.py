@@ -193,13 +193,8 @@ class _Watched:
         read, write = await self._transport.__aenter__()
         return _WatchedStream(read, self._ended), write
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> Any:
-        return await self._transport.__aexit__(kind, error, traceback)
+    async def __aexit__(self, *error: object) -> Any:
+        return await self._transport.__aexit__(*error)
 
 
 class _WatchedStream:

@@ -81,11 +81,11 @@ class ToolReference:
         )
         return blake2b(json.dumps(content), digest_size=16).digest()
 
-    def scored(self, score: float) -> "ToolReference":
+    def scored(self, score: float) -> Self:
         """Return this reference as the result of a search."""
-        return ToolReference(
-            self.tool_name, self.summary, self.parameters, self.categories, self.roles, score
-        )
+        found = object.__new__(type(self))
+        found.__dict__.update(self.__dict__, relevance_score=score)  # all else was looked at before
+        return found
 
 
 @dataclass(frozen=True, slots=True)

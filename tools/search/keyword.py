@@ -79,8 +79,7 @@ class KeywordToolIndex(ToolIndex):
         admitted, unwanted = catalog.admitted(request), request.exclude
         ranking = Ranking(catalog, self._words, request.query)
         found, total = ranking.best(limit, admitted, unwanted)
-        if total < limit:  # there is room for what was perhaps meant
-            ranking = Ranking(catalog, self._words, request.query, misspelt=True)
+        if total < limit and ranking.correct():  # there is room for what was perhaps meant
             found, total = ranking.best(limit, admitted, unwanted)
         return found, total
 

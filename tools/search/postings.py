@@ -11,7 +11,6 @@ All is there twice: by term, to find tools, and by tool, to look at those closel
 from array import array
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import compress
 from typing import Any
 
 from chatclient.tools.search.index import ToolReference
@@ -157,9 +156,14 @@ class Postings:
         self.name_lengths = bytes(name_lengths)
         self.required = bytes(_required(reference.parameters) for reference in references)
 
-    def number(self, term: str) -> int | None:
-        """Return the number that stands for *term* here, if there is one."""
-        return self._numbers.get(term)
+    def has(self, term: str) -> bool:
+        """Return whether a tool has *term*."""
+        return term in self._numbers
+
+    def numbers(self, terms: Iterable[str]) -> dict[str, int]:
+        """Return the numbers that stand here for those of *terms* that a tool has."""
+        known = self._numbers
+        return {term: known[term] for term in terms if term in known}
 
     def frequency(self, number: int) -> int:
         """Return how many tools have the term of that number."""
@@ -171,13 +175,11 @@ class Postings:
         end = min(self._starts[number + 1], start + most)
         return self._tools[start:end], self._impacts[start:end]
 
-    def matches(self, tool: int, wanted: Container[int]) -> Iterable[tuple[int, int]]:
+    def matches(self, tool: int, wanted: Container[int]) -> list[tuple[int, int]]:
         """Return the numbers of those terms of a tool that are in *wanted*, with their impacts."""
         start, end = self._ends[tool], self._ends[tool + 1]
-        numbers = self._places[start:end]
-        return compress(
-            zip(numbers, self._levels[start:end], strict=True), map(wanted.__contains__, numbers)
-        )
+        impacts = zip(self._places[start:end], self._levels[start:end], strict=True)
+        return [(number, impact) for number, impact in impacts if number in wanted]
 
 
 def _kind(count: int) -> str:

@@ -16,7 +16,6 @@ looked at closely: the time a search takes grows far slower than the catalog.
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from heapq import nlargest
 from itertools import islice
 
 from chatclient.tools.search.catalog import Catalog, Part
@@ -44,11 +43,12 @@ _REQUIRED = tuple(0.35 * math.log1p(count) for count in range(256))  # less for 
 _LEAST = 0.01  # a score is positive, so that those of several indexes can be added up
 _RARITY = 1.1  # exponent of the inverse document frequency
 _CANDIDATES = 14  # tools that are looked at closely, at least ...
-_PER_CANDIDATE = 200  # ... and one more for so many tools ...
-_MOST_CANDIDATES = 80  # ... up to this
+_PER_CANDIDATE = 300  # ... and one more for so many tools ...
+_MOST_CANDIDATES = 60  # ... up to this
 _NOMINATED = 40  # tools that a term nominates, those that it has the greatest impact on ...
 _PER_NOMINATED = 100  # ... and one more for so many tools ...
 _MOST_NOMINATED = 200  # ... up to this
+_STRONG = 0.9  # share of all weights whose terms nominate in any case
 
 
 _Term = tuple[str, float, bool, Sequence[list[float]]]
@@ -59,9 +59,7 @@ the rows of scores of its clauses."""
 class Ranking:
     """One search in one catalog."""
 
-    def __init__(
-        self, catalog: Catalog[Postings], words: Words, query: str, *, misspelt: bool = False
-    ) -> None:
+    def __init__(self, catalog: Catalog[Postings], words: Words, query: str) -> None:
         self._parts = [
             (part, part.segment.payload) for part in catalog.parts if part.segment.payload
         ]
@@ -69,45 +67,47 @@ class Ranking:
         self._reference = catalog.reference
         self._query = query = tidied(query)
         self._clauses = [_with_concepts(clause) for clause in words.clauses(query)]
-        if misspelt:
-            self._correct()
-        self._weights: dict[str, float] = {}
+        self._weigh()
+
+    def _weigh(self) -> None:
+        """Find out what each term counts: more, the fewer tools have it."""
+        shares: dict[str, float] = {}
+        for clause in reversed(self._clauses):
+            shares.update(clause)
+        for term in hinted(self._query, shares):
+            shares.setdefault(term, _HINT)
         # The numbers that the terms have in each part.
-        self._numbers: list[dict[str, int]] = [{} for _ in self._parts]
-        for clause in self._clauses:
-            for term, share in clause.items():
-                self._weigh(term, share)
-        for term in hinted(query, self._weights):
-            self._weigh(term, _HINT)
+        self._numbers = [postings.numbers(shares) for _, postings in self._parts]
+        having: dict[str, int] = {}
+        for (_, postings), numbers in zip(self._parts, self._numbers, strict=True):
+            for term, number in numbers.items():
+                having[term] = having.get(term, 0) + postings.frequency(number)
+        size = self._size + 0.5
+        self._weights = {
+            term: shares[term] * math.log(1 + max(0.5, size - count) / (count + 0.5)) ** _RARITY
+            for term, count in having.items()
+        }
         self._whole = math.fsum(w for term, w in self._weights.items() if not is_concept(term))
 
-    def _correct(self) -> None:
-        """Add to the clauses what their unknown words could be meant for."""
+    def correct(self) -> bool:
+        """Add to the clauses what their unknown words could be meant for, and tell if any was."""
         meant = (
             (clause, neighbour)
             for clause in self._clauses
             for term in [t for t, share in clause.items() if share == 1.0 and not self._is_known(t)]
             for neighbour in neighbours(term)
         )
+        corrected = False
         for clause, neighbour in islice(meant, _MOST_NEIGHBOURS):
             if neighbour not in clause and self._is_known(neighbour):
                 clause[neighbour] = _MISSPELT
+                corrected = True
+        if corrected:
+            self._weigh()
+        return corrected
 
     def _is_known(self, term: str) -> bool:
-        return any(postings.number(term) is not None for _, postings in self._parts)
-
-    def _weigh(self, term: str, share: float) -> None:
-        if term in self._weights:
-            return
-        found = 0
-        for (_, postings), numbers in zip(self._parts, self._numbers, strict=True):
-            number = postings.number(term)
-            if number is not None:
-                numbers[term] = number
-                found += postings.frequency(number)
-        if found:
-            rarity = math.log(1 + max(0.5, self._size - found + 0.5) / (found + 0.5))
-            self._weights[term] = share * rarity**_RARITY
+        return any(postings.has(term) for _, postings in self._parts)
 
     def best(
         self, limit: int, admitted: Iterable[int] | None, unwanted: Collection[str] = ()
@@ -133,21 +133,29 @@ class Ranking:
     def _nominate(self, most: int) -> dict[int, float]:
         """Return those tools that a term has the greatest impact on, *most* of each or more.
 
-        Each comes with the sum of those impacts, as far as the terms have nominated it.
+        Each comes with the sum of those impacts, as far as the terms have nominated it. Terms that
+        count little nominate none once the others have nominated plenty.
         """
         sums: dict[int, float] = {}
-        get = sums.get
+        plenty = 2 * most
+        strong = _STRONG * sum(self._weights.values())
         most = max(most, min(_NOMINATED + self._size // _PER_NOMINATED, _MOST_NOMINATED))
         for (part, postings), numbers in zip(self._parts, self._numbers, strict=True):
-            offset = part.offset
-            for term, at in numbers.items():
+            own: dict[int, float] = {}
+            get = own.get
+            heard = 0.0
+            for term in sorted(numbers, key=self._weights.__getitem__, reverse=True):
+                if heard >= strong and len(own) >= plenty + len(part.removed):
+                    break
                 weight = self._weights[term]
-                tools, impacts = postings.having(at, most + len(part.removed))
+                heard += weight
+                tools, impacts = postings.having(numbers[term], most + len(part.removed))
                 for tool, impact in zip(tools, impacts, strict=True):
-                    number = tool + offset
-                    sums[number] = get(number, 0.0) + weight * impact
+                    own[tool] = get(tool, 0.0) + weight * impact
             for tool in part.removed:
-                sums.pop(tool + offset, None)
+                own.pop(tool, None)
+            offset = part.offset
+            sums.update({tool + offset: value for tool, value in own.items()} if offset else own)
         return sums
 
     def _closely(self, chosen: Sequence[int], limit: int) -> list[Scored]:
@@ -224,7 +232,7 @@ def _top(sums: dict[int, float], wanted: int) -> list[int]:
     """
     if len(sums) <= wanted:
         return sorted(sums)
-    least = nlargest(wanted, sums.values())[-1]
+    least = sorted(sums.values())[-wanted]
     top = [number for number, value in sums.items() if value >= least]
     if len(top) > wanted:
         better = [number for number in top if sums[number] > least]

@@ -31,6 +31,7 @@ _REMEMBERED = 20_000  # words whose terms are kept
 _MONTHS = "January February March April June July August September October November December"
 _DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday today tomorrow yesterday weekend"
 _DATES = frozenset(stem(word.lower()) for word in f"{_MONTHS} {_DAYS}".split())
+_BEFORE_SIGN = 10  # characters: no value begins so far before the first sign of it
 # Values that give away what kind of argument they are for: what has to be there at all, which is
 # looked for first because most requests have none of it, then how they look, and the terms of the
 # arguments.
@@ -175,19 +176,21 @@ def tidied(query: str) -> str:
     return _BLANKS.sub(r"\1", query[:_LONGEST])
 
 
-def hinted(query: str, terms: Collection[str]) -> set[str]:
+def hinted(query: str, terms: Collection[str]) -> list[str]:
     """Return the terms for the kinds of values that *query* has in it, such as a date.
 
     Args:
         query: The query.
         terms: Its terms.
     """
-    found = set() if _DATES.isdisjoint(terms) else {"date"}
+    found = [] if _DATES.isdisjoint(terms) else ["date"]
     for sign, looks in _VALUES:
-        if sign.search(query):
+        seen = sign.search(query)
+        if seen is not None:
+            start = max(seen.start() - _BEFORE_SIGN, 0)
             for look, kinds in looks:
-                if look.search(query):
-                    found.update(kinds)
+                if look.search(query, start):
+                    found += kinds
     return found
 
 

@@ -8,10 +8,10 @@ from chatclient.memory.chat_memory import ChatMemory, afterwards
 from chatclient.memory.conversation import conversation_problems
 from chatclient.memory.repository import checked_id
 from chatclient.memory.sessions.compaction import CompactionStrategy, CompactionTrigger
-from chatclient.memory.sessions.event import Session, SessionEvent, checked_branch
+from chatclient.memory.sessions.event import Session, SessionEvent, check_branch
 from chatclient.memory.sessions.filter import EVERYTHING, EventFilter
 from chatclient.memory.sessions.service import SessionService
-from chatclient.messages import Message, SystemMessage, ToolResponseMessage, UserMessage
+from chatclient.messages import Message, SystemMessage, UserMessage, ends_turn
 from chatclient.runtime import Runtime
 
 
@@ -47,7 +47,7 @@ class SessionChatMemory(ChatMemory):
     strategy: CompactionStrategy | None = None
 
     def __post_init__(self) -> None:
-        checked_branch(self.branch)
+        check_branch(self.branch)
         if (self.trigger is None) != (self.strategy is None):
             msg = "compaction takes both, a trigger and a strategy; or leave both out"
             raise UsageError(msg)
@@ -146,7 +146,7 @@ def _same_question(turn: Sequence[SessionEvent], event: SessionEvent) -> bool:
 
     Both were appended together, then: a filter may have torn the answer off another question.
     """
-    if not turn or not isinstance(turn[-1].message, UserMessage | ToolResponseMessage):
+    if not turn or ends_turn(turn[-1].message):
         return False
     before = turn[-1]
     return (before.timestamp, before.branch) == (event.timestamp, event.branch)

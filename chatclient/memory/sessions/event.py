@@ -87,7 +87,7 @@ class SessionEvent:
 
     def __post_init__(self) -> None:
         timely(self.timestamp, "timestamp")
-        checked_branch(self.branch)
+        check_branch(self.branch)
         object.__setattr__(self, "metadata", frozen(self.metadata))
 
     @classmethod
@@ -114,8 +114,8 @@ def _named(value: object, what: str) -> None:
         raise UsageError(msg)
 
 
-def checked_branch(branch: str | None) -> str | None:
-    """Return *branch* once it is known to be one.
+def check_branch(branch: str | None) -> None:
+    """See that *branch* is one, or None.
 
     Raises:
         UsageError: It is not made of names with dots between.
@@ -123,7 +123,6 @@ def checked_branch(branch: str | None) -> str | None:
     if branch is not None and not all(p and p == p.strip() for p in branch.split(".")):
         msg = f"a branch is a path of agents' names such as 'lead.writer', not {branch!r}"
         raise UsageError(msg)
-    return branch
 
 
 def visible_branches(branch: str) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from chatclient.checks import check_word, names
 from chatclient.errors import UsageError
 from chatclient.memory.sessions.event import (
     SessionEvent,
-    checked_branch,
+    check_branch,
     in_order,
     timely,
     visible_branches,
@@ -67,7 +67,7 @@ class EventFilter:
         timely(self.since, "since")
         timely(self.until, "until")
         if self.branch:
-            checked_branch(self.branch)
+            check_branch(self.branch)
         put = object.__setattr__
         if self.roles is not None:
             put(self, "roles", names(self.roles))
@@ -137,9 +137,8 @@ class EventFilter:
         """The keywords in lower case: of each group, one has to be contained."""
         groups: list[tuple[str, ...]] = [(self.keyword,)] if self.keyword else []
         if self.keywords:
-            alternatives = self.match != "all"
             every = tuple(self.keywords)
-            groups += [every] if alternatives else [(term,) for term in every]
+            groups += [(term,) for term in every] if self.match == "all" else [every]
         return tuple(groups)
 
     def says(self, text: str) -> bool:

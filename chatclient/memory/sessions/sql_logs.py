@@ -19,8 +19,8 @@ from chatclient.memory.sql_database import Database
 from chatclient.memory.sql_failures import LostRaceError
 from chatclient.memory.sql_rows import VersionedRows
 from chatclient.memory.sql_schema import BIG_KEY, LONG_TEXT, TABLE_OPTIONS, Schema
-from chatclient.memory.sql_text import digest, message_of, message_text, restored, storable
-from chatclient.memory.stored import as_json
+from chatclient.memory.sql_text import message_text, restored, storable
+from chatclient.memory.stored import as_json, digest, message_of
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)

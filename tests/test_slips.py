@@ -1,0 +1,176 @@
+"""What a newcomer gets wrong in the first hour is answered with what to write instead."""
+
+from collections.abc import AsyncGenerator, Callable
+from typing import Any, Protocol
+
+import pytest
+from conftest import Ask
+
+from chatclient import ChatClient, ChatClientRequest, ChatClientResponse, ChatModel, Next, Prompt
+from chatclient.errors import ToolDefinitionError, UsageError, WrongTypeError
+from chatclient.memory import MessageWindowChatMemory
+from chatclient.providers.openai import OpenAIChatModel
+from chatclient.runtime import Runtime
+from chatclient.services import ai_service
+from chatclient.structured.converters import TypeOutputConverter
+from chatclient.testing import ScriptedModel
+from chatclient.tools import (
+    DelegatingToolCallbackResolver,
+    ToolApproval,
+    ToolRegistry,
+    tool_callbacks,
+)
+from chatclient.tools.mcp import McpToolCallbackProvider
+
+MODEL = ScriptedModel(lambda prompt: "Hello!")
+
+
+@pytest.mark.parametrize(
+    ("slip", "told"),
+    [
+        (lambda it: it.builder(MODEL).prompt, "has no 'prompt'; call .build() first"),
+        (lambda it: it.builder(MODEL).system, "here it is .default_system(...)"),
+        (lambda it: it.builder(MODEL).memory, "a ChatClientBuilder has no 'memory'"),
+        (lambda it: it.create(MODEL).stream, "a request has: client.prompt(...).stream(...)"),
+        (lambda it: it.create(MODEL).default_tools, "client.mutate().default_tools(...).build()"),
+        (lambda it: it.create(MODEL).run, "a ChatClient has no 'run'"),
+        (lambda it: it.create(MODEL).prompt("x").content, "send it first: .call().content()"),
+        (lambda it: it.create(MODEL).prompt("x").default_tools, "of one request it is .tools(...)"),
+        (lambda it: it.create(MODEL).prompt("x").sytem, "a ChatClientRequestSpec has no 'sytem'"),
+    ],
+)
+def test_a_method_of_another_object_is_named(slip: Callable[[Any], Any], told: str) -> None:
+    """The builder, the client, the request and its answer have methods of much the same names."""
+    with pytest.raises(AttributeError, match=r".") as caught:
+        slip(ChatClient)
+    assert told in str(caught.value)
+
+
+def test_an_answer_shows_whether_it_was_asked_for() -> None:
+    """In a notebook, or printed without its `content()`."""
+    request = ChatClient.create(MODEL).prompt("Hi")
+    answer, stream = request.call(), request.stream()
+    assert repr(answer) == "<CallResponse: nothing was sent yet>"
+    for _ in stream:
+        assert repr(stream) == "<StreamResponse: no answer yet>"
+    assert (answer.content(), repr(answer)) == ("Hello!", "CallResponse('Hello!')")
+    assert repr(stream) == "StreamResponse('Hello!')"
+
+
+class Sorted:
+    """An advisor whose order is none."""
+
+    def order(self) -> int:
+        return 5
+
+    async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        return await call_next(request)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (MessageWindowChatMemory(), "put it into one: MessageChatMemoryAdvisor(memory)"),
+        (ToolApproval(), "ToolCallingManager(interceptors=[approval])"),
+        (Sorted, "make one: Sorted(...)"),
+        (Sorted(), "the order of advisor 'Sorted' is an int or a float, not <bound method"),
+    ],
+)
+def test_what_is_no_advisor_goes_elsewhere(given: Any, told: str) -> None:
+    """The message says where, and a client is not built with it."""
+    with pytest.raises(WrongTypeError) as caught:
+        ChatClient.builder(MODEL).default_advisors(given)
+    assert told in str(caught.value)
+
+
+class Service(Protocol):
+    """One that is made of a client."""
+
+    def chat(self, text: str) -> str: ...
+
+
+def found() -> str:
+    """Find it."""
+    return ""
+
+
+def takes_session(session: ScriptedModel) -> None:
+    """Take what only the application has."""
+
+
+@pytest.mark.parametrize(
+    ("slip", "error", "told"),
+    [
+        (
+            lambda: ChatClient.create(MODEL).prompt().user(media="cat.png"),  # type: ignore[arg-type]
+            WrongTypeError,
+            "'cat.png' is not a Media; make one: Media.from_file(path)",
+        ),
+        (
+            lambda: ChatClient.create(MODEL).prompt().user(media=5),  # type: ignore[arg-type]
+            WrongTypeError,
+            "5 is not a Media",
+        ),
+        (
+            lambda: ChatClient.builder(MODEL).default_tools({"type": "function"}),
+            ToolDefinitionError,
+            "a tool made of data is a DataToolCallback(ToolDefinition(...), executor)",
+        ),
+        (
+            lambda: McpToolCallbackProvider("uvx mcp-server-time"),  # type: ignore[arg-type]
+            WrongTypeError,
+            "make one: McpServer.stdio(",
+        ),
+        (
+            lambda: OpenAIChatModel(api_key="x", options={"temperature": 1}),  # type: ignore[arg-type]
+            WrongTypeError,
+            "write ChatOptions(temperature=0.2)",
+        ),
+        (
+            lambda: ai_service(Service, "local"),  # type: ignore[arg-type]
+            WrongTypeError,
+            "what a service asks is a ChatClient, not 'local'; make one: ChatClient.create(",
+        ),
+        (
+            lambda: (
+                ChatClient.builder(MODEL)
+                .tool_callback_resolver(DelegatingToolCallbackResolver(ToolRegistry(found)))
+                .default_tools("find")
+                .build()
+            ),
+            ToolDefinitionError,
+            "resolver (DelegatingToolCallbackResolver(ToolRegistry(found)))",
+        ),
+        (lambda: tool_callbacks(takes_session), ToolDefinitionError, "goes through a ToolContext"),
+        (
+            lambda: TypeOutputConverter([int]),  # type: ignore[arg-type]
+            UsageError,
+            "ask for a type such as",
+        ),
+    ],
+)
+def test_a_slip_says_what_to_write(
+    slip: Callable[[], object], error: type[Exception], told: str
+) -> None:
+    """Where it is made, before anything is sent, and without advice that is for others."""
+    with pytest.raises(error) as caught:
+        slip()
+    assert told in str(caught.value)
+    assert "arbitrary_types_allowed" not in str(caught.value)
+
+
+class Bare(ChatModel):
+    """A model that answers with what is no response."""
+
+    async def generate(self, prompt: Prompt, runtime: Runtime) -> Any:
+        return {"said": prompt.contents}
+
+    async def generate_stream(self, prompt: Prompt, runtime: Runtime) -> AsyncGenerator[Any, None]:
+        yield {"said": prompt.contents}
+
+
+def test_a_model_that_answers_with_something_else(ask: Ask) -> None:
+    """Whoever writes a provider is told what it gave, and what it should."""
+    with pytest.raises(WrongTypeError, match=r"Bare .*ChatResponse, not \{'said'") as caught:
+        ask(ChatClient.create(Bare()).prompt("Hi"))
+    assert "ChatResponse.of(text)" in str(caught.value)
