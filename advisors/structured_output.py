@@ -48,8 +48,8 @@ class StructuredOutputValidationAdvisor:
     partial values, which begin anew with each attempt.
 
     Args:
-        kind: What the answer has to be, a type or a converter; default: what the request asks for
-            with `entity(...)`, and nothing where it asks for no entity.
+        kind: What the answer has to be, a type, a JSON Schema as a mapping or a converter; default:
+            what the request asks for with `entity(...)`, and nothing where it asks for no entity.
         max_attempts: How often the model may be asked for one answer, the first time included.
         order: Where the advisor stands in the chain.
 

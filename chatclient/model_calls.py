@@ -94,7 +94,8 @@ async def call_model(call: ModelCall, runtime: Runtime) -> ChatResponse:
             response = await _streamed(call, runtime, observed)
         else:
             response = await call.model.generate(call.prompt, runtime)
-            check_kind(f"what {call.model.name} answers", response, ChatResponse, _WORDS)
+            what = f"what generate() of {call.model.name} returns"
+            check_kind(what, response, ChatResponse, _WORDS)
         observed.result = response
     if ledger is not None:
         ledger.add(response)
@@ -117,7 +118,8 @@ async def _streamed(call: ModelCall, runtime: Runtime, observed: Step) -> ChatRe
                     if chunk:
                         await emit(TextDelta(chunk))
                     continue
-                check_kind(f"a chunk of {call.model.name}", chunk, (str, ChatResponse), _WORDS)
+                what = f"what generate_stream() of {call.model.name} yields"
+                check_kind(what, chunk, (str, ChatResponse), _WORDS)
                 aggregator.add(chunk)
                 result = chunk.result
                 if result is not None and not result.index:  # further answers are not streamed

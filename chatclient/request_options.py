@@ -29,13 +29,15 @@ def with_options(
     if not isinstance(given, ChatOptions | None):
         msg = f"options are given by name, like options(temperature=0.2), not as {given!r}"
         raise UsageError(msg)
-    if options is not None and options is not NO_OPTIONS:
-        spec = spec.with_options(options)
+    kind = type(engine.model.options)
+    several = [] if options is None or options is NO_OPTIONS else [options]
     if values:
-        kind = type(engine.model.options)
-        if isinstance(options, kind):
-            kind = type(options)
-        spec = spec.with_options(kind(**checked(kind, values)))
+        named = type(options) if isinstance(options, kind) else kind
+        several.append(named(**checked(named, values)))
+    for each in several:
+        if isinstance(each, kind):  # those of another provider would leave no place for them
+            spec = spec.with_options_of(kind)
+        spec = spec.with_options(each)
     return spec
 
 

@@ -190,6 +190,12 @@ class RequestSpec:
         present = self.options
         return replace(self, options=options if present is None else present.merge(options))
 
+    def with_options_of(self, kind: type[ChatOptions]) -> Self:
+        """Return this with the present options as *kind* has them, as far as it knows them."""
+        if self.options is None or isinstance(self.options, kind):
+            return self
+        return replace(self, options=kind().merge(self.options))
+
     def without_model_name(self) -> Self:
         """Return this for another model: what the present one is called means nothing to it."""
         if self.options is None or self.options.model is None:

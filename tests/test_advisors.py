@@ -121,11 +121,25 @@ def test_an_advisor_that_returns_nothing_is_named(ask: Ask) -> None:
         ask(client.prompt("x"))
 
 
-@pytest.mark.parametrize("wrong", [42, Noting])
-def test_what_cannot_be_called_is_no_advisor(wrong: Any) -> None:
+@pytest.mark.parametrize(("wrong", "mend"), [(42, ""), (Noting, r"make one: Noting\(")])
+def test_what_cannot_be_called_is_no_advisor(wrong: Any, mend: str) -> None:
     """An advisor has to be callable; a class instead of an instance is refused."""
-    with pytest.raises(TypeError, match="not an advisor"):
+    with pytest.raises(TypeError, match=f"not an advisor; .*{mend}"):
         ChatClient.builder(ScriptedModel("ok")).default_advisors(wrong)
+
+
+def test_an_order_is_a_number() -> None:
+    """A method of that name is a slip; the error names the advisor, as soon as it is given."""
+
+    class Getter:
+        def order(self) -> int:
+            return 5
+
+        async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+            return await call_next(request)
+
+    with pytest.raises(TypeError, match="order of advisor 'Getter' is an int or"):
+        ChatClient.builder(ScriptedModel("ok")).default_advisors(Getter())
 
 
 def test_a_plain_function_is_no_advisor(ask: Ask) -> None:

@@ -745,10 +745,11 @@ def test_an_advisor_of_ones_own_replaces_the_default(ask: Ask) -> None:
         entity(ask, client.prompt("?"), Film, validate=True)
 
 
-def test_an_advisor_with_a_type_validates_every_answer(ask: Ask) -> None:
-    """In a stream nothing of an answer that does not fit is said."""
+@pytest.mark.parametrize("kind", [Film, {"type": "object", "required": ["title"]}])
+def test_an_advisor_with_a_type_validates_every_answer(ask: Ask, kind: Any) -> None:
+    """In a stream nothing of an answer that does not fit is said; a schema is a type, too."""
     model = ScriptedModel("No.", FILM, FILM)
-    advisor = StructuredOutputValidationAdvisor(Film, max_attempts=2)
+    advisor = StructuredOutputValidationAdvisor(kind, max_attempts=2)
     client = ChatClient.builder(model).default_advisors(advisor).build()
 
     assert ask(client.prompt("?")).text == FILM

@@ -8,6 +8,7 @@ import pytest
 from conftest import Ask
 
 from chatclient import (
+    AssistantMessage,
     ChatClient,
     ChatClientRequest,
     ChatClientResponse,
@@ -18,7 +19,7 @@ from chatclient import (
     Prompt,
     UserMessage,
 )
-from chatclient.errors import StreamInterruptedError, UsageError
+from chatclient.errors import StreamInterruptedError, UsageError, WrongTypeError
 from chatclient.events import TextDelta
 from chatclient.runtime import Runtime
 from chatclient.testing import ScriptedModel, call
@@ -155,3 +156,16 @@ def test_arguments_of_a_scripted_call_may_be_a_mapping() -> None:
     """What is easier to write is written as JSON; what a model would write stays as it is."""
     assert call("w", {"city": "R"}).arguments == '{"city":"R"}'
     assert call("w", '{"city": ').arguments == '{"city": '
+
+
+@pytest.mark.parametrize("wrong", [None, AssistantMessage("Hi.")])
+def test_a_model_that_gives_no_response_is_told(ask: Ask, wrong: Any) -> None:
+    """A forgotten `return`, a bare message: the error says what it should have been."""
+
+    class Slip(ChatModel):
+        async def generate(self, prompt: Prompt, runtime: Runtime) -> Any:
+            return wrong
+
+    said = r"\(\) of Slip (returns|yields) is a.* ChatResponse, not .*ChatResponse\.of\(text\)"
+    with pytest.raises(WrongTypeError, match=said):
+        ask(ChatClient.create(Slip()).prompt("Hi"))

@@ -11,8 +11,8 @@ from chatclient import ChatClient, ChatModel, ChatOptions, Prompt, SystemMessage
 from chatclient.advisors.caching import InMemoryResponseStore, ResponseCacheAdvisor
 from chatclient.errors import UsageError
 from chatclient.model import OutputMode
-from chatclient.providers.anthropic import AnthropicChatModel
-from chatclient.providers.openai import OpenAIChatModel
+from chatclient.providers.anthropic import AnthropicChatModel, AnthropicChatOptions
+from chatclient.providers.openai import OpenAIChatModel, OpenAIChatOptions
 from chatclient.providers.routing import Choose, RoutingChatModel
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import tool
@@ -138,6 +138,20 @@ def test_a_request_may_have_another_model(ask: Ask) -> None:
     assert isinstance(other.prompts[0].messages[0], SystemMessage)
     assert ask(client.prompt("x")).text == "usual"
     assert usual.prompts[0].options.model == "a2"
+
+
+def test_options_of_the_other_models_provider_count(ask: Ask) -> None:
+    """Also over options that were set in the form of the first one."""
+    usual = ScriptedModel("never", options=OpenAIChatOptions())
+    other = ScriptedModel("by name", "as an object", options=AnthropicChatOptions())
+    client = ChatClient.builder(usual).default_options(temperature=0.1).build()
+    request = client.prompt("x").model(other)
+    ask(request.options(thinking=2000))  # type: ignore[call-arg]
+    ask(request.options(AnthropicChatOptions(thinking=2000)))
+
+    for prompt in other.prompts:
+        assert isinstance(prompt.options, AnthropicChatOptions)
+        assert (prompt.options.thinking, prompt.options.temperature) == (2000, 0.1)
 
 
 def test_a_request_asks_for_values_as_its_own_model_can() -> None:

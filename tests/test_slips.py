@@ -1,16 +1,14 @@
 """What a newcomer gets wrong in the first hour is answered with what to write instead."""
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import pytest
-from conftest import Ask
 
-from chatclient import ChatClient, ChatClientRequest, ChatClientResponse, ChatModel, Next, Prompt
+from chatclient import ChatClient, ChatClientRequest, ChatClientResponse, Next
 from chatclient.errors import ToolDefinitionError, UsageError, WrongTypeError
 from chatclient.memory import MessageWindowChatMemory
 from chatclient.providers.openai import OpenAIChatModel
-from chatclient.runtime import Runtime
 from chatclient.services import ai_service
 from chatclient.structured.converters import TypeOutputConverter
 from chatclient.testing import ScriptedModel
@@ -129,7 +127,7 @@ def takes_session(session: ScriptedModel) -> None:
         (
             lambda: ai_service(Service, "local"),  # type: ignore[arg-type]
             WrongTypeError,
-            "what a service asks is a ChatClient, not 'local'; make one: ChatClient.create(",
+            "what a service asks is a ChatClient, not 'local'; wrap a model: ChatClient.create(",
         ),
         (
             lambda: (
@@ -157,20 +155,3 @@ def test_a_slip_says_what_to_write(
         slip()
     assert told in str(caught.value)
     assert "arbitrary_types_allowed" not in str(caught.value)
-
-
-class Bare(ChatModel):
-    """A model that answers with what is no response."""
-
-    async def generate(self, prompt: Prompt, runtime: Runtime) -> Any:
-        return {"said": prompt.contents}
-
-    async def generate_stream(self, prompt: Prompt, runtime: Runtime) -> AsyncGenerator[Any, None]:
-        yield {"said": prompt.contents}
-
-
-def test_a_model_that_answers_with_something_else(ask: Ask) -> None:
-    """Whoever writes a provider is told what it gave, and what it should."""
-    with pytest.raises(WrongTypeError, match=r"Bare .*ChatResponse, not \{'said'") as caught:
-        ask(ChatClient.create(Bare()).prompt("Hi"))
-    assert "ChatResponse.of(text)" in str(caught.value)

@@ -20,8 +20,10 @@ from chatclient import (
     ChatClient,
     ChatClientRequest,
     ChatClientResponse,
+    ChatResponse,
     Media,
     Next,
+    Prompt,
     UserMessage,
 )
 from chatclient.advisors.memory import MessageChatMemoryAdvisor
@@ -31,10 +33,10 @@ from chatclient.memory import MessageWindowChatMemory
 from chatclient.messages import AssistantMessage, Part, ProviderPart, Reasoning
 from chatclient.observation import Operation
 from chatclient.options import ChatOptions
-from chatclient.response import Usage
+from chatclient.response import Generation, Usage
 from chatclient.telemetry import Telemetry
 from chatclient.testing import Answer, ScriptedModel, call
-from chatclient.tools import ToolApproval, ToolCallingManager, tool
+from chatclient.tools import ToolApproval, ToolCallingManager, tool, tool_callbacks
 from chatclient.vector_store import Document, InMemoryVectorStore
 
 
@@ -604,6 +606,21 @@ def test_providers_that_are_set_are_found(
         monkeypatch.setattr(trace, "_TRACER_PROVIDER", recorded.tracers)
     ChatClient.create(ScriptedModel("Hi.")).prompt("Hi").call().content()
     assert len(recorded.spans) == 3
+
+
+def test_tools_of_a_loop_of_ones_own_are_observed(
+    recorded: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is no client whose observers they could have."""
+    from opentelemetry import trace
+
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", recorded.tracers)
+    prompt = Prompt("?", ChatOptions(tool_callbacks=tool_callbacks(get_weather)))
+    response = ChatResponse((Generation(AssistantMessage(TWO_CITIES)),))
+    ToolCallingManager().execute_tool_calls(prompt, response)
+
+    assert [span.name for span in recorded.spans] == ["execute_tool get_weather"] * 2
+    assert [span.status.is_ok for span in recorded.spans] == [True, False]
 
 
 def test_a_telemetry_of_ones_own_stands_in_for_the_applications(

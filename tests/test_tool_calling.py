@@ -776,6 +776,17 @@ def test_executing_a_response_without_calls_is_refused() -> None:
         ToolCallingManager().execute_tool_calls(Prompt("x"), ChatResponse.of("no calls"))
 
 
+def test_executing_something_else_is_refused() -> None:
+    """Messages in place of a prompt, a client's response in place of the model's."""
+    response = ChatResponse.of("no calls")
+    messages: Any = [UserMessage("x")]
+    with pytest.raises(TypeError, match=r"is a Prompt, .*Prompt\(messages, options\)"):
+        ToolCallingManager().execute_tool_calls(messages, response)
+    answer: Any = ChatClientResponse(response)
+    with pytest.raises(TypeError, match=r"is a ChatResponse, .* has it as chat_response"):
+        ToolCallingManager().execute_tool_calls(Prompt("x"), answer)
+
+
 def test_the_manager_tells_definitions() -> None:
     """The tools of options can be looked at as the model sees them."""
     from chatclient.tools import tool_callbacks

@@ -17,7 +17,7 @@ from chatclient.messages import (
     ToolResponse,
     ToolResponseMessage,
 )
-from chatclient.operation_log import log_observers
+from chatclient.observers import all_observers
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
 from chatclient.response import ChatResponse
@@ -194,6 +194,8 @@ class ToolCallingManager:
         self, prompt: Prompt, response: ChatResponse, runtime: Runtime, turn: ToolTurn
     ) -> ToolExecutionResult:
         """Run what *response* asks for, as one round of *turn*; see `execute_tool_calls`."""
+        hint = "a ChatClientResponse has it as chat_response"
+        check_kind("what the model answered", response, ChatResponse, hint)
         generation = next((g for g in response.generations if g.output.tool_calls), None)
         if generation is None:
             msg = "the response asks for no tool; check response.has_tool_calls() first"
@@ -301,8 +303,11 @@ class ToolCallingManager:
 
 def _alone(prompt: Prompt, runtime: Runtime) -> tuple[Runtime, ToolTurn]:
     """Return how a loop of the application's own runs a round, and the turn that it belongs to."""
+    hint = "make one of the messages and the options: Prompt(messages, options)"
+    check_kind("what the model was asked", prompt, Prompt, hint)
     turn = ToolTurn.of(prompt)
-    return runtime.watched_by(None, log_observers(turn.context.get(CONVERSATION_ID))), turn
+    observers = all_observers(conversation_id=turn.context.get(CONVERSATION_ID))
+    return runtime.watched_by(None, observers), turn
 
 
 def _done(
