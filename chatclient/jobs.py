@@ -100,11 +100,9 @@ async def gather_in_tasks(
                 task.result()
         return [task.result() for task in tasks]
     finally:
-        unfinished = [task for task in tasks if not task.done()]
-        for task in unfinished:
+        for task in tasks:
             task.cancel()
-        if unfinished:
-            await ended(unfinished)
+        await ended(tasks)
         for task in tasks:
             look_at_error(task)
 

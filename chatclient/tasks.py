@@ -12,25 +12,30 @@ T = TypeVar("T")
 async def to_its_end(awaitable: Awaitable[T]) -> T:
     """Await *awaitable* in a task of its own; a cancellation waits until it is done."""
     work = asyncio.ensure_future(awaitable)
-    cancelled: asyncio.CancelledError | None = None
-    while not work.done():
-        try:
-            await ended([work])
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is None:
-        return work.result()
-    work.exception()  # nobody is left to be told
-    raise cancelled
+    await ended([work])
+    return work.result()
 
 
 async def ended(tasks: Collection["asyncio.Future[Any]"]) -> None:
-    """Wait until all of *tasks* are done, even in a scope of anyio that was cancelled.
+    """Wait until all of *tasks* are done, however often whoever waits is cancelled meanwhile.
 
-    Such a scope, Starlette's when a client has gone for one, cancels all awaits inside it, not one.
+    Also in a cancelled scope of anyio, Starlette's when a client has gone for one: that cancels all
+    awaits inside it, not one.
+
+    Raises:
+        CancelledError: (then) it was cancelled; nobody is left to be told how the tasks ended.
     """
-    with anyio.CancelScope(shield=True):
-        await asyncio.wait(tasks)
+    cancelled: asyncio.CancelledError | None = None
+    while not all(task.done() for task in tasks):
+        try:
+            with anyio.CancelScope(shield=True):
+                await asyncio.wait(tasks)
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        for task in tasks:
+            look_at_error(task)
+        raise cancelled
 
 
 def look_at_error(task: "asyncio.Future[Any]") -> None:

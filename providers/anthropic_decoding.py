@@ -88,7 +88,7 @@ def decode_block(block: Block) -> Part | None:
     match block["type"]:
         case "text":
             text = text_of(block.get("text"))
-            if block.get("citations"):
+            if text and block.get("citations"):
                 return ProviderPart(PROVIDER, FrozenDict(block), text)
             return text or None
         case "thinking":
@@ -114,14 +114,15 @@ def call_metadata(block: Block) -> Mapping[str, Any]:
 
 def decode_usage(usage: Mapping[str, Any]) -> Usage:
     """Return what was spent; the API counts cached input beside the other input."""
-    read, written = usage.get("cache_read_input_tokens"), usage.get("cache_creation_input_tokens")
+    read = number_of(usage.get("cache_read_input_tokens"))
+    written = number_of(usage.get("cache_creation_input_tokens"))
     details = usage.get("output_tokens_details") or {}
     return Usage(
-        (usage.get("input_tokens") or 0) + (read or 0) + (written or 0),
+        (number_of(usage.get("input_tokens")) or 0) + (read or 0) + (written or 0),
         number_of(usage.get("output_tokens")) or 0,
         read,
         written,
-        details.get("thinking_tokens"),
+        number_of(details.get("thinking_tokens")),
         frozen(usage),
     )
 

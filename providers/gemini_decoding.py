@@ -197,12 +197,16 @@ def _metadata(data: Mapping[str, Any], headers: Headers) -> ChatResponseMetadata
 
 
 def _usage(usage: Mapping[str, Any]) -> Usage:
+    def count(name: str) -> int | None:
+        return number_of(usage.get(name))
+
+    thoughts = count("thoughtsTokenCount")
     return Usage(
-        (usage.get("promptTokenCount") or 0) + (usage.get("toolUsePromptTokenCount") or 0),
-        (usage.get("candidatesTokenCount") or 0) + (usage.get("thoughtsTokenCount") or 0),
-        usage.get("cachedContentTokenCount"),
+        (count("promptTokenCount") or 0) + (count("toolUsePromptTokenCount") or 0),
+        (count("candidatesTokenCount") or 0) + (thoughts or 0),
+        count("cachedContentTokenCount"),
         None,
-        usage.get("thoughtsTokenCount"),
+        thoughts,
         FrozenDict(usage) if usage else EMPTY,
     )
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from chatclient.providers.failures import request_id, seconds_of
-from chatclient.providers.fields import beside, count_of
+from chatclient.providers.fields import beside, count_of, number_of
 from chatclient.providers.keys import Headers
 from chatclient.response import NO_USAGE, ChatResponseMetadata, RateLimit, Usage
 from chatclient.values import FrozenDict
@@ -45,23 +45,24 @@ def usage_of(data: Mapping[str, Any]) -> Usage:
         return NO_USAGE
     prompt = usage.get("prompt_tokens_details") or usage.get("prompt_token_details") or {}
     output = usage.get("completion_tokens_details") or usage.get("completion_token_details") or {}
-    reasoning = output.get("reasoning_tokens")
+    reasoning = number_of(output.get("reasoning_tokens"))
+    sent = number_of(usage.get("prompt_tokens")) or 0
     cached = (prompt.get("cached_tokens"), *(usage.get(key) for key in _CACHED))
     written = (prompt.get("cache_write_tokens"), usage.get("cache_creation_input_tokens"))
     return Usage(
-        usage.get("prompt_tokens") or 0,
-        _output_tokens(usage, reasoning or 0),
-        next((n for n in cached if n is not None), None),
-        next((n for n in written if n is not None), None),
+        sent,
+        _output_tokens(usage, sent, reasoning or 0),
+        next((number_of(n) for n in cached if n is not None), None),
+        next((number_of(n) for n in written if n is not None), None),
         reasoning,
         FrozenDict(usage),
     )
 
 
-def _output_tokens(usage: Mapping[str, Any], reasoning: int) -> int:
+def _output_tokens(usage: Mapping[str, Any], sent: int, reasoning: int) -> int:
     """Return all generated tokens; xAI leaves those of reasoning out of the completion's."""
-    tokens: int = usage.get("completion_tokens") or 0
-    apart = (usage.get("prompt_tokens") or 0) + tokens + reasoning == usage.get("total_tokens")
+    tokens = number_of(usage.get("completion_tokens")) or 0
+    apart = sent + tokens + reasoning == number_of(usage.get("total_tokens"))
     return tokens + reasoning if apart else tokens
 
 

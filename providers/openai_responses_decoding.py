@@ -130,8 +130,8 @@ def _usage(usage: Item) -> Usage:
     return Usage(
         number_of(usage.get("input_tokens")) or 0,
         number_of(usage.get("output_tokens")) or 0,
-        of_input.get("cached_tokens"),
-        of_input.get("cache_write_tokens"),
-        of_output.get("reasoning_tokens"),
+        number_of(of_input.get("cached_tokens")),
+        number_of(of_input.get("cache_write_tokens")),
+        number_of(of_output.get("reasoning_tokens")),
         FrozenDict(usage),
     )

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Coroutine
 from typing import Any
 
 import anyio
@@ -20,7 +21,8 @@ MOMENT = 0.02  # seconds that cleaning up takes
 class Work:
     """Notes what is begun and what is cleaned up, which takes a moment."""
 
-    def __init__(self) -> None:
+    def __init__(self, moments: int = 1) -> None:
+        self.cleaning = moments * MOMENT
         self.log: list[str] = []
         self.begun = asyncio.Event()
 
@@ -43,7 +45,7 @@ class Work:
             await anyio.sleep(60)
         finally:
             with anyio.CancelScope(shield=True):
-                await anyio.sleep(MOMENT)
+                await anyio.sleep(self.cleaning)
             self.log.append("cleaned up")
         return "done"
 
@@ -91,6 +93,33 @@ async def test_tools_side_by_side_are_cleaned_up() -> None:
             scope.cancel()
 
     assert work.log == ["cleaned up", "cleaned up"]
+
+
+async def cancelled_twice(awaitable: Coroutine[Any, Any, Any], work: Work) -> None:
+    """Await it until tools wait, then cancel it, and again while they clean up."""
+    task = asyncio.ensure_future(awaitable)
+    await work.begun.wait()
+    for _ in range(3):
+        task.cancel()
+        await asyncio.sleep(MOMENT / 10)
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_whoever_is_impatient_waits_all_the_same(streamed: bool) -> None:
+    """What was done is undone after the last tool has ended, not while others still run."""
+    work = Work(moments=3)
+    client = client_of(work, BOOK, [call("wait", id="a"), call("wait", id="b")])
+
+    async def consume() -> None:
+        async for _ in client.prompt("x").astream().events():
+            pass
+
+    await cancelled_twice(consume() if streamed else client.prompt("x").acall().content(), work)
+
+    assert work.log == ["Rome", "cleaned up", "cleaned up", "no Rome"]
 
 
 async def test_a_function_runs_to_its_end_without_burning_the_processor() -> None:
