@@ -23,13 +23,12 @@ from chatclient.advisors.tool_calling import (
 from chatclient.chain import ChatClientRequest, ChatClientResponse, Next
 from chatclient.checks import check_kind
 from chatclient.errors import DeadlineExceededError, UsageError
-from chatclient.exchange import whole_answer
+from chatclient.exchange import ended_by_tools, whole_answer
 from chatclient.memory.chat_memory import ChatMemory
 from chatclient.memory.conversation import says_something
 from chatclient.memory.repository import checked_id
 from chatclient.memory.summary import SUMMARY
 from chatclient.messages import (
-    ENDS_TURN,
     AssistantMessage,
     Media,
     Message,
@@ -337,10 +336,9 @@ def _without_answer(said: tuple[Message, ...]) -> tuple[Message, ...]:
     heard = len(said)
     while heard and isinstance(said[heard - 1], UserMessage):  # while tools ran, and to nobody
         heard -= 1
-    last = said[heard - 1] if heard else None
-    if not isinstance(last, ToolResponseMessage):
-        return ()
-    return (*said[: heard - 1], last.mutate(metadata={**last.metadata, ENDS_TURN: True}))
+    if heard and isinstance(said[heard - 1], ToolResponseMessage):
+        return ended_by_tools(said[:heard])
+    return ()
 
 
 def _begin_of(own: Sequence[Message], said: Sequence[Message], waiting: Sequence[Message]) -> int:
