@@ -105,6 +105,7 @@ async def call_model(call: ModelCall, runtime: Runtime) -> ChatResponse:
 async def _streamed(call: ModelCall, runtime: Runtime, observed: Step) -> ChatResponse:
     """Return the model's whole response, having emitted what it consists of as it came."""
     aggregator = MessageAggregator()
+    what = f"what generate_stream() of {call.model.name} yields"
     started: float | None = time.perf_counter()
     emit = runtime.emitter
     try:
@@ -118,7 +119,6 @@ async def _streamed(call: ModelCall, runtime: Runtime, observed: Step) -> ChatRe
                     if chunk:
                         await emit(TextDelta(chunk))
                     continue
-                what = f"what generate_stream() of {call.model.name} yields"
                 check_kind(what, chunk, (str, ChatResponse), _WORDS)
                 aggregator.add(chunk)
                 result = chunk.result
