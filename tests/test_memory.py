@@ -491,7 +491,6 @@ def test_what_is_too_long_for_the_model_is_folded_bit_by_bit() -> None:
 
 def test_a_turn_that_is_too_long_for_the_model_stays(caplog: pytest.LogCaptureFixture) -> None:
     """One turn cannot be halved; nor is a summary made of a summary alone."""
-
     memory, model = summarizing("notes", *[ContextLengthExceededError("too long")] * 9)
     add_turns(memory, range(4))
     add_turns(memory, range(4, 7))
