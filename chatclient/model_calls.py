@@ -111,6 +111,7 @@ async def _generated(call: ModelCall, runtime: Runtime, _observed: Step) -> Chat
 async def _streamed(call: ModelCall, runtime: Runtime, observed: Step) -> ChatResponse:
     """Return the model's whole response, having emitted what it consists of as it came."""
     aggregator = MessageAggregator()
+    what = f"what generate_stream() of {call.model.name} yields"
     started: float | None = time.perf_counter()
     emit = runtime.emitter
     try:
@@ -124,7 +125,6 @@ async def _streamed(call: ModelCall, runtime: Runtime, observed: Step) -> ChatRe
                     if chunk:
                         await emit(TextDelta(chunk))
                     continue
-                what = f"what generate_stream() of {call.model.name} yields"
                 check_kind(what, chunk, (str, ChatResponse), _WORDS)
                 await _take(chunk, aggregator, emit)
     except ToolCallRefusedError as error:

@@ -21,6 +21,7 @@ from chatclient import (
 from chatclient.advisors import ToolCallingAdvisor
 from chatclient.advisors.guardrails import GuardrailResult, OutputGuardrailAdvisor
 from chatclient.advisors.memory import MessageChatMemoryAdvisor, PromptChatMemoryAdvisor
+from chatclient.advisors.steering import Steering
 from chatclient.advisors.turns import TURN_KEY
 from chatclient.chain import MEMORY_ORDER, TOOL_CALLING_ORDER, Advisor, AdvisorChain, Next
 from chatclient.errors import (
@@ -464,6 +465,61 @@ def test_what_tools_have_done_is_remembered_without_an_answer(
     assert talk.shown[2] == ["s:Be brief.", *TURN[:3], "u:two"]
     assert short(talk.stored) == [*TURN[:3], "u:two", *TURN[1:3], "a:second"]
     assert [at for at in range(7) if begins_turn(talk.stored, at)] == [0, 3]
+
+
+def test_what_is_asked_again_after_no_answer_is_asked_in_the_same_conversation(
+    ask: Ask, order: int
+) -> None:
+    """The same words are no conversation that the application sends as a whole."""
+    talk = Talk([call("look")], "", "second", order=order)
+    ask(talk.say("one"))
+    ask(talk.say("one"))
+
+    assert talk.shown[2] == ["s:Be brief.", *TURN[:3], "u:one"]
+    assert short(talk.stored) == [*TURN[:3], "u:one", "a:second"]
+
+
+def test_a_conversation_without_an_answer_that_is_sent_as_a_whole_is_not_remembered_twice(
+    ask: Ask, order: int
+) -> None:
+    """Nor would a provider take two calls with one id."""
+    talk = Talk([call("look")], "", "second", order=order)
+    ask(talk.say("one"))
+    whole = [*talk.stored, UserMessage("two")]
+    ask(talk.client.prompt().messages(*whole).conversation("c"))
+
+    assert talk.shown[2] == ["s:Be brief.", *TURN[:3], "u:two"]
+    assert short(talk.stored) == [*TURN[:3], "u:two", "a:second"]
+
+
+def test_a_guard_around_the_memory_that_asks_again_for_an_answer_repeats_no_call(
+    ask: Ask, order: int
+) -> None:
+    """It goes on from what the tools have answered, and the memory knows that already."""
+
+    def says_something(answer: ChatResponse) -> GuardrailResult:
+        if answer.text:
+            return GuardrailResult.success()
+        return GuardrailResult.reprompt("no text", "Say something.")
+
+    talk = Talk([call("look")], "", "second", order=order)
+    ask(talk.say("one").advisors(OutputGuardrailAdvisor(says_something, order=MEMORY_ORDER - 1)))
+
+    assert short(talk.stored) == [*TURN[:3], "u:Say something.", "a:second"]
+
+
+def test_what_tools_have_done_is_remembered_when_the_model_says_nothing_to_the_user_either(
+    ask: Ask, order: int
+) -> None:
+    """What the user said meanwhile has no answer, and would stand before the next question."""
+    steering = Steering()
+    steering.say("Quick!")
+    talk = Talk([call("look")], "", "second", order=order)
+    ask(talk.say("one").advisors(steering))
+    assert talk.shown[1] == ["s:Be brief.", *TURN[:3], "u:Quick!"]
+    ask(talk.say("two"))
+
+    assert short(talk.stored) == [*TURN[:3], "u:two", "a:second"]
 
 
 def test_what_tools_have_done_is_not_remembered_without_tool_messages(ask: Ask, order: int) -> None:
