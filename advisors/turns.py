@@ -205,6 +205,8 @@ class Turns:
         answer = answer_of(response)
         if answer is not None:
             return (*turn.own, *said, answer)
+        while said and isinstance(said[-1], UserMessage):
+            said = said[:-1]  # said meanwhile, to no answer
         last = said[-1] if said else None
         if isinstance(last, ToolResponseMessage) and _is_over(response):
             # The model said nothing to what tools have done; it would do that again otherwise.
@@ -360,6 +362,8 @@ def _end_of(part: tuple[Message, ...], whole: tuple[Message, ...]) -> int | None
     present = [_words(whole[at]) for at in places]
     for end in range(len(places), size - 1, -1):
         if present[end - size : end] == words:
+            if isinstance(part[-1], ToolResponseMessage):  # a turn ends behind what was said in it
+                return next(iter(places[end:]), len(whole))
             return places[end - 1] + 1
     return None
 

@@ -21,6 +21,7 @@ from chatclient import (
 from chatclient.advisors import ToolCallingAdvisor
 from chatclient.advisors.guardrails import GuardrailResult, OutputGuardrailAdvisor
 from chatclient.advisors.memory import MessageChatMemoryAdvisor, PromptChatMemoryAdvisor
+from chatclient.advisors.steering import Steering
 from chatclient.advisors.turns import TURN_KEY
 from chatclient.chain import MEMORY_ORDER, TOOL_CALLING_ORDER, Advisor, AdvisorChain, Next
 from chatclient.errors import (
@@ -466,6 +467,29 @@ def test_what_tools_have_done_is_remembered_without_an_answer(
     assert [at for at in range(7) if begins_turn(talk.stored, at)] == [0, 3]
 
 
+def test_a_turn_without_an_answer_that_is_sent_again_is_not_repeated(ask: Ask, order: int) -> None:
+    """The application has the model's silence, too, as an empty message."""
+    talk = Talk([call("look")], "", "", "second", order=order)
+    whole = ask(talk.say("one")).answer.messages()
+    ask(talk.client.prompt(whole).conversation("c"))
+    ask(talk.client.prompt([*whole, UserMessage("two")]).conversation("c"))
+
+    assert short(talk.stored) == [*TURN[:3], "u:two", "a:second"]
+
+
+def test_what_tools_have_done_is_remembered_though_words_have_no_answer(
+    ask: Ask, order: int
+) -> None:
+    """What the user said meanwhile is forgotten, as every question without an answer is."""
+    steering = Steering()
+    steering.say("And quick!")
+    talk = Talk([call("look")], "", order=order)
+    ask(talk.say("one").advisors(steering))
+
+    assert talk.shown[1][-1] == "u:And quick!"
+    assert short(talk.stored) == TURN[:3]
+
+
 def test_what_tools_have_done_is_not_remembered_without_tool_messages(ask: Ask, order: int) -> None:
     """A question without any answer is none that a provider accepts before the next."""
     talk = Talk([call("look")], "", order=order, tool_messages=False)
@@ -474,10 +498,11 @@ def test_what_tools_have_done_is_not_remembered_without_tool_messages(ask: Ask, 
     assert talk.stored == []
 
 
-def test_an_answer_that_was_withheld_leaves_nothing(ask: Ask, order: int) -> None:
+@pytest.mark.parametrize("before", [(), ([call("look")],)])
+def test_an_answer_that_was_withheld_leaves_nothing(ask: Ask, order: int, before: Any) -> None:
     """Neither what a filter or guard refused nor the refusal is shown to the model again."""
     refusal = Generation(AssistantMessage("I cannot help with that."), "content_filter")
-    talk = Talk(ChatResponse((refusal,)), "fine", order=order)
+    talk = Talk(*before, ChatResponse((refusal,)), order=order)
 
     assert ask(talk.say("one")).text == "I cannot help with that."
     assert talk.stored == []
