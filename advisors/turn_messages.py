@@ -75,8 +75,9 @@ class TurnMessages:
 
 def _begin_of(said: Sequence[Message], history: Sequence[Message]) -> int:
     """Return where in *history* what was said on the way begins: with *said*, or after its end."""
-    places = (at for at, message in enumerate(history) if said and message is said[0])
-    return next(places, len(history))
+    if not said:
+        return len(history)
+    return next((at for at, message in enumerate(history) if message is said[0]), len(history))
 
 
 def _is_among(message: Message, messages: Sequence[Message]) -> bool:

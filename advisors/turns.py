@@ -23,13 +23,12 @@ from chatclient.advisors.tool_calling import (
 from chatclient.chain import ChatClientRequest, ChatClientResponse, Next
 from chatclient.checks import check_kind
 from chatclient.errors import DeadlineExceededError, UsageError
-from chatclient.exchange import whole_answer
+from chatclient.exchange import ended_by_tools, whole_answer
 from chatclient.memory.chat_memory import ChatMemory
 from chatclient.memory.conversation import says_something
 from chatclient.memory.repository import checked_id
 from chatclient.memory.summary import SUMMARY
 from chatclient.messages import (
-    ENDS_TURN,
     AssistantMessage,
     Media,
     Message,
@@ -202,17 +201,11 @@ class Turns:
             return ()
         if not self.tool_messages:  # but what the user said meanwhile
             said = tuple(message for message in said if isinstance(message, UserMessage))
+        kept = (*turn.own, *said)
         answer = answer_of(response)
         if answer is not None:
-            return (*turn.own, *said, answer)
-        while said and isinstance(said[-1], UserMessage):
-            said = said[:-1]  # said meanwhile, to no answer
-        last = said[-1] if said else None
-        if isinstance(last, ToolResponseMessage) and _is_over(response):
-            # The model said nothing to what tools have done; it would do that again otherwise.
-            over = last.mutate(metadata={**last.metadata, ENDS_TURN: True})
-            return (*turn.own, *said[:-1], over)
-        return ()
+            return (*kept, answer)
+        return _without_answer(kept) if _is_over(response) else ()
 
     async def _load(self, conversation_id: str, runtime: Runtime) -> tuple[Message, ...]:
         in_time(runtime)
@@ -335,6 +328,19 @@ def _is_over(response: ChatResponse) -> bool:
     return generations[0].finish_reason != "content_filter"
 
 
+def _without_answer(said: tuple[Message, ...]) -> tuple[Message, ...]:
+    """Return what of *said* tools have come to, as a whole turn; nothing where there were none.
+
+    The model said nothing to it, and would do it all again if it did not know.
+    """
+    heard = len(said)
+    while heard and isinstance(said[heard - 1], UserMessage):  # while tools ran, and to nobody
+        heard -= 1
+    if heard and isinstance(said[heard - 1], ToolResponseMessage):
+        return ended_by_tools(said[:heard])
+    return ()
+
+
 def _begin_of(own: Sequence[Message], said: Sequence[Message], waiting: Sequence[Message]) -> int:
     """Return where in *waiting* a turn begins that has its *own* messages and what was *said* on.
 
@@ -355,6 +361,8 @@ def _end_of(part: tuple[Message, ...], whole: tuple[Message, ...]) -> int | None
     """
     wanted = [m for m in part if _is_said(m) and SUMMARY not in m.metadata]
     places = [at for at, message in enumerate(whole) if _is_said(message)]
+    if whole and isinstance(whole[-1], UserMessage):
+        places.pop()  # it is asked now, even if in the same words as before
     size = len(wanted)
     if not 0 < size <= len(places):
         return None
@@ -362,9 +370,9 @@ def _end_of(part: tuple[Message, ...], whole: tuple[Message, ...]) -> int | None
     present = [_words(whole[at]) for at in places]
     for end in range(len(places), size - 1, -1):
         if present[end - size : end] == words:
-            if isinstance(part[-1], ToolResponseMessage):  # a turn ends behind what was said in it
-                return next(iter(places[end:]), len(whole))
-            return places[end - 1] + 1
+            # Tools may have had the last word.
+            rest = range(places[end - 1] + 1, len(whole))
+            return next((at for at in rest if _is_said(whole[at])), len(whole))
     return None
 
 

@@ -21,6 +21,7 @@ ChatClientError
 │   │   ├── NotFoundError                 404: no such model or address
 │   │   ├── ContextLengthExceededError    the prompt is too long
 │   │   │   └── ContextWindowError        known before sending; .tokens .limit
+│   │   ├── ToolCallRefusedError          the model wrote a wrong tool call; .tool_call
 │   │   └── ContentFilterError            refused by the provider's policy
 │   └── InvalidResponseError              the answer cannot be read
 │       └── StreamInterruptedError        .partial
@@ -192,6 +193,20 @@ class NotFoundError(InvalidRequestError):
 
 class ContextLengthExceededError(InvalidRequestError):
     """The prompt does not fit the model's context window."""
+
+
+class ToolCallRefusedError(InvalidRequestError):
+    """The provider refuses a tool call that its own model has just written, as Groq does.
+
+    A client is not told: it goes on with the call, and the model hears what is wrong with it.
+
+    Attributes:
+        tool_call: The call (a `ToolCall`).
+    """
+
+    def __init__(self, message: str, *, tool_call: Any = None, **context: Any) -> None:
+        super().__init__(message, **context)
+        self.tool_call = tool_call
 
 
 class ContextWindowError(ContextLengthExceededError):

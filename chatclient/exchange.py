@@ -9,9 +9,11 @@ from chatclient.advisors.resumed import Resumed
 from chatclient.advisors.tool_calling import PENDING_TURN, RESUME, TOOL_MESSAGES, UNDONE
 from chatclient.chain import ChatClientRequest, ChatClientResponse
 from chatclient.messages import (
+    ENDS_TURN,
     AssistantMessage,
     Message,
     Part,
+    ToolResponseMessage,
     last_turn_begin,
     system_messages,
 )
@@ -62,7 +64,7 @@ def messages_in(response: ChatClientResponse) -> tuple[Message, ...]:
     """Return what the request carried, what models and tools said, and the answer."""
     said = _said(response)
     answer = whole_answer(response.chat_response)
-    return said if answer is None or not answer.parts else (*said, answer)
+    return ended_by_tools(said) if answer is None or not answer.parts else (*said, answer)
 
 
 def new_messages_in(response: ChatClientResponse) -> tuple[Message, ...]:
@@ -91,6 +93,14 @@ def whole_answer(response: ChatResponse) -> AssistantMessage | None:
     for generation in generations:  # a blank line between each and the next
         parts += ["\n\n", *generation.output.parts] if parts else generation.output.parts
     return AssistantMessage(parts)
+
+
+def ended_by_tools(said: tuple[Message, ...]) -> tuple[Message, ...]:
+    """Return *said*; if its end is what tools have answered, that ends the turn."""
+    last = said[-1] if said else None
+    if not isinstance(last, ToolResponseMessage):
+        return said
+    return (*said[:-1], last.mutate(metadata={**last.metadata, ENDS_TURN: True}))
 
 
 def _said(response: ChatClientResponse) -> tuple[Message, ...]:

@@ -52,7 +52,7 @@ Role = Literal["system", "user", "assistant", "tool"]
 
 ENDS_TURN = "ends_turn"
 """In the metadata of a `ToolResponseMessage`: the model had nothing to say to it, and the turn is
-over. Memory sets it."""
+over. Memory sets it, and so do the `messages()` of an answer."""
 
 
 class Message:

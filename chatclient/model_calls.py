@@ -8,15 +8,17 @@ from typing import Protocol
 
 from chatclient.aggregator import MessageAggregator
 from chatclient.checks import check_kind
-from chatclient.errors import DeadlineExceededError, StreamInterruptedError
+from chatclient.errors import DeadlineExceededError, StreamInterruptedError, ToolCallRefusedError
 from chatclient.events import RoundEnded, TextDelta, events_of
+from chatclient.inbox import Emitter
+from chatclient.messages import AssistantMessage
 from chatclient.model import ChatModel, PromptLike
 from chatclient.observation import Step
 from chatclient.observers import all_observers
 from chatclient.operations import TIME_TO_FIRST_CHUNK, ModelCall
 from chatclient.options import check_tool_choice
 from chatclient.prompt import as_prompt, with_default_options
-from chatclient.response import ChatResponse
+from chatclient.response import ChatResponse, Generation
 from chatclient.runtime import Runtime
 
 
@@ -90,21 +92,26 @@ async def call_model(call: ModelCall, runtime: Runtime) -> ChatResponse:
     if ledger is not None:
         ledger.check()
     with runtime.observe(call) as observed:
-        if runtime.streaming:
-            response = await _streamed(call, runtime, observed)
-        else:
-            response = await call.model.generate(call.prompt, runtime)
-            what = f"what generate() of {call.model.name} returns"
-            check_kind(what, response, ChatResponse, _WORDS)
-        observed.result = response
+        ask = _streamed if runtime.streaming else _generated
+        response = observed.result = await ask(call, runtime, observed)
     if ledger is not None:
         ledger.add(response)
+    return response
+
+
+async def _generated(call: ModelCall, runtime: Runtime, _observed: Step) -> ChatResponse:
+    try:
+        response = await call.model.generate(call.prompt, runtime)
+    except ToolCallRefusedError as error:
+        return _with_refused_call(error)
+    check_kind(f"what generate() of {call.model.name} returns", response, ChatResponse, _WORDS)
     return response
 
 
 async def _streamed(call: ModelCall, runtime: Runtime, observed: Step) -> ChatResponse:
     """Return the model's whole response, having emitted what it consists of as it came."""
     aggregator = MessageAggregator()
+    what = f"what generate_stream() of {call.model.name} yields"
     started: float | None = time.perf_counter()
     emit = runtime.emitter
     try:
@@ -118,13 +125,10 @@ async def _streamed(call: ModelCall, runtime: Runtime, observed: Step) -> ChatRe
                     if chunk:
                         await emit(TextDelta(chunk))
                     continue
-                what = f"what generate_stream() of {call.model.name} yields"
                 check_kind(what, chunk, (str, ChatResponse), _WORDS)
-                aggregator.add(chunk)
-                result = chunk.result
-                if result is not None and not result.index:  # further answers are not streamed
-                    for event in events_of(result.output):
-                        await emit(event)
+                await _take(chunk, aggregator, emit)
+    except ToolCallRefusedError as error:
+        await _take(_with_refused_call(error), aggregator, emit)
     except BaseException as error:  # a consumer that leaves, among others
         observed.result = partial = aggregator.response()
         if isinstance(error, StreamInterruptedError):
@@ -133,3 +137,17 @@ async def _streamed(call: ModelCall, runtime: Runtime, observed: Step) -> ChatRe
     response = aggregator.response()
     await emit(RoundEnded(response))
     return response
+
+
+async def _take(chunk: ChatResponse, aggregator: MessageAggregator, emit: Emitter) -> None:
+    aggregator.add(chunk)
+    result = chunk.result
+    if result is not None and not result.index:  # further answers are not streamed
+        for event in events_of(result.output):
+            await emit(event)
+
+
+def _with_refused_call(error: ToolCallRefusedError) -> ChatResponse:
+    """Return the answer that the provider has refused: who answers calls tells the model why."""
+    message = AssistantMessage(tool_calls=[error.tool_call])
+    return ChatResponse((Generation(message, "tool_call"),))

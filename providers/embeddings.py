@@ -12,10 +12,10 @@ from chatclient.embedding import (
     Vector,
 )
 from chatclient.errors import InvalidResponseError
-from chatclient.json import dumps, loads
+from chatclient.json import dumps
 from chatclient.providers import gemini, ollama
 from chatclient.providers.failures import refuse_error
-from chatclient.providers.fields import MISSHAPEN
+from chatclient.providers.fields import MISSHAPEN, object_in
 from chatclient.providers.http import (
     HttpAnswer,
     HttpClient,
@@ -220,11 +220,8 @@ def _body(options: EmbeddingOptions, dimensions: str, texts: dict[str, Any]) -> 
 
 def _data(provider: str, answer: HttpAnswer) -> Mapping[str, Any]:
     """Return the JSON of an answer, unless it tells of an error."""
-    try:
-        data = loads(answer.body)
-    except ValueError:
-        data = None
-    if not isinstance(data, Mapping):
+    data = object_in(answer.body)
+    if data is None:
         raise _unreadable(provider, answer.body.decode(errors="replace"))
     refuse_error(provider, data, answer.headers)
     return data

@@ -3,6 +3,7 @@
 import email.utils
 import re
 import time
+import uuid
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
@@ -19,9 +20,11 @@ from chatclient.errors import (
     RateLimitedError,
     RequestTimeoutError,
     StreamInterruptedError,
+    ToolCallRefusedError,
 )
-from chatclient.json import loads
-from chatclient.providers.fields import MISSHAPEN, count_of
+from chatclient.json import dumps, loads
+from chatclient.parts import ToolCall
+from chatclient.providers.fields import MISSHAPEN, count_of, text_of
 
 # --- what words mean ------------------------------------------------------------------------
 
@@ -100,7 +103,9 @@ def error_from(
     error = _error_in(data)
     said, code = _said(error), _code(data, error)
     number = status or _status_in(error)
-    kind = _kind_of(number, code, said)
+    call = _refused_call(error)
+    kind = _kind_of(number, code, said) if call is None else ToolCallRefusedError
+    own: dict[str, Any] = {} if call is None else {"tool_call": call}
     failure = kind(
         _sentence(provider, status, said or code, kind),
         provider=provider,
@@ -109,9 +114,27 @@ def error_from(
         body=data,
         # Some providers send the header with answers that succeed, too.
         retry_after=retry_after(headers if status else {}, data),
+        **own,
     )
     failure.retryable = _is_worth_retrying(failure, f"{code} {said}", headers)
     return failure
+
+
+def _refused_call(error: Any) -> ToolCall | None:
+    """Return the call for which a server refuses its own model's answer: Groq checks them itself.
+
+    See console.groq.com/docs/tool-use. What the model has written may be no call at all.
+    """
+    match error:
+        case {"code": "tool_use_failed", "failed_generation": str(written)}:
+            try:
+                call = loads(written)
+                name, arguments = text_of(call["name"]), dumps(call["arguments"]).decode()
+            except MISSHAPEN:
+                return None
+            return ToolCall(f"call_{uuid.uuid4().hex[:24]}", name, arguments) if name else None
+        case _:
+            return None
 
 
 def refuse_error(provider: str, data: Any, headers: Mapping[str, str]) -> None:

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 from chatclient.errors import InvalidResponseError, UsageError
-from chatclient.json import dumps, loads
+from chatclient.json import dumps
 from chatclient.messages import (
     AssistantMessage,
     Media,
@@ -20,13 +20,14 @@ from chatclient.messages import (
     UserMessage,
 )
 from chatclient.options import ChatOptions
-from chatclient.providers.failures import ended_early, error_from, unreadable
+from chatclient.providers.failures import ended_early, refuse_error, unreadable
 from chatclient.providers.fields import (
     MISSHAPEN,
     arguments_in,
     beside,
     fields_of,
     number_of,
+    object_in,
     overlaid,
     text_of,
 )
@@ -201,16 +202,11 @@ def decode_response(body: bytes) -> ChatResponse:
 
 def _read(body: bytes) -> dict[str, Any]:
     """Return an answer or a line of one, which is known to have a message."""
-    try:
-        data = loads(body)
-    except ValueError:
-        data = None
-    if isinstance(data, dict):
-        if data.get("error"):
-            raise error_from(PROVIDER, 0, data)
-        if isinstance(data.get("message"), dict):
-            return data
-    raise unreadable(PROVIDER, body)
+    data = object_in(body)
+    refuse_error(PROVIDER, data, EMPTY)
+    if data is None or not isinstance(data.get("message"), dict):
+        raise unreadable(PROVIDER, body)
+    return data
 
 
 def _content(data: Mapping[str, Any]) -> Iterable[Part]:

@@ -184,9 +184,23 @@ def _assistant(message: AssistantMessage, form: Form) -> list[dict[str, Any]]:
 
 
 def _without_reasoning(message: AssistantMessage) -> AssistantMessage:
-    """Return *message* without reasoning, and without the ids by which that would be missed."""
-    rest = [part for part in message.parts if not isinstance(part, Reasoning)]
+    """Return *message* without reasoning, and without the ids by which that would be missed.
+
+    The calls of the provider's own tools go with it: they are refused without it, and without ids.
+    """
+    rest = (part for part in message.parts if not (isinstance(part, Reasoning) or _is_own(part)))
     return AssistantMessage([_without_id(part) for part in rest])
+
+
+def _is_own(part: Part) -> bool:
+    """Return whether *part* is a call of one of the provider's own tools."""
+    match part:
+        case ProviderPart(data=data) if _is_item(part):
+            return data["type"].endswith("_call") and "call_id" not in data
+        case Media(metadata=metadata):
+            return PROVIDER in metadata
+        case _:
+            return False
 
 
 def _without_id(part: Part) -> Part:

@@ -136,6 +136,19 @@ def test_an_answer_that_says_nothing_is_no_message(ask: Ask) -> None:
     assert answer.messages() == (UserMessage("x"),)
 
 
+def test_a_turn_without_an_answer_is_over_in_its_messages(ask: Ask) -> None:
+    """What is said next is said to no turn that runs, and begins one of its own."""
+    model = ScriptedModel(ASKS, AssistantMessage(), ASKS, "Sunny.")
+    client = ChatClient.builder(model).default_tools(weather).build()
+    first = ask(client.prompt("Rome?")).answer.messages()
+    second = ask(client.prompt("And now?").messages(first)).answer
+
+    assert kinds(first) == ["user", "assistant", "tool"]
+    assert conversation_problems(first, ending="answer") == ()
+    assert kinds(second.new_messages()) == ["user", "assistant", "tool", "assistant"]
+    assert second.messages() == (*first, *second.new_messages())
+
+
 @pytest.mark.parametrize("inside", [False, True])
 def test_a_turn_that_waited_is_what_was_said(ask: Ask, inside: bool) -> None:
     """Neither what memory showed, nor what an advisor had made of the question; stored or not."""

@@ -34,6 +34,8 @@ RECIPE = re.compile(
 
 user: ContextVar[str] = ContextVar("user")
 
+pytestmark = pytest.mark.usefixtures("small_heap")
+
 
 @dataclass
 class Crm:
@@ -101,6 +103,15 @@ def crm() -> Iterator[Crm]:
     thread.join(30)
     listener.close()
     assert not thread.is_alive()
+
+
+@pytest.fixture
+def small_heap() -> Iterator[None]:
+    """Have the garbage collector look at what is new only: these tests ask it all the time."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture

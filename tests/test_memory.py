@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,7 +10,12 @@ import pytest
 
 from chatclient import AssistantMessage, Message, SystemMessage, UserMessage
 from chatclient.driving import drive
-from chatclient.errors import ChatMemoryError, OverloadedError, UsageError
+from chatclient.errors import (
+    ChatMemoryError,
+    ContextLengthExceededError,
+    OverloadedError,
+    UsageError,
+)
 from chatclient.memory import (
     ChatMemory,
     Conversation,
@@ -463,6 +469,36 @@ def test_a_failing_summary_changes_nothing(
 
     add_turns(memory, range(4, 5))
     assert texts(memory.get("c"))[1:] == ["notes", "u4", "a4"]
+
+
+def test_what_is_too_long_for_the_model_is_folded_bit_by_bit() -> None:
+    """A conversation that has outgrown the summariser would stay as it is for good otherwise."""
+
+    def short_sighted(prompt: Prompt) -> Answer:
+        said = prompt.messages[1].text
+        if said.count('from="user"') > 2:
+            raise ContextLengthExceededError("too long")
+        return f"notes on {' '.join(re.findall('u[0-9]', said))}"
+
+    memory, model = summarizing(short_sighted, trigger=12)
+    memory.add("c", turns(7))
+    assert texts(memory.get("c"))[1:3] == ["notes on u0 u1", "u2"]
+    assert len(model.prompts) == 3
+
+    add_turns(memory, range(7, 8))
+    assert texts(memory.get("c"))[1:3] == ["notes on u0 u1 u2 u3", "u4"]
+
+
+def test_a_turn_that_is_too_long_for_the_model_stays(caplog: pytest.LogCaptureFixture) -> None:
+    """One turn cannot be halved; nor is a summary made of a summary alone."""
+    memory, model = summarizing("notes", *[ContextLengthExceededError("too long")] * 9)
+    add_turns(memory, range(4))
+    add_turns(memory, range(4, 7))
+
+    assert texts(memory.get("c"))[1:] == ["notes", *texts(turns(7)[6:])]
+    assert "folding failed" in caplog.text
+    assert "too long" in caplog.text
+    assert 1 < len(model.prompts) < 6
 
 
 def test_turns_added_while_the_model_summarises_are_kept() -> None:

@@ -467,27 +467,60 @@ def test_what_tools_have_done_is_remembered_without_an_answer(
     assert [at for at in range(7) if begins_turn(talk.stored, at)] == [0, 3]
 
 
-def test_a_turn_without_an_answer_that_is_sent_again_is_not_repeated(ask: Ask, order: int) -> None:
-    """The application has the model's silence, too, as an empty message."""
-    talk = Talk([call("look")], "", "", "second", order=order)
-    whole = ask(talk.say("one")).answer.messages()
-    ask(talk.client.prompt(whole).conversation("c"))
-    ask(talk.client.prompt([*whole, UserMessage("two")]).conversation("c"))
+def test_what_is_asked_again_after_no_answer_is_asked_in_the_same_conversation(
+    ask: Ask, order: int
+) -> None:
+    """The same words are no conversation that the application sends as a whole."""
+    talk = Talk([call("look")], "", "second", order=order)
+    ask(talk.say("one"))
+    ask(talk.say("one"))
 
+    assert talk.shown[2] == ["s:Be brief.", *TURN[:3], "u:one"]
+    assert short(talk.stored) == [*TURN[:3], "u:one", "a:second"]
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_a_conversation_without_an_answer_that_is_sent_as_a_whole_is_not_remembered_twice(
+    ask: Ask, order: int, stored: bool
+) -> None:
+    """Nor would a provider take two calls with one id; `messages()` has an empty answer, too."""
+    talk = Talk([call("look")], "", "second", order=order)
+    said = ask(talk.say("one")).answer.messages()
+    whole = [*(talk.stored if stored else said), UserMessage("two")]
+    ask(talk.client.prompt().messages(*whole).conversation("c"))
+
+    assert talk.shown[2] == ["s:Be brief.", *short(whole)]
     assert short(talk.stored) == [*TURN[:3], "u:two", "a:second"]
 
 
-def test_what_tools_have_done_is_remembered_though_words_have_no_answer(
+def test_a_guard_around_the_memory_that_asks_again_for_an_answer_repeats_no_call(
     ask: Ask, order: int
 ) -> None:
-    """What the user said meanwhile is forgotten, as every question without an answer is."""
-    steering = Steering()
-    steering.say("And quick!")
-    talk = Talk([call("look")], "", order=order)
-    ask(talk.say("one").advisors(steering))
+    """It goes on from what the tools have answered, and the memory knows that already."""
 
-    assert talk.shown[1][-1] == "u:And quick!"
-    assert short(talk.stored) == TURN[:3]
+    def says_something(answer: ChatResponse) -> GuardrailResult:
+        if answer.text:
+            return GuardrailResult.success()
+        return GuardrailResult.reprompt("no text", "Say something.")
+
+    talk = Talk([call("look")], "", "second", order=order)
+    ask(talk.say("one").advisors(OutputGuardrailAdvisor(says_something, order=MEMORY_ORDER - 1)))
+
+    assert short(talk.stored) == [*TURN[:3], "u:Say something.", "a:second"]
+
+
+def test_what_tools_have_done_is_remembered_when_the_model_says_nothing_to_the_user_either(
+    ask: Ask, order: int
+) -> None:
+    """What the user said meanwhile has no answer, and would stand before the next question."""
+    steering = Steering()
+    steering.say("Quick!")
+    talk = Talk([call("look")], "", "second", order=order)
+    ask(talk.say("one").advisors(steering))
+    assert talk.shown[1] == ["s:Be brief.", *TURN[:3], "u:Quick!"]
+    ask(talk.say("two"))
+
+    assert short(talk.stored) == [*TURN[:3], "u:two", "a:second"]
 
 
 def test_what_tools_have_done_is_not_remembered_without_tool_messages(ask: Ask, order: int) -> None:

@@ -1,6 +1,7 @@
 """The model behind Chat Completions, asked in all four ways over the loopback."""
 
 import json
+import pickle
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -15,6 +16,7 @@ from chatclient.errors import (
     InvalidResponseError,
     RateLimitedError,
     StreamInterruptedError,
+    ToolCallRefusedError,
     UsageError,
 )
 from chatclient.messages import Message, SystemMessage, UserMessage
@@ -261,6 +263,61 @@ def test_a_refused_request_tells_why(ask: Ask, chat_server: Start, client_of: Cl
 def weather(city: str = "nowhere") -> str:
     """Tell the weather."""
     return f"sunny in {city}"
+
+
+def refusal_of(written: str) -> str:
+    """Return how Groq refuses what its model has written."""
+    said = {"message": "Tool call validation failed", "type": "invalid_request_error"}
+    return json.dumps({"error": {**said, "code": "tool_use_failed", "failed_generation": written}})
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["at once", "after a thought"])
+def test_a_call_that_the_server_refuses_is_told_to_the_model(
+    ask: Ask, chat_server: Start, client_of: ClientOf, *, begun: bool
+) -> None:
+    """A server that checks calls itself does not end the turn with one that does not fit."""
+    refusal = refusal_of('{"name": "weather", "arguments": {"city": 7}}')
+    reply = Reply(refusal.encode(), status=400)
+    if begun and ask.streaming:
+        thought = {"index": 0, "delta": {"reasoning": "Hm."}, "finish_reason": None}
+        first = json.dumps({"id": "c", "choices": [thought]})
+        reply = event_stream(f"data: {first}\n\n", f"event: error\ndata: {refusal}\n\n")
+    server = chat_server(reply, "Sorry.")
+    result = ask(client_of(server).prompt("x").tools(weather))
+
+    assert result.text == "Sorry."
+    *_, call, told = server.requests[1]["messages"]
+    assert call["tool_calls"][0]["function"] == {"name": "weather", "arguments": '{"city":7}'}
+    assert "city" in told["content"]
+    assert result.executions[0].metadata["failure"] == "invalid_arguments"
+
+
+async def test_a_model_by_itself_says_that_its_call_was_refused(
+    chat_server: Start, client_of: ClientOf
+) -> None:
+    """Whoever runs no tools learns what the model wrote."""
+    refusal = refusal_of('{"name": "weather", "arguments": {"city": 7}}')
+    model = client_of(chat_server(Reply(refusal.encode(), status=400))).model
+    with pytest.raises(ToolCallRefusedError, match="validation failed") as caught:
+        await model.acall("x")
+    assert (caught.value.tool_call.name, caught.value.tool_call.arguments) == (
+        "weather",
+        '{"city":7}',
+    )
+    assert pickle.loads(pickle.dumps(caught.value)).tool_call == caught.value.tool_call
+
+
+@pytest.mark.parametrize(
+    "written", ["maybe", "[1]", "{}", '{"name": "", "arguments": {}}', "<function=look>"]
+)
+def test_what_the_server_refuses_may_be_no_call(
+    ask: Ask, chat_server: Start, client_of: ClientOf, written: str
+) -> None:
+    """Then nothing can be told to the model."""
+    server = chat_server(Reply(refusal_of(written).encode(), status=400))
+    with pytest.raises(InvalidRequestError, match="Tool call validation failed") as caught:
+        ask(client_of(server).prompt("x").tools(weather))
+    assert type(caught.value) is InvalidRequestError
 
 
 def test_signed_thoughts_go_back_and_one_call_runs_once(

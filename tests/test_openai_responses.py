@@ -1162,6 +1162,20 @@ def test_only_models_known_to_refuse_reasoning_are_sent_none(model: str, *, take
     assert ("reasoning" in {item["type"] for item in input_of(output, model=model)}) is taken
 
 
+def test_the_providers_own_calls_go_with_the_reasoning_that_led_to_them() -> None:
+    """They are refused without it: `'web_search_call' was provided without its ...`."""
+    search = {"id": "ws_1", "type": "web_search_call", "status": "completed"}
+    encoded = base64.b64encode(PNG).decode()
+    image = {"id": "ig_1", "type": "image_generation_call", "result": encoded}
+    output = decoded(response(reasoning("rs_1", "hm"), search, image, message("Found."))).output
+    assert output is not None
+
+    said = {"type": "message", "role": "assistant", "content": "Found."}
+    assert input_of(output, model="gpt-4.1") == [said]
+    own = input_of(AssistantMessage(output.parts[2:]), model="gpt-4.1")
+    assert own[:1] == [search]
+
+
 def test_include_adds_to_the_reasoning_unless_it_is_empty() -> None:
     """Stored answers need no encrypted reasoning."""
     both = ["web_search_call.action.sources", "reasoning.encrypted_content"]

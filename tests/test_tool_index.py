@@ -5,6 +5,7 @@ import copy
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -318,6 +319,22 @@ def test_a_fingerprint_tells_contents_apart(other: ToolReference) -> None:
     """Equal references have one fingerprint, different ones have not; the score does not count."""
     assert tool("a", "x").fingerprint == tool("a", "x").scored(0.5).fingerprint
     assert tool("a", "x").fingerprint != other.fingerprint
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedTool(ToolReference):
+    owner: str = ""
+
+
+def test_what_a_session_adds_to_its_references_is_told_to_no_other(index: ToolIndex) -> None:
+    """Sessions share the references of one content, so that a search finds the content only."""
+    for owner in ("Ann", "Bob"):
+        index.index_tools(owner, [OwnedTool("send_letter", "Sends a letter.", owner=owner)])
+
+    found = index.search(ToolSearchRequest("Bob", "a letter")).tool_references
+    assert [(each, hasattr(each, "owner")) for each in found] == [
+        (tool("send_letter", "Sends a letter."), False)
+    ]
 
 
 def test_meaning_is_found_without_a_common_word() -> None:

@@ -1,7 +1,10 @@
 """How the keyword index understands names, words and wishes."""
 
 import json
+import os
 import random
+import subprocess
+import sys
 import time
 from itertools import permutations
 from pathlib import Path
@@ -234,6 +237,30 @@ def test_equal_tools_keep_one_order() -> None:
 
     found = index.search(ToolSearchRequest("s", "photocopy", 5)).tool_names
     assert found == tuple(f"copy_{n:02}" for n in range(5))
+
+
+SCORING = """
+from chatclient.tools.search import KeywordToolIndex, ToolReference, ToolSearchRequest
+from chatclient.tools.search.vocabulary import CONCEPTS
+
+words = sorted(word for words in CONCEPTS for word in words)
+index = KeywordToolIndex()
+index.index_tools("s", [ToolReference(f"t_{n}", " ".join(words[n::70])) for n in range(70)])
+for n in range(9):
+    print(index.search(ToolSearchRequest("s", " ".join(words[n::90]))).tool_references)
+"""
+
+
+def test_another_run_scores_alike() -> None:
+    """The order in which a set of texts comes is another in each run, and rounding with it."""
+    told = {
+        subprocess.check_output(
+            [sys.executable, "-c", SCORING], env={**os.environ, "PYTHONHASHSEED": seed}
+        )
+        for seed in "0123"
+    }
+
+    assert len(told) == 1
 
 
 def test_a_name_that_is_asked_for_is_found() -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from chatclient.checks import check_kind
-from chatclient.errors import UsageError
+from chatclient.errors import ContextLengthExceededError, UsageError
 from chatclient.logs import get_logger
 from chatclient.memory.chat_memory import (
     ChatMemory,
@@ -19,6 +19,7 @@ from chatclient.messages import (
     Message,
     SystemMessage,
     UserMessage,
+    begins_turn,
     system_messages,
     without_system,
 )
@@ -60,7 +61,8 @@ class SummarizingChatMemory(ChatMemory):
     once, one does.
 
     When the model fails or says nothing, or what it says is cut off or withheld, that is logged,
-    the conversation stays as it is, and the next turn tries again.
+    the conversation stays as it is, and the next turn tries again. Of more than the model has room
+    for, the older half is folded first.
 
     Args:
         model: Writes the summaries.
@@ -125,9 +127,9 @@ class SummarizingChatMemory(ChatMemory):
         if not self.trigger.start(messages):
             return
         folded = messages[: self.window.start(messages)]
-        if all(SUMMARY in m.metadata for m in without_system(folded)):  # nothing new would be noted
+        if not _has_news(folded):
             return
-        summary = await self._summary(without_system(folded), runtime)
+        folded, summary = await self._summary_of(folded, runtime)
         if not summary:
             log.warning("summary is empty or not whole", conversation_id=conversation_id)
             return
@@ -144,6 +146,19 @@ class SummarizingChatMemory(ChatMemory):
 
         await self.repository.rewrite(conversation_id, fold, runtime)
 
+    async def _summary_of(
+        self, messages: tuple[Message, ...], runtime: Runtime
+    ) -> tuple[tuple[Message, ...], str]:
+        """Return those of *messages* that the model has room for, and what they come to."""
+        try:
+            return messages, await self._summary(without_system(messages), runtime)
+        except ContextLengthExceededError:
+            turns = [at for at in range(1, len(messages)) if begins_turn(messages, at)]
+            older = messages[: turns[len(turns) // 2]] if turns else ()
+            if not _has_news(older):
+                raise
+            return await self._summary_of(older, runtime)
+
     async def _summary(self, messages: Sequence[Message], runtime: Runtime) -> str:
         """Return what *messages* come to."""
         notes = "\n".join(
@@ -153,6 +168,11 @@ class SummarizingChatMemory(ChatMemory):
         text = noted_and_said([AssistantMessage(notes)], said)
         prompt = Prompt([SystemMessage(self.instructions), UserMessage(text)], self.options)
         return await written_summary(self.model, prompt, runtime)
+
+
+def _has_news(messages: Sequence[Message]) -> bool:
+    """Return whether anything was said in *messages* beside what is a summary already."""
+    return any(SUMMARY not in m.metadata for m in without_system(messages))
 
 
 def noted_and_said(notes: Iterable[Message], said: Iterable[Message]) -> str:

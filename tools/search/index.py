@@ -81,10 +81,20 @@ class ToolReference:
         )
         return blake2b(json.dumps(content), digest_size=16).digest()
 
-    def scored(self, score: float) -> Self:
-        """Return this reference as the result of a search."""
-        found = object.__new__(type(self))
-        found.__dict__.update(self.__dict__, relevance_score=score)  # all else was looked at before
+    def scored(self, score: float) -> "ToolReference":
+        """Return this reference as the result of a search, which finds no more than the content.
+
+        What a subclass adds may be another session's: an index keeps one of equal contents.
+        """
+        found = object.__new__(ToolReference)
+        found.__dict__.update(  # all was looked at before
+            tool_name=self.tool_name,
+            summary=self.summary,
+            parameters=self.parameters,
+            categories=self.categories,
+            roles=self.roles,
+            relevance_score=score,
+        )
         return found
 
 

@@ -81,9 +81,8 @@ def _concept_impacts(levels: Mapping[str, int]) -> dict[str, int]:
     """Return for each concept the impact of its strongest term."""
     found: dict[str, int] = {}
     known = concepts()
-    for term in levels.keys() & known.keys():
-        level = levels[term]
-        for concept in known[term]:
+    for term, level in levels.items():
+        for concept in known.get(term, ()):
             if found.get(concept, 0) < level:
                 found[concept] = level
     return found
