@@ -2,7 +2,7 @@
 
 Both work alike and differ only in how they show the model what was said before. A turn is what is
 said from a request to its answer. It is begun by reading the memory, and written to it at its end,
-as a unit; a turn that does not come to an answer leaves nothing behind.
+as a unit; a turn that fails or is cut short leaves nothing behind.
 
 Outside the tool loop, where they stand by default, they see one request and one answer; what was
 said in the rounds between, the loop tells them. Inside it they see every round: there they show

@@ -26,7 +26,7 @@ class SessionMemoryAdvisor:
     """Sends what a session's log has of the conversation before the request's own messages.
 
     The conversation id is the session's id. A session is created with its first turn, and each
-    turn becomes events in its log, as a unit: one that comes to no answer leaves nothing behind.
+    turn becomes events in its log, as a unit: one that fails or is cut short leaves nothing.
     The advisor works outside of the tool loop, where it stands by default, and inside it.
 
     In a request's advisor params, `USER_ID` says whose the session has to be (without, it is taken

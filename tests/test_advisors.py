@@ -208,18 +208,25 @@ def test_only_one_advisor_runs_the_tool_loop() -> None:
 
 
 def test_a_tool_loop_of_ones_own_takes_the_place_of_ours(ask: Ask) -> None:
-    """An advisor marked as handling tool calls prevents the automatic one."""
+    """An advisor marked as handling tool calls prevents the automatic one.
+
+    It is left out where no tools are to be run, as nobody can tell it so.
+    """
 
     class MyLoop:
         handles_tool_calls = True
+        runs = 0
 
         async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+            self.runs += 1
             return await call_next(request)
 
-    model = ScriptedModel(call("ping"))
-    client = ChatClient.builder(model).default_advisors(MyLoop()).default_tools(ping).build()
+    model, loop = ScriptedModel(call("ping"), call("ping")), MyLoop()
+    client = ChatClient.builder(model).default_advisors(loop).default_tools(ping).build()
 
-    assert ask(client.prompt("x")).response.chat_response.has_tool_calls()
+    for request in (client.prompt("x"), client.prompt("x").tool_calling(False)):
+        assert ask(request).response.chat_response.has_tool_calls()
+    assert loop.runs == 1
 
 
 def test_the_logger_logs_every_round(ask: Ask, caplog: pytest.LogCaptureFixture) -> None:

@@ -479,16 +479,17 @@ def test_what_is_asked_again_after_no_answer_is_asked_in_the_same_conversation(
     assert short(talk.stored) == [*TURN[:3], "u:one", "a:second"]
 
 
+@pytest.mark.parametrize("stored", [True, False])
 def test_a_conversation_without_an_answer_that_is_sent_as_a_whole_is_not_remembered_twice(
-    ask: Ask, order: int
+    ask: Ask, order: int, stored: bool
 ) -> None:
-    """Nor would a provider take two calls with one id."""
+    """Nor would a provider take two calls with one id; `messages()` has an empty answer, too."""
     talk = Talk([call("look")], "", "second", order=order)
-    ask(talk.say("one"))
-    whole = [*talk.stored, UserMessage("two")]
+    said = ask(talk.say("one")).answer.messages()
+    whole = [*(talk.stored if stored else said), UserMessage("two")]
     ask(talk.client.prompt().messages(*whole).conversation("c"))
 
-    assert talk.shown[2] == ["s:Be brief.", *TURN[:3], "u:two"]
+    assert talk.shown[2] == ["s:Be brief.", *short(whole)]
     assert short(talk.stored) == [*TURN[:3], "u:two", "a:second"]
 
 
@@ -530,10 +531,11 @@ def test_what_tools_have_done_is_not_remembered_without_tool_messages(ask: Ask, 
     assert talk.stored == []
 
 
-def test_an_answer_that_was_withheld_leaves_nothing(ask: Ask, order: int) -> None:
+@pytest.mark.parametrize("before", [(), ([call("look")],)])
+def test_an_answer_that_was_withheld_leaves_nothing(ask: Ask, order: int, before: Any) -> None:
     """Neither what a filter or guard refused nor the refusal is shown to the model again."""
     refusal = Generation(AssistantMessage("I cannot help with that."), "content_filter")
-    talk = Talk(ChatResponse((refusal,)), "fine", order=order)
+    talk = Talk(*before, ChatResponse((refusal,)), order=order)
 
     assert ask(talk.say("one")).text == "I cannot help with that."
     assert talk.stored == []

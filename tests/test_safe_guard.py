@@ -236,6 +236,18 @@ def test_a_function_is_asked_once_about_a_text(ask: Ask) -> None:
     assert asked == ["?", "Let me see. ", "Found."]
 
 
+def test_a_question_after_a_turn_without_an_answer_is_judged_once(ask: Ask) -> None:
+    """It is none that the user asks while the tools before it are running."""
+    asked: list[str] = []
+    memory = MessageChatMemoryAdvisor(MessageWindowChatMemory())
+    client = guarded(ScriptedModel(call("look_up"), "", "Fine."), asked.append)
+    client = client.mutate().default_tools(look_up).default_advisors(memory).build()
+    ask(client.prompt("One?").conversation("c"))
+    ask(client.prompt("Two?").conversation("c"))
+
+    assert asked.count("Two?") == 1
+
+
 def test_guards_refuse_apart_from_each_other(ask: Ask) -> None:
     """What one has refused is said once."""
     outer, inner = SafeGuardAdvisor("gun"), SafeGuardAdvisor("bomb")

@@ -21,6 +21,7 @@ from chatclient.chain import LOWEST_PRECEDENCE, MEMORY_ORDER, TOOL_CALLING_ORDER
 from chatclient.errors import OverloadedError, UsageError
 from chatclient.memory import MessageWindowChatMemory, Window, conversation_problems
 from chatclient.memory.sessions import (
+    EventFilter,
     InMemorySessionRepository,
     SessionChatMemory,
     SessionService,
@@ -117,7 +118,8 @@ def test_a_turn_that_heard_more_is_whole_in_sessions_and_windows(ask: Ask) -> No
         steering.say("Make it Paris.")
         return "planned"
 
-    memory = SessionChatMemory(SessionService(InMemorySessionRepository()))
+    service = SessionService(InMemorySessionRepository())
+    memory = SessionChatMemory(service, event_filter=EventFilter(last=9))
     model = ScriptedModel(call("plan"), "To Paris.", "Yes.")
     builder = ChatClient.builder(model).default_advisors(MessageChatMemoryAdvisor(memory))
     client = builder.default_tools(plan).build()

@@ -5,6 +5,7 @@ import enum
 import functools
 import json
 from datetime import date
+from decimal import Decimal
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -105,6 +106,17 @@ def test_values_of_the_declared_types() -> None:
 def test_what_models_write_is_understood(arguments: str, bound: dict[str, Any]) -> None:
     """Numbers as text, nulls for what is left out, and damaged JSON still say what is meant."""
     assert signature_of(weather).bind(arguments, NOWHERE) == bound
+
+
+def test_digits_of_decimals_are_kept() -> None:
+    """As a number the 15 that are sure to be, as a text all of them."""
+
+    def pay(euro: Decimal, exactly: Annotated[Decimal, Field(max_digits=30)]) -> None: ...
+
+    few, many = "1234567890.12345", "12345678901234567890.12"
+    bound = signature_of(pay).bind(f'{{"euro": {few}, "exactly": "{many}"}}', NOWHERE)
+
+    assert bound == {"euro": Decimal(few), "exactly": Decimal(many)}
 
 
 @pytest.mark.parametrize("written", ["red", "RED", " Red "])
