@@ -103,7 +103,7 @@ async def _generated(call: ModelCall, runtime: Runtime, _observed: Step) -> Chat
     try:
         response = await call.model.generate(call.prompt, runtime)
     except ToolCallRefusedError as error:
-        return _with_refused_call(error)
+        return _with_refused_call(call, error)
     check_kind(f"what generate() of {call.model.name} returns", response, ChatResponse, _WORDS)
     return response
 
@@ -128,7 +128,7 @@ async def _streamed(call: ModelCall, runtime: Runtime, observed: Step) -> ChatRe
                 check_kind(what, chunk, (str, ChatResponse), _WORDS)
                 await _take(chunk, aggregator, emit)
     except ToolCallRefusedError as error:
-        await _take(_with_refused_call(error), aggregator, emit)
+        await _take(_with_refused_call(call, error), aggregator, emit)
     except BaseException as error:  # a consumer that leaves, among others
         observed.result = partial = aggregator.response()
         if isinstance(error, StreamInterruptedError):
@@ -147,7 +147,13 @@ async def _take(chunk: ChatResponse, aggregator: MessageAggregator, emit: Emitte
             await emit(event)
 
 
-def _with_refused_call(error: ToolCallRefusedError) -> ChatResponse:
-    """Return the answer that the provider has refused: who answers calls tells the model why."""
+def _with_refused_call(call: ModelCall, error: ToolCallRefusedError) -> ChatResponse:
+    """Return the answer that the provider has refused: who answers calls tells the model why.
+
+    Raises:
+        ToolCallRefusedError: The model was to call nothing.
+    """
+    if call.prompt.options.tool_choice == "none":
+        raise error
     message = AssistantMessage(tool_calls=[error.tool_call])
     return ChatResponse((Generation(message, "tool_call"),))

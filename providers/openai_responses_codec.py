@@ -195,8 +195,8 @@ def _without_reasoning(message: AssistantMessage) -> AssistantMessage:
 def _is_own(part: Part) -> bool:
     """Return whether *part* is a call of one of the provider's own tools."""
     match part:
-        case ProviderPart(data=data) if _is_item(part):
-            return data["type"].endswith("_call") and "call_id" not in data
+        case ProviderPart(data={"type": str(kind)} as data) if _is_item(part):
+            return kind.endswith("_call") and "call_id" not in data
         case Media(metadata=metadata):
             return PROVIDER in metadata
         case _:

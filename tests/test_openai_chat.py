@@ -307,6 +307,17 @@ async def test_a_model_by_itself_says_that_its_call_was_refused(
     assert pickle.loads(pickle.dumps(caught.value)).tool_call == caught.value.tool_call
 
 
+def test_a_refused_call_is_not_run_where_none_was_wanted(
+    ask: Ask, chat_server: Start, client_of: ClientOf
+) -> None:
+    """It may fit the tool, and the application has ruled it out."""
+    refusal = refusal_of('{"name": "weather", "arguments": {"city": "Rome"}}')
+    server = chat_server(Reply(refusal.encode(), status=400))
+    request = client_of(server).prompt("x").tools(weather).options(tool_choice="none")
+    with pytest.raises(ToolCallRefusedError, match="validation failed"):
+        ask(request)
+
+
 @pytest.mark.parametrize(
     "written", ["maybe", "[1]", "{}", '{"name": "", "arguments": {}}', "<function=look>"]
 )

@@ -1167,11 +1167,13 @@ def test_the_providers_own_calls_go_with_the_reasoning_that_led_to_them() -> Non
     search = {"id": "ws_1", "type": "web_search_call", "status": "completed"}
     encoded = base64.b64encode(PNG).decode()
     image = {"id": "ig_1", "type": "image_generation_call", "result": encoded}
-    output = decoded(response(reasoning("rs_1", "hm"), search, image, message("Found."))).output
+    odd = {"id": "x", "type": 7}
+    items = reasoning("rs_1", "hm"), search, image, odd, message("Found.")
+    output = decoded(response(*items)).output
     assert output is not None
 
     said = {"type": "message", "role": "assistant", "content": "Found."}
-    assert input_of(output, model="gpt-4.1") == [said]
+    assert input_of(output, model="gpt-4.1") == [odd, said]
     own = input_of(AssistantMessage(output.parts[2:]), model="gpt-4.1")
     assert own[:1] == [search]
 
