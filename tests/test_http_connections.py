@@ -535,7 +535,9 @@ def test_certificates_that_cannot_be_loaded_are_told(
 ) -> None:
     """The system's error names no file; ours says where the name of one may have come from."""
     connections._tls.cache_clear()
-    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "missing.pem"))
+    broken = tmp_path / "broken.pem"  # older versions of httpx ignore one that is missing
+    broken.write_text("no certificate")
+    monkeypatch.setenv("SSL_CERT_FILE", str(broken))
     outcome = outcome_of(CHAT.model("https://localhost:1"), mode)
 
     assert isinstance(outcome.error, UsageError)
