@@ -92,14 +92,17 @@ async def call_model(call: ModelCall, runtime: Runtime) -> ChatResponse:
     if ledger is not None:
         ledger.check()
     with runtime.observe(call) as observed:
-        ask = _streamed if runtime.streaming else _generated
-        response = observed.result = await ask(call, runtime, observed)
+        if runtime.streaming:
+            response = await _streamed(call, runtime, observed)
+        else:
+            response = await _generated(call, runtime)
+        observed.result = response
     if ledger is not None:
         ledger.add(response)
     return response
 
 
-async def _generated(call: ModelCall, runtime: Runtime, _observed: Step) -> ChatResponse:
+async def _generated(call: ModelCall, runtime: Runtime) -> ChatResponse:
     try:
         response = await call.model.generate(call.prompt, runtime)
     except ToolCallRefusedError as error:
