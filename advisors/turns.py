@@ -7,7 +7,7 @@ failed, was cancelled or limited by an error, or waits for approval) leaves noth
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any
 from uuid import uuid4
@@ -32,6 +32,7 @@ from chatclient.messages import (
     AssistantMessage,
     Media,
     Message,
+    ToolResponse,
     ToolResponseMessage,
     UserMessage,
     last_turn_begin,
@@ -205,7 +206,7 @@ class Turns:
         answer = answer_of(response)
         if answer is not None:
             return (*kept, answer)
-        return _without_answer(kept) if _is_over(response) else ()
+        return () if response.has_tool_calls() else _without_answer(kept, response)
 
     async def _load(self, conversation_id: str, runtime: Runtime) -> tuple[Message, ...]:
         in_time(runtime)
@@ -316,29 +317,46 @@ def answer_of(response: ChatResponse) -> AssistantMessage | None:
     That is so when the model said nothing, when its tool calls were not run, and when a filter
     or guard withheld the answer: neither what was refused nor the refusal belongs in a memory.
     """
-    answer = whole_answer(response) if _is_over(response) else None
+    if response.has_tool_calls() or _is_withheld(response):
+        return None
+    answer = whole_answer(response)
     return answer if answer is not None and says_something(answer) else None
 
 
-def _is_over(response: ChatResponse) -> bool:
-    """Return whether a turn has come to its end, be it without a word."""
-    generations = response.generations
-    if not generations or response.has_tool_calls():
-        return False
-    return generations[0].finish_reason != "content_filter"
+def _is_withheld(response: ChatResponse) -> bool:
+    """Return whether a filter or guard has withheld the answer."""
+    return response.finish_reason == "content_filter"
 
 
-def _without_answer(said: tuple[Message, ...]) -> tuple[Message, ...]:
+def _without_answer(said: tuple[Message, ...], response: ChatResponse) -> tuple[Message, ...]:
     """Return what of *said* tools have come to, as a whole turn; nothing where there were none.
 
-    The model said nothing to it, and would do it all again if it did not know.
+    The model would do it all again if it did not know.
     """
     heard = len(said)
     while heard and isinstance(said[heard - 1], UserMessage):  # while tools ran, and to nobody
         heard -= 1
-    if heard and isinstance(said[heard - 1], ToolResponseMessage):
-        return ended_by_tools(said[:heard])
-    return ()
+    last = said[heard - 1] if heard else None
+    if not isinstance(last, ToolResponseMessage):
+        return ()
+    if _is_withheld(response):
+        last = _unseen(last)
+    return ended_by_tools((*said[: heard - 1], last))
+
+
+def _unseen(results: ToolResponseMessage) -> ToolResponseMessage:
+    """Return that tools have run, without what they returned: the answer to it was withheld.
+
+    It may be the reason, and would then be the reason for each answer to come.
+    """
+
+    def unseen(result: ToolResponse) -> ToolResponse:
+        if result.is_error:
+            return result
+        told = f"What '{result.name}' returned is not shown: the answer to it was withheld."
+        return replace(result, data=told, media=())
+
+    return results.mutate(responses=map(unseen, results.responses))
 
 
 def _begin_of(own: Sequence[Message], said: Sequence[Message], waiting: Sequence[Message]) -> int:

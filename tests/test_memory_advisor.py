@@ -21,6 +21,7 @@ from chatclient import (
 from chatclient.advisors import ToolCallingAdvisor
 from chatclient.advisors.guardrails import GuardrailResult, OutputGuardrailAdvisor
 from chatclient.advisors.memory import MessageChatMemoryAdvisor, PromptChatMemoryAdvisor
+from chatclient.advisors.safe_guard import SafeGuardAdvisor
 from chatclient.advisors.steering import Steering
 from chatclient.advisors.turns import TURN_KEY
 from chatclient.chain import MEMORY_ORDER, TOOL_CALLING_ORDER, Advisor, AdvisorChain, Next
@@ -46,7 +47,7 @@ from chatclient.messages import (
     begins_turn,
 )
 from chatclient.prompt import Prompt
-from chatclient.response import ChatResponse, Generation
+from chatclient.response import ChatResponse
 from chatclient.testing import Answer, ScriptedModel, call
 from chatclient.tool import CONVERSATION_ID
 from chatclient.tools import (
@@ -531,14 +532,51 @@ def test_what_tools_have_done_is_not_remembered_without_tool_messages(ask: Ask, 
     assert talk.stored == []
 
 
-@pytest.mark.parametrize("before", [(), ([call("look")],)])
-def test_an_answer_that_was_withheld_leaves_nothing(ask: Ask, order: int, before: Any) -> None:
+def refusal() -> ChatResponse:
+    return ChatResponse.of("I cannot help with that.", "content_filter")
+
+
+def test_an_answer_that_was_withheld_leaves_nothing(ask: Ask, order: int) -> None:
     """Neither what a filter or guard refused nor the refusal is shown to the model again."""
-    refusal = Generation(AssistantMessage("I cannot help with that."), "content_filter")
-    talk = Talk(*before, ChatResponse((refusal,)), order=order)
+    talk = Talk(refusal(), order=order)
 
     assert ask(talk.say("one")).text == "I cannot help with that."
     assert talk.stored == []
+
+
+def test_what_tools_did_before_an_answer_was_withheld_is_remembered(ask: Ask, order: int) -> None:
+    """Or the model would do it again; what it was about to answer with may be the reason."""
+    talk = Talk([call("look")], [call("look")], refusal(), "second", order=order)
+    ask(talk.say("one"))
+    ask(talk.say("two"))
+
+    unseen = "t:(What 'look' returned is not shown: the answer to it was withheld.)"
+    assert talk.shown[-1] == ["s:Be brief.", *TURN[:3], TURN[1], unseen, "u:two"]
+    assert short(talk.stored)[-2:] == ["u:two", "a:second"]
+    assert [at for at in range(7) if begins_turn(talk.stored, at)] == [0, 5]
+
+
+def test_what_tools_could_not_do_is_remembered_when_an_answer_was_withheld(
+    ask: Ask, order: int
+) -> None:
+    """Not that they have done it."""
+    talk = Talk([call("look"), call("see")], refusal(), order=order)
+    ask(talk.say("one"))
+
+    results = talk.stored[-1]
+    assert isinstance(results, ToolResponseMessage)
+    assert [each.is_error for each in results.responses] == [False, True]
+    assert "see" in results.responses[1].data
+    assert "not shown" not in results.responses[1].data
+
+
+def test_what_tools_did_for_words_that_were_withheld_is_remembered(ask: Ask, order: int) -> None:
+    """A guard's refusal of what a tool returned directly, and of what the model said."""
+    for answers in ([[call("tell")]], [[call("look")], "You were told it."]):
+        talk = Talk(*answers, order=order)
+        ask(talk.say("one").advisors(SafeGuardAdvisor("told it")))
+        assert [m.role for m in talk.stored] == ["user", "assistant", "tool"]
+        assert "told it" not in str(talk.stored)
 
 
 def test_calls_that_nobody_runs_leave_nothing_until_they_are_answered(ask: Ask, order: int) -> None:
