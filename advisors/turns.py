@@ -126,9 +126,15 @@ class Turns:
             ChatMemoryError: The conversation cannot be read.
         """
         conversation_id = conversation_id_of(request)
-        key = turn_key_of(request)
-        if RESUME in request.context:
-            return await self._resume(request, conversation_id, key)
+        begin = self._resume if RESUME in request.context else self._start
+        turn = await begin(request, conversation_id, turn_key_of(request))
+        earlier = self._stored_already(request, conversation_id)
+        return _asked_again(turn, request, earlier) if earlier else turn
+
+    async def _start(
+        self, request: ChatClientRequest, conversation_id: str, key: str | None
+    ) -> Turn:
+        """Return the turn that begins with the last words of *request*."""
         said = spoken(request)
         own: tuple[Message, ...] | None = request.context.get(NEW_MESSAGES)
         if own is None:
@@ -157,6 +163,19 @@ class Turns:
         # What advisors have said to the model on the way, such as that it errs, is among the rest.
         tools = noted_messages(note["said"], pending) if note else said[start + len(own) :]
         return Turn(conversation_id, own, history, note.get("key", key), tools)
+
+    def _stored_already(
+        self, request: ChatClientRequest, conversation_id: str
+    ) -> list[tuple[Message, ...]]:
+        """Return the turns that *request* has led to already, where an advisor asks again."""
+        return [
+            step.result
+            for step in request.runtime.steps or ()
+            if isinstance(done := step.operation, MemoryAccess)
+            and (done.access, done.conversation_id) == ("store", conversation_id)
+            and done.owner == self.slot
+            and step.result
+        ]
 
     async def end(
         self, turn: Turn, request: ChatClientRequest, response: ChatClientResponse
@@ -187,8 +206,9 @@ class Turns:
         messages = self._kept(turn, said, response.chat_response)
         if messages:
             in_time(request.runtime)
-            with request.runtime.observe(MemoryAccess("store", turn.conversation_id)) as observed:
-                runtime = request.runtime
+            runtime = request.runtime
+            access = MemoryAccess("store", turn.conversation_id, self.slot)
+            with runtime.observe(access) as observed:
                 work = self.memory.append(turn.conversation_id, messages, runtime, key=turn.key)
                 await stored(work, runtime)
                 observed.result = messages
@@ -210,7 +230,8 @@ class Turns:
 
     async def _load(self, conversation_id: str, runtime: Runtime) -> tuple[Message, ...]:
         in_time(runtime)
-        with runtime.observe(MemoryAccess("load", conversation_id)) as observed:
+        access = MemoryAccess("load", conversation_id, self.slot)
+        with runtime.observe(access) as observed:
             messages = observed.result = await self.memory.load(conversation_id, runtime)
         return messages
 
@@ -392,6 +413,34 @@ def _end_of(part: tuple[Message, ...], whole: tuple[Message, ...]) -> int | None
             rest = range(places[end - 1] + 1, len(whole))
             return next((at for at in rest if _is_said(whole[at])), len(whole))
     return None
+
+
+def _without_end(history: tuple[Message, ...], end: Sequence[Message]) -> tuple[Message, ...]:
+    """Return *history* without as much of *end* as it ends with."""
+    shared = min(len(history), len(end))
+    while shared and list(map(_words, history[-shared:])) != list(map(_words, end[-shared:])):
+        shared -= 1
+    return history[: len(history) - shared]
+
+
+def _asked_again(
+    turn: Turn, request: ChatClientRequest, earlier: Sequence[tuple[Message, ...]]
+) -> Turn:
+    """Return what *turn* adds to the *earlier* ones that the same *request* has led to.
+
+    An advisor outside of the memory asks again: with words to the last answer, from what tools
+    have said already, or just once more.
+    """
+    said = spoken(request)
+    end = _end_of(earlier[-1], said)
+    known = {id(message) for message in request.context.get(TOOL_MESSAGES, ())}
+    own = tuple(m for m in turn.own if id(m) not in known) if end is None else said[end:]
+    history = turn.history
+    if end is not None or any(id(m) in known for m in said):
+        # The request itself shows what the model has said, or its tools have done.
+        history = _without_end(history, [message for each in earlier for message in each])
+    key = turn.key and f"{turn.key} {len(earlier)}"
+    return Turn(turn.conversation_id, own, history, key)
 
 
 def _is_said(message: Message) -> bool:

@@ -236,11 +236,13 @@ class MemoryAccess(Operation):
     Attributes:
         access: `load` or `store`.
         conversation_id: Which conversation.
+        owner: Tells the memories of a chain apart, each of which has its own part of it.
     """
 
     kind: ClassVar[Kind] = "memory"
     access: str
     conversation_id: str
+    owner: str = ""
 
     @property
     def name(self) -> str:

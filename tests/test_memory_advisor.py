@@ -331,6 +331,7 @@ def test_an_advisor_that_repeats_the_whole_turn(ask: Ask, order: int) -> None:
     client = talk.client.mutate().default_advisors(outer).build()
     response = ask(client.prompt("one").conversation("c")).response
 
+    assert talk.shown[-1] == [*TURN, "u:two"]
     assert short(talk.stored) == [*TURN, "u:two", "a:second"]
     assert not [key for key in response.context if key.startswith("chat_memory_turn")]
 
@@ -508,6 +509,71 @@ def test_a_guard_around_the_memory_that_asks_again_for_an_answer_repeats_no_call
     ask(talk.say("one").advisors(OutputGuardrailAdvisor(says_something, order=MEMORY_ORDER - 1)))
 
     assert short(talk.stored) == [*TURN[:3], "u:Say something.", "a:second"]
+
+
+def around(result: GuardrailResult) -> OutputGuardrailAdvisor:
+    """Return a guard around the memory that says *result* to a bad answer."""
+    return OutputGuardrailAdvisor(
+        lambda answer: result if "bad" in answer.text else None, order=MEMORY_ORDER - 1
+    )
+
+
+def test_a_guard_around_the_memory_that_says_what_is_wrong_adds_to_the_conversation(
+    ask: Ask, order: int
+) -> None:
+    """The turn that led to its words is remembered already, and shown once."""
+    talk = Talk("first", [call("look")], "bad", "still bad", "good", order=order)
+    ask(talk.say("one"))
+    better = GuardrailResult.reprompt("bad", "Better!")
+    request = talk.say("two").advisors(around(better)).advisor_params({TURN_KEY: "job 1"})
+
+    assert ask(request).text == "good"
+    turn = ["u:one", "a:first", "u:two", *TURN[1:3], "a:bad", "u:Better!", "a:still bad"]
+    assert talk.shown[-1] == ["s:Be brief.", *turn, "u:Better!"]
+    assert short(talk.stored) == [*turn, "u:Better!", "a:good"]
+
+
+def test_a_guard_around_the_memory_that_asks_once_more_repeats_the_question_only(
+    ask: Ask, order: int
+) -> None:
+    """Not the calls, which have been made once; and the model answers as if for the first time."""
+    talk = Talk("first", [call("look")], "bad", "good", order=order)
+    ask(talk.say("one"))
+    ask(talk.say("two").advisors(around(GuardrailResult.retry("bad"))))
+
+    turn = ["u:one", "a:first", "u:two", *TURN[1:3]]
+    assert talk.shown[-1] == ["s:Be brief.", *turn]
+    assert short(talk.stored) == [*turn, "a:bad", "u:two", "a:good"]
+
+
+def test_an_advisor_around_the_memory_that_asks_twice_shows_what_was_said(
+    ask: Ask, order: int
+) -> None:
+    """It knows nothing of the first time, and what was done then would be done again."""
+
+    async def twice(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        await call_next(request)
+        return await call_next(request)
+
+    outer: Any = twice
+    outer.order = MEMORY_ORDER - 1
+    talk = Talk([call("look")], "first", "second", order=order)
+    ask(talk.say("one").advisors(outer).advisor_params({TURN_KEY: "job 1"}))
+
+    assert talk.shown[-1] == ["s:Be brief.", *TURN, "u:one"]
+    assert short(talk.stored) == [*TURN, "u:one", "a:second"]
+
+
+def test_a_job_that_is_delivered_twice_is_remembered_once_with_all_its_answers(
+    ask: Ask, order: int
+) -> None:
+    """Also that which a guard around the memory has asked for."""
+    talk = Talk("bad", "good", "bad", "better", order=order)
+    guard = around(GuardrailResult.reprompt("bad", "Better!"))
+    for _ in range(2):
+        ask(talk.say("one").advisors(guard).advisor_params({TURN_KEY: "job 1"}))
+
+    assert short(talk.stored) == ["u:one", "a:bad", "u:Better!", "a:good"]
 
 
 def test_what_tools_have_done_is_remembered_when_the_model_says_nothing_to_the_user_either(
