@@ -62,8 +62,8 @@ class ClientCall(Operation):
         conversation_id: The conversation, if there is one.
         context: What the advisors are told beside it.
         said: What models and tools have said since, in whole rounds; the tool loop keeps it.
-        asked: What was said before, with what was undone since, where that is not the prompt's
-            messages; otherwise empty.
+        asked: What was said before, with what was undone since and as guardrails let it pass, where
+            that is not the prompt's messages; otherwise empty.
     """
 
     kind: ClassVar[Kind] = "client"
