@@ -23,7 +23,7 @@ from chatclient.advisors.tool_calling import (
 from chatclient.chain import ChatClientRequest, ChatClientResponse, Next
 from chatclient.checks import check_kind
 from chatclient.errors import DeadlineExceededError, UsageError
-from chatclient.exchange import ended_by_tools, whole_answer
+from chatclient.exchange import answered, ended_by_tools, whole_answer
 from chatclient.memory.chat_memory import ChatMemory
 from chatclient.memory.conversation import says_something
 from chatclient.memory.repository import checked_id
@@ -225,8 +225,9 @@ class Turns:
         kept = (*turn.own, *said)
         answer = answer_of(response)
         if answer is not None:
-            return (*kept, answer)
-        return () if response.has_tool_calls() else _without_answer(kept, response)
+            return answered(kept, answer)
+        goes_on = response.has_tool_calls() or response.paused
+        return () if goes_on else _without_answer(kept, response)
 
     async def _load(self, conversation_id: str, runtime: Runtime) -> tuple[Message, ...]:
         in_time(runtime)
@@ -335,10 +336,11 @@ def shown_as_messages(
 def answer_of(response: ChatResponse) -> AssistantMessage | None:
     """Return the message that answers a turn, or None when there is none that can be sent back.
 
-    That is so when the model said nothing, when its tool calls were not run, and when a filter
-    or guard withheld the answer: neither what was refused nor the refusal belongs in a memory.
+    That is so when the model said nothing, when its tool calls were not run, when it has paused and
+    the application is to send it back, and when a filter or guard withheld the answer: neither
+    what was refused nor the refusal belongs in a memory.
     """
-    if response.has_tool_calls() or _is_withheld(response):
+    if response.has_tool_calls() or response.paused or _is_withheld(response):
         return None
     answer = whole_answer(response)
     return answer if answer is not None and says_something(answer) else None

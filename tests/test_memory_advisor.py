@@ -47,7 +47,7 @@ from chatclient.messages import (
     begins_turn,
 )
 from chatclient.prompt import Prompt
-from chatclient.response import ChatResponse
+from chatclient.response import ChatResponse, Generation
 from chatclient.testing import Answer, ScriptedModel, call
 from chatclient.tool import CONVERSATION_ID
 from chatclient.tools import (
@@ -643,6 +643,38 @@ def test_what_tools_did_for_words_that_were_withheld_is_remembered(ask: Ask, ord
         ask(talk.say("one").advisors(SafeGuardAdvisor("told it")))
         assert [m.role for m in talk.stored] == ["user", "assistant", "tool"]
         assert "told it" not in str(talk.stored)
+
+
+def test_an_answer_that_goes_on_with_words_of_the_request_is_one_message(
+    ask: Ask, order: int
+) -> None:
+    """The assistant does not speak twice in a row; nor do the messages of the answer say so."""
+    talk = Talk("hello", " upon a time", order=order)
+    ask(talk.say("one"))
+    begun = [UserMessage("two"), AssistantMessage("Once")]
+    answer = ask(talk.client.prompt(begun).conversation("c")).answer
+
+    assert talk.shown[-1] == ["s:Be brief.", "u:one", "a:hello", "u:two", "a:Once"]
+    assert short(talk.stored) == ["u:one", "a:hello", "u:two", "a:Once upon a time"]
+    assert short(answer.messages()) == ["u:two", "a:Once upon a time"]
+
+
+@pytest.mark.parametrize("before", [(), ([call("look")],)])
+def test_an_answer_that_pauses_is_remembered_when_it_has_gone_on(
+    ask: Ask, order: int, before: Any
+) -> None:
+    """As one, although it came in two responses."""
+    paused = ChatResponse((Generation(AssistantMessage("Well: "), None, "pause_turn"),))
+    talk = Talk("hello", *before, paused, "first", "second", order=order)
+    ask(talk.say("zero"))
+    answer = ask(talk.say("one")).answer
+    assert short(talk.stored) == ["u:zero", "a:hello"]
+
+    ask(talk.client.prompt(answer.messages()).conversation("c"))
+    turn = [*(TURN[:3] if before else TURN[:1]), "a:Well: first"]
+    assert short(talk.stored) == ["u:zero", "a:hello", *turn]
+    ask(talk.say("two"))
+    assert talk.shown[-1] == ["s:Be brief.", "u:zero", "a:hello", *turn, "u:two"]
 
 
 def test_calls_that_nobody_runs_leave_nothing_until_they_are_answered(ask: Ask, order: int) -> None:
