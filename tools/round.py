@@ -73,6 +73,7 @@ class RoundRunner:
                 self.turn.remember(executions[at])
             if self.calls[at].id not in done:
                 self.turn.executions.append(executions[at])
+        self.turn.end_round()
         return self.executed
 
     @property
