@@ -66,6 +66,8 @@ _NO_MODEL = _any_of(
 )
 _REFUSED = _any_of(r"invalid_request|bad_?request|invalid_argument|invalid_prompt|invalid_value")
 
+_ANOTHER_API = _any_of(r"(use|supported in) /?v1/responses")
+
 # A limit that waiting does not lift: no money left, a day's share used up, a request that by
 # itself is over the limit.
 _FOR_GOOD = _any_of(
@@ -153,6 +155,8 @@ def _sentence(provider: str, status: int, said: str, kind: type[ProviderError]) 
     if len(said) > _SHOWN:
         said = f"{said[:_SHOWN]}…"
     hint = "; check the API key" if kind is AuthenticationError else ""
+    if _ANOTHER_API.search(said):
+        hint = "; OpenAIResponsesChatModel speaks that API: name the model openai-responses:..."
     return f"{where}: {said or 'no reason given'}{hint}"
 
 

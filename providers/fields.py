@@ -8,17 +8,20 @@ from chatclient.options import ChatOptions
 from chatclient.values import EMPTY, FrozenDict
 
 
-def fields_of(options: ChatOptions, names: Mapping[str, str]) -> dict[str, Any]:
+def fields_of(
+    options: ChatOptions, names: Mapping[str, str], lacks: Container[str] = ()
+) -> dict[str, Any]:
     """Return those of *options* that are set, by what the API calls them.
 
     Args:
         options: Those of a request, perhaps another provider's, which lack some.
         names: What the API calls each option.
+        lacks: Those options that the server does not have, and would refuse.
     """
     return {
         wire: value
         for name, wire in names.items()
-        if (value := getattr(options, name, None)) is not None and value != ()
+        if name not in lacks and (value := getattr(options, name, None)) is not None and value != ()
     }
 
 

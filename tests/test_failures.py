@@ -372,6 +372,19 @@ def test_the_message_is_found_in_every_form(body: Any, said: str) -> None:
     assert str(failure(400, body)) == f"acme answered 400: {said}"
 
 
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (400, "To use function tools, use /v1/responses or set reasoning_effort to 'none'."),
+        (400, "Function tools are not supported for gpt-5.4. Please use /v1/responses instead."),
+        (404, "This model is only supported in v1/responses and not in v1/chat/completions."),
+    ],
+)
+def test_what_only_another_api_can_do_is_told_in_our_words(status: int, message: str) -> None:
+    """Who reads the error knows the name of a model class rather than a path."""
+    assert str(failure(status, saying(message))).endswith("name the model openai-responses:...")
+
+
 def test_an_answer_that_is_no_json_is_quoted_in_part() -> None:
     """A proxy's page of HTML does not become a message of a thousand lines."""
     error = error_of("acme", 502, {}, b"<html>" + b"x" * 10_000)
