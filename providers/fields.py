@@ -3,7 +3,7 @@
 from collections.abc import Container, Mapping
 from typing import Any
 
-from chatclient.json import loads
+from chatclient.json import dumps, loads
 from chatclient.options import ChatOptions
 from chatclient.values import EMPTY, FrozenDict
 
@@ -60,6 +60,14 @@ def arguments_in(text: str) -> dict[str, Any]:
     """
     found = object_in(text) if text.strip() else {}
     return {"malformed_arguments": text} if found is None else found
+
+
+def arguments_of(value: Any) -> str:
+    """Return the arguments of a call as JSON: APIs that give an object, and those that give text.
+
+    Servers that speak an API of others' give either; and for no arguments nothing at all.
+    """
+    return value if isinstance(value, str) and value else dumps(value or {}).decode()
 
 
 MISSHAPEN = (AttributeError, IndexError, KeyError, TypeError, ValueError)
