@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from chatclient import checks
@@ -29,6 +30,7 @@ from chatclient.instructions import SystemFunction
 from chatclient.messages import Media, Message
 from chatclient.model import ChatModel
 from chatclient.observation import Observer
+from chatclient.operations import ClientCall
 from chatclient.options import ChatOptions, OptionValues
 from chatclient.prompt import DEFAULT_MESSAGES, Prompt
 from chatclient.providers.registry import chat_model
@@ -288,11 +290,27 @@ class ChatClient(Closeable):
         runtime = within_callers_deadline(runtime)
         if spec.deadline is not None:
             runtime = runtime.with_deadline(spec.deadline)
+        if self._defaults.messages:
+            params = merged(spec.advisor_params, {DEFAULT_MESSAGES: self._defaults.messages})
+            spec = replace(spec, advisor_params=params)
+        prepare, observers = partial(self._prepare, spec, output), self._engine.observers
+        return noted(await run_observed(prepare, spec.advisor_params, runtime, observers))
+
+    async def _prepare(
+        self,
+        spec: RequestSpec,
+        output: StructuredOutput[Any] | None,
+        call: ClientCall,
+        runtime: Runtime,
+    ) -> tuple[AdvisorChain, Prompt, Mapping[str, Any]]:
+        """Return what a request goes through, and what it begins with; see `run_observed`."""
         if RESUME in spec.advisor_params:
             _refuse_words(spec)
+        said = spec.messages_beside_system()
+        call.asked = said_before(spec.advisor_params) or said
         if spec.written_system is not None:
-            spec = await runtime.until_deadline(with_system_text(spec, runtime))
-        messages = spec.build_messages()
+            spec = await runtime.until_deadline(with_system_text(spec, said, runtime))
+        messages = spec.build_messages(said)
         options, context = self._options, spec.advisor_params
         if options is None or not spec.has_same_options(self._defaults):
             completion = complete_request(self._engine, spec, messages, runtime)
@@ -300,14 +318,10 @@ class ChatClient(Closeable):
             options, context = completed
         if RESUME in context:
             _refuse_no_loop(options)
-        if self._defaults.messages:
-            context = merged(context, {DEFAULT_MESSAGES: self._defaults.messages})
         prompt = Prompt.of(messages, options)
         if output is not None:
             prompt, context = prompt_for_entity(output, prompt, context, self._engine.model)
-        chain = self._chain_of(spec, output)
-        observers, asked = self._engine.observers, said_before(context)
-        return noted(await run_observed(chain, prompt, context, runtime, observers, asked))
+        return self._chain_of(spec, output), prompt, context
 
 
 class ChatClientBuilder:
