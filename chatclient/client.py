@@ -34,7 +34,12 @@ from chatclient.operations import ClientCall
 from chatclient.options import ChatOptions, OptionValues
 from chatclient.prompt import DEFAULT_MESSAGES, Prompt
 from chatclient.providers.registry import chat_model
-from chatclient.request_options import complete_request, static_options, with_options
+from chatclient.request_options import (
+    complete_request,
+    runs_tools,
+    static_options,
+    with_options,
+)
 from chatclient.runtime import BLOCKING, ON_LOOP, Runtime, within_callers_deadline
 from chatclient.spec import RequestSpec, TextSpec, refuse_no_text, with_more, with_system_text
 from chatclient.streams import AsyncStreamResponse, StreamResponse
@@ -251,7 +256,9 @@ class ChatClient(Closeable):
 
         def __getattr__(self, name: str) -> Any:
             hint = ""
-            if hasattr(ChatClientBuilder, name):
+            if name in ("build", "clone"):
+                hint = "; it is built and never changes: use it as it is, or client.mutate() it"
+            elif hasattr(ChatClientBuilder, name):
                 hint = f"; a changed client is client.mutate().{name}(...).build()"
             elif hasattr(ChatClientRequestSpec, name):
                 hint = f"; a request has: client.prompt(...).{name}(...)"
@@ -261,11 +268,11 @@ class ChatClient(Closeable):
         return f"ChatClient({self._engine.model.name})"
 
     def __str__(self) -> str:
-        return describe_chain(self._chain)
+        return describe_chain(self._chain, rounds=runs_tools(self._engine, self._defaults))
 
     def diagram(self) -> str:
         """Return the effective chain as a Mermaid flowchart, for documentation."""
-        return draw_chain(self._chain)
+        return draw_chain(self._chain, rounds=runs_tools(self._engine, self._defaults))
 
     # What a request has in common with the client's defaults was computed with the client.
 
