@@ -13,15 +13,7 @@ from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
 from chatclient.providers.failures import json_of
 from chatclient.providers.fields import fields_of, overlaid
-from chatclient.providers.http import (
-    HttpAnswer,
-    HttpClient,
-    OverHttp,
-    RetryPolicy,
-    Timeouts,
-    as_retry_policy,
-    as_timeouts,
-)
+from chatclient.providers.http import HttpAnswer, HttpClient, OverHttp, RetryPolicy, Timeouts
 from chatclient.providers.keys import Key, headers_with
 from chatclient.providers.listening import overheard
 from chatclient.providers.openai import BASE_URL, dialect_at, openai_key
@@ -147,8 +139,8 @@ class OpenAIResponsesChatModel(OverHttp, ChatModel):
             dialect_at(base_url).provider,
             base_url,
             headers_with(openai_key(api_key, base_url), headers),
-            as_timeouts(timeout),
-            as_retry_policy(max_retries),
+            timeout,
+            max_retries,
             http_client,
             idempotent=True,
         )
@@ -196,9 +188,6 @@ class OpenAIResponsesChatModel(OverHttp, ChatModel):
         head, form = self._heads.get(prompt.options, _head, streaming=streaming)
         items = self._sent.join(_to_send(prompt), form, encode_message)
         return b'%b,"input":[%b]}' % (head[:-1], items)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.name!r}, base_url={self._http.base_url!r})"
 
 
 def _head(options: ChatOptions, *, streaming: bool) -> tuple[bytes, Form]:
