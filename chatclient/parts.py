@@ -3,6 +3,7 @@
 import base64
 import mimetypes
 import re
+import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -139,6 +140,11 @@ class ToolCall:
     def __post_init__(self) -> None:
         if self.metadata is not EMPTY:
             freeze_fields(self, "metadata")
+
+
+def invented_call_id() -> str:
+    """Return an id for a call that came without one: its result has to name it."""
+    return f"call_{uuid.uuid4().hex[:24]}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 import email.utils
 import re
 import time
-import uuid
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
@@ -23,7 +22,7 @@ from chatclient.errors import (
     ToolCallRefusedError,
 )
 from chatclient.json import dumps, loads
-from chatclient.parts import ToolCall
+from chatclient.parts import ToolCall, invented_call_id
 from chatclient.providers.fields import MISSHAPEN, count_of, text_of
 
 # --- what words mean ------------------------------------------------------------------------
@@ -132,7 +131,7 @@ def _refused_call(error: Any) -> ToolCall | None:
                 name, arguments = text_of(call["name"]), dumps(call["arguments"]).decode()
             except MISSHAPEN:
                 return None
-            return ToolCall(f"call_{uuid.uuid4().hex[:24]}", name, arguments) if name else None
+            return ToolCall(invented_call_id(), name, arguments) if name else None
         case _:
             return None
 
