@@ -24,6 +24,7 @@ from chatclient.operations import (
 )
 from chatclient.prompt import DEFAULT_MESSAGES, Prompt
 from chatclient.response import NO_USAGE, ChatResponse, Usage
+from chatclient.texts import on_one_line
 
 _SHOWN = 60  # characters of a text that a line of the trail repeats
 
@@ -389,5 +390,4 @@ def _took(step: Step) -> str:
 
 
 def _short(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= _SHOWN else f"{line[: _SHOWN - 1]}…"
+    return on_one_line(text, _SHOWN)

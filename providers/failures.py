@@ -24,6 +24,7 @@ from chatclient.errors import (
 from chatclient.json import dumps, loads
 from chatclient.parts import ToolCall, invented_call_id
 from chatclient.providers.fields import MISSHAPEN, count_of, text_of
+from chatclient.texts import shortened
 
 # --- what words mean ------------------------------------------------------------------------
 
@@ -148,9 +149,7 @@ def refuse_error(provider: str, data: Any, headers: Mapping[str, str]) -> None:
 
 def _sentence(provider: str, status: int, said: str, kind: type[ProviderError]) -> str:
     where = f"{provider} answered {status}" if status else f"{provider} reported an error"
-    said = _KEY.sub("***", said.strip())
-    if len(said) > _SHOWN:
-        said = f"{said[:_SHOWN]}…"
+    said = shortened(_KEY.sub("***", said.strip()), _SHOWN)
     hint = "; check the API key" if kind is AuthenticationError else ""
     return f"{where}: {said or 'no reason given'}{hint}"
 

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from chatclient.errors import ToolArgumentError
 from chatclient.json import loads
+from chatclient.texts import shortened
 from chatclient.tool import ToolCallback
 from chatclient.tools.repair import repair_json, repair_value, whole_text
 
@@ -113,7 +114,7 @@ def _value_in(text: str, tool_name: str, *, bare: bool = False) -> Any:
     except ValueError as error:
         mended = repair_json(text)
         if mended is None:
-            details = [f"not valid JSON: {error}; got {_shortened(text)}"]
+            details = [f"not valid JSON: {error}; got {shortened(text, _MOST_CHARACTERS)}"]
             raise _unfit(tool_name, details, malformed=True) from error
         value = loads(mended)
     inner = repair_json(value) if isinstance(value, str) and not bare else None
@@ -202,8 +203,4 @@ def _steps(location: tuple[int | str, ...], given: Any) -> Iterator[str]:
 
 
 def _shown(value: Any) -> str:
-    return _shortened(json.dumps(value, ensure_ascii=False, default=repr))
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= _MOST_CHARACTERS else f"{text[: _MOST_CHARACTERS - 1]}…"
+    return shortened(json.dumps(value, ensure_ascii=False, default=repr), _MOST_CHARACTERS)

@@ -21,6 +21,7 @@ from chatclient.structured.cleaning import (
     without_thoughts,
 )
 from chatclient.structured.partial import partial_value
+from chatclient.texts import shortened
 from chatclient.tools.arguments import PYDANTIC_ERRORS, reason, typed_dict
 from chatclient.tools.binding import problems
 from chatclient.tools.generation import schema_of
@@ -157,8 +158,7 @@ def entity_error(wanted: str, text: str, errors: Iterable[str]) -> EntityError:
     """Return the error of an answer that is not what was *wanted*."""
     errors = tuple(errors)
     told = "".join(f"\n- {line}" for line in errors)
-    shown = text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 1]}…"
-    msg = f"the answer is no {wanted}:{told}\nThe model answered: {shown}"
+    msg = f"the answer is no {wanted}:{told}\nThe model answered: {shortened(text, _MOST_SHOWN)}"
     return EntityError(msg, text=text, errors=errors)
 
 
