@@ -3,6 +3,7 @@
 import email.utils
 import re
 import time
+import uuid
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
@@ -22,9 +23,8 @@ from chatclient.errors import (
     ToolCallRefusedError,
 )
 from chatclient.json import dumps, loads
-from chatclient.parts import ToolCall, invented_call_id
+from chatclient.parts import ToolCall
 from chatclient.providers.fields import MISSHAPEN, count_of, text_of
-from chatclient.texts import shortened
 
 # --- what words mean ------------------------------------------------------------------------
 
@@ -132,7 +132,7 @@ def _refused_call(error: Any) -> ToolCall | None:
                 name, arguments = text_of(call["name"]), dumps(call["arguments"]).decode()
             except MISSHAPEN:
                 return None
-            return ToolCall(invented_call_id(), name, arguments) if name else None
+            return ToolCall(f"call_{uuid.uuid4().hex[:24]}", name, arguments) if name else None
         case _:
             return None
 
@@ -149,7 +149,9 @@ def refuse_error(provider: str, data: Any, headers: Mapping[str, str]) -> None:
 
 def _sentence(provider: str, status: int, said: str, kind: type[ProviderError]) -> str:
     where = f"{provider} answered {status}" if status else f"{provider} reported an error"
-    said = shortened(_KEY.sub("***", said.strip()), _SHOWN)
+    said = _KEY.sub("***", said.strip())
+    if len(said) > _SHOWN:
+        said = f"{said[:_SHOWN]}…"
     hint = "; check the API key" if kind is AuthenticationError else ""
     return f"{where}: {said or 'no reason given'}{hint}"
 
