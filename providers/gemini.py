@@ -12,9 +12,9 @@ from chatclient.model import ChatModel, OutputMode
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
 from chatclient.providers.failures import json_of
-from chatclient.providers.gemini_decoding import PROVIDER, StreamDecoder, decode_response
+from chatclient.providers.gemini_decoding import PROVIDER, decode_response
 from chatclient.providers.gemini_encoding import EncodedConversation, dialect_of, encode_options
-from chatclient.providers.gemini_stream import StreamReader
+from chatclient.providers.gemini_stream import StreamDecoder, StreamReader
 from chatclient.providers.http import HttpAnswer, HttpClient, OverHttp, RetryPolicy, Timeouts
 from chatclient.providers.keys import Headers, HeaderSource, Key, headers_with, key_source
 from chatclient.providers.listening import overheard
