@@ -15,7 +15,7 @@ from chatclient.tools.repair import repair_json, repair_value, whole_text
 Validate: TypeAlias = Callable[[str], dict[str, Any]]
 """Makes arguments by name from JSON text, or raises pydantic's `ValidationError`."""
 
-_MOST_LINES = 10
+MOST_LINES = 10
 _MOST_CHARACTERS = 80
 
 
@@ -68,12 +68,12 @@ class ArgumentReader:
             given = repair_value(self._input(_value_in(text, name, bare=bare)), self._schema)
             mended = json.dumps(given)
         except RecursionError as error:
-            raise _unfit(name, ["nested too deeply"]) from error
+            raise unfit(name, ["nested too deeply"]) from error
         try:
             return self._validate(mended)
         except ValidationError as error:
             known = self._schema.get("properties", {})
-            raise _unfit(name, problems(error, given, known)) from error
+            raise unfit(name, problems(error, given, known)) from error
 
     def _input(self, value: Any) -> dict[str, Any]:
         if self._wrapped is not None and not (isinstance(value, dict) and self._wrapped in value):
@@ -115,7 +115,7 @@ def _value_in(text: str, tool_name: str, *, bare: bool = False) -> Any:
         mended = repair_json(text)
         if mended is None:
             details = [f"not valid JSON: {error}; got {shortened(text, _MOST_CHARACTERS)}"]
-            raise _unfit(tool_name, details, malformed=True) from error
+            raise unfit(tool_name, details, malformed=True) from error
         value = loads(mended)
     inner = repair_json(value) if isinstance(value, str) and not bare else None
     return value if inner is None else loads(inner)
@@ -125,11 +125,12 @@ def _as_object(value: Any, tool_name: str) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise _unfit(tool_name, [f"should be a JSON object; got {_shown(value)}"])
+        raise unfit(tool_name, [f"should be a JSON object; got {_shown(value)}"])
     return value
 
 
-def _unfit(tool_name: str, details: list[str], *, malformed: bool = False) -> ToolArgumentError:
+def unfit(tool_name: str, details: list[str], *, malformed: bool = False) -> ToolArgumentError:
+    """Return the error of arguments that do not fit, with what is wrong with them line by line."""
     told = "".join(f"\n- {line}" for line in details)
     msg = f"The arguments for {tool_name} do not fit:{told}"
     return ToolArgumentError(msg, tool_name=tool_name, details=details, malformed=malformed)
@@ -174,8 +175,8 @@ def problems(
         f"{place}: {', or '.join(sentences)}{shown.get(place, '')}"
         for place, sentences in said.items()
     ]
-    left = len(lines) - _MOST_LINES
-    return lines if left <= 0 else [*lines[:_MOST_LINES], f"and {left} more of the kind"]
+    left = len(lines) - MOST_LINES
+    return lines if left <= 0 else [*lines[:MOST_LINES], f"and {left} more of the kind"]
 
 
 def _sentence(message: str) -> str:
