@@ -1,6 +1,5 @@
 """Joins the chunks of a stream into the response they spell."""
 
-import uuid
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +12,7 @@ from chatclient.messages import (
     ToolCall,
     ToolCallChunk,
 )
+from chatclient.parts import invented_call_id
 from chatclient.response import (
     NO_METADATA,
     NO_USAGE,
@@ -152,7 +152,7 @@ class _CallBuilder:
 
     def build(self) -> ToolCall:
         if not self.id and not self._made_id:  # no response could be tied to the call
-            self._made_id = f"call_{uuid.uuid4().hex[:24]}"
+            self._made_id = invented_call_id()
         arguments = "".join(self.arguments)
         return ToolCall(self.id or self._made_id, self.name, arguments, self.metadata)
 

@@ -53,7 +53,8 @@ from chatclient.tool import (
 )
 from chatclient.tools import PendingTurn, ToolCallbackResolver, ToolCallingManager
 from chatclient.tools.approval import Decisions, decisions_for
-from chatclient.tools.sources import DuplicatePolicy, ToolSource
+from chatclient.tools.duplicates import DuplicatePolicy
+from chatclient.tools.sources import ToolSource
 from chatclient.values import merged
 from chatclient.watching import run_observed
 

@@ -25,15 +25,7 @@ from chatclient.providers.anthropic_schemas import enforceable, is_enforceable
 from chatclient.providers.anthropic_stream import StreamDecoder
 from chatclient.providers.failures import json_of
 from chatclient.providers.fields import fields_of, overlaid
-from chatclient.providers.http import (
-    HttpAnswer,
-    HttpClient,
-    OverHttp,
-    RetryPolicy,
-    Timeouts,
-    as_retry_policy,
-    as_timeouts,
-)
+from chatclient.providers.http import HttpAnswer, HttpClient, OverHttp, RetryPolicy, Timeouts
 from chatclient.providers.keys import Headers, Key, headers_with, key_source
 from chatclient.providers.listening import overheard
 from chatclient.providers.sse import ServerSentEventDecoder
@@ -141,8 +133,8 @@ class AnthropicChatModel(OverHttp, ChatModel):
             PROVIDER,
             base_url,
             headers_with(key, {**_HEADERS, **more}, name="x-api-key", scheme=""),
-            as_timeouts(timeout),
-            as_retry_policy(max_retries),
+            timeout,
+            max_retries,
             http_client,
             idempotent=True,
         )
@@ -231,9 +223,6 @@ class AnthropicChatModel(OverHttp, ChatModel):
         conversation = conversation.plus(messages[size:], self._dialect)
         self._sent = (messages, conversation)
         return conversation
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.name!r}, base_url={self._http.base_url!r})"
 
 
 def _decoded(answer: HttpAnswer) -> ChatResponse:

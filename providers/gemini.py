@@ -12,18 +12,10 @@ from chatclient.model import ChatModel, OutputMode
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
 from chatclient.providers.failures import json_of
-from chatclient.providers.gemini_decoding import PROVIDER, StreamDecoder, decode_response
+from chatclient.providers.gemini_decoding import PROVIDER, decode_response
 from chatclient.providers.gemini_encoding import EncodedConversation, dialect_of, encode_options
-from chatclient.providers.gemini_stream import StreamReader
-from chatclient.providers.http import (
-    HttpAnswer,
-    HttpClient,
-    OverHttp,
-    RetryPolicy,
-    Timeouts,
-    as_retry_policy,
-    as_timeouts,
-)
+from chatclient.providers.gemini_stream import StreamDecoder, StreamReader
+from chatclient.providers.http import HttpAnswer, HttpClient, OverHttp, RetryPolicy, Timeouts
 from chatclient.providers.keys import Headers, HeaderSource, Key, headers_with, key_source
 from chatclient.providers.listening import overheard
 from chatclient.providers.wire_cache import EncodedOptions
@@ -119,8 +111,8 @@ class GeminiChatModel(OverHttp, ChatModel):
             PROVIDER,
             base_url,
             headers_for(api_key, base_url, headers),
-            as_timeouts(timeout),
-            as_retry_policy(max_retries),
+            timeout,
+            max_retries,
             http_client,
         )
         self._heads: EncodedOptions[bytes] = EncodedOptions()
@@ -169,9 +161,6 @@ class GeminiChatModel(OverHttp, ChatModel):
             fields.append(b'"systemInstruction":{"parts":[%b]}' % sent.system)
         fields.append(b'"contents":[%b]' % sent.contents)
         return b"{%b}" % b",".join(fields)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.name!r}, base_url={self._http.base_url!r})"
 
 
 def _head(options: ChatOptions, **_: bool) -> bytes:

@@ -11,15 +11,7 @@ from chatclient.model import ChatModel, OutputMode
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
 from chatclient.providers.failures import json_of
-from chatclient.providers.http import (
-    HttpAnswer,
-    HttpClient,
-    OverHttp,
-    RetryPolicy,
-    Timeouts,
-    as_retry_policy,
-    as_timeouts,
-)
+from chatclient.providers.http import HttpAnswer, HttpClient, OverHttp, RetryPolicy, Timeouts
 from chatclient.providers.keys import Key, KeySource, headers_with, key_source
 from chatclient.providers.listening import overheard
 from chatclient.providers.openai_decoding import decode_response
@@ -162,8 +154,8 @@ class OpenAIChatModel(OverHttp, ChatModel):
             self._dialect.provider,
             base_url,
             headers_with(openai_key(api_key, base_url), headers),
-            as_timeouts(timeout),
-            as_retry_policy(max_retries),
+            timeout,
+            max_retries,
             http_client,
             idempotent=True,
         )
@@ -223,9 +215,6 @@ class OpenAIChatModel(OverHttp, ChatModel):
         role: SystemRole | None = getattr(options, "system_role", None)
         dialect = self._dialect if role is None else with_system_role(self._dialect, role)
         return dumps(encode_options(options, dialect, streaming=streaming)), dialect
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.name!r}, base_url={self._http.base_url!r})"
 
 
 def is_openai(base_url: str) -> bool:

@@ -13,15 +13,7 @@ from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
 from chatclient.providers.failures import json_of
 from chatclient.providers.fields import fields_of, overlaid
-from chatclient.providers.http import (
-    HttpAnswer,
-    HttpClient,
-    OverHttp,
-    RetryPolicy,
-    Timeouts,
-    as_retry_policy,
-    as_timeouts,
-)
+from chatclient.providers.http import HttpAnswer, HttpClient, OverHttp, RetryPolicy, Timeouts
 from chatclient.providers.keys import Key, headers_with
 from chatclient.providers.listening import overheard
 from chatclient.providers.openai import BASE_URL, dialect_at, is_openai, openai_key
@@ -150,8 +142,8 @@ class OpenAIResponsesChatModel(OverHttp, ChatModel):
             dialect_at(base_url).provider,
             base_url,
             headers_with(openai_key(api_key, base_url), headers),
-            as_timeouts(timeout),
-            as_retry_policy(max_retries),
+            timeout,
+            max_retries,
             http_client,
             idempotent=True,
         )
@@ -204,9 +196,6 @@ class OpenAIResponsesChatModel(OverHttp, ChatModel):
         """Return all of a request but its input, and the form in which that is sent."""
         body = encode_options(options, streaming=streaming, lacks=self._lacks)
         return dumps(body), form_for(options)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.name!r}, base_url={self._http.base_url!r})"
 
 
 def _to_send(prompt: Prompt) -> tuple[Message, ...]:
