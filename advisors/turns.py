@@ -23,7 +23,7 @@ from chatclient.advisors.tool_calling import (
 from chatclient.chain import ChatClientRequest, ChatClientResponse, Next
 from chatclient.checks import check_kind
 from chatclient.errors import DeadlineExceededError, UsageError
-from chatclient.exchange import answered, ended_by_tools, whole_answer
+from chatclient.exchange import continued, ended_by_tools, whole_answer
 from chatclient.memory.chat_memory import ChatMemory
 from chatclient.memory.conversation import says_something
 from chatclient.memory.repository import checked_id
@@ -222,10 +222,10 @@ class Turns:
             return ()
         if not self.tool_messages:  # but what the user said meanwhile
             said = tuple(message for message in said if isinstance(message, UserMessage))
-        kept = (*turn.own, *said)
+        kept = continued(turn.own, said)
         answer = answer_of(response)
         if answer is not None:
-            return answered(kept, answer)
+            return continued(kept, (answer,))
         goes_on = response.has_tool_calls() or response.paused
         return () if goes_on else _without_answer(kept, response)
 

@@ -649,14 +649,16 @@ def test_an_answer_that_goes_on_with_words_of_the_request_is_one_message(
     ask: Ask, order: int
 ) -> None:
     """The assistant does not speak twice in a row; nor do the messages of the answer say so."""
-    talk = Talk("hello", " upon a time", order=order)
+    talk = Talk("hello", " upon a time", [call("look")], "It is.", order=order)
     ask(talk.say("one"))
     begun = [UserMessage("two"), AssistantMessage("Once")]
-    answer = ask(talk.client.prompt(begun).conversation("c")).answer
+    answers = [ask(talk.client.prompt(begun).conversation("c")).answer for _ in range(2)]
 
-    assert talk.shown[-1] == ["s:Be brief.", "u:one", "a:hello", "u:two", "a:Once"]
-    assert short(talk.stored) == ["u:one", "a:hello", "u:two", "a:Once upon a time"]
-    assert short(answer.messages()) == ["u:two", "a:Once upon a time"]
+    assert talk.shown[1] == ["s:Be brief.", "u:one", "a:hello", "u:two", "a:Once"]
+    told = ["u:two", "a:Once upon a time"]
+    looked = ["u:two", "a:Once(call_look)", TURN[2], "a:It is."]
+    assert short(talk.stored) == ["u:one", "a:hello", *told, *looked]
+    assert [short(answer.messages()) for answer in answers] == [told, looked]
 
 
 @pytest.mark.parametrize("before", [(), ([call("look")],)])
