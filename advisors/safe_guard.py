@@ -51,7 +51,7 @@ class SafeGuardAdvisor:
 
     Each round of the tool loop is looked at, with what the user says meanwhile, and what is refused
     there ends the turn: the tools that the round asked for are not run. What tools did in earlier
-    rounds stands.
+    rounds stands, and memory keeps that they did.
 
     In a stream nothing forbidden is ever emitted: words are held back for as long as they may
     become forbidden, and with patterns and functions until the round has ended. What was already

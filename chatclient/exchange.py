@@ -64,7 +64,9 @@ def messages_in(response: ChatClientResponse) -> tuple[Message, ...]:
     """Return what the request carried, what models and tools said, and the answer."""
     said = _said(response)
     answer = whole_answer(response.chat_response)
-    return ended_by_tools(said) if answer is None or not answer.parts else (*said, answer)
+    if answer is None or not answer.parts:
+        return ended_by_tools(said)
+    return answered(said, answer)
 
 
 def new_messages_in(response: ChatClientResponse) -> tuple[Message, ...]:
@@ -93,6 +95,15 @@ def whole_answer(response: ChatResponse) -> AssistantMessage | None:
     for generation in generations:  # a blank line between each and the next
         parts += ["\n\n", *generation.output.parts] if parts else generation.output.parts
     return AssistantMessage(parts)
+
+
+def answered(said: tuple[Message, ...], answer: AssistantMessage) -> tuple[Message, ...]:
+    """Return *said* with its *answer*; where it ends with the assistant's words, these go on."""
+    last = said[-1] if said else None
+    if isinstance(last, AssistantMessage) and not last.tool_calls:
+        metadata = {**last.metadata, **answer.metadata}
+        return (*said[:-1], AssistantMessage((*last.parts, *answer.parts), metadata=metadata))
+    return (*said, answer)
 
 
 def ended_by_tools(said: tuple[Message, ...]) -> tuple[Message, ...]:

@@ -62,8 +62,8 @@ class ClientCall(Operation):
         conversation_id: The conversation, if there is one.
         context: What the advisors are told beside it.
         said: What models and tools have said since, in whole rounds; the tool loop keeps it.
-        asked: What was said before, with what was undone since, where that is not the prompt's
-            messages; otherwise empty.
+        asked: What was said before, with what was undone since and as guardrails let it pass, where
+            that is not the prompt's messages; otherwise empty.
     """
 
     kind: ClassVar[Kind] = "client"
@@ -236,11 +236,13 @@ class MemoryAccess(Operation):
     Attributes:
         access: `load` or `store`.
         conversation_id: Which conversation.
+        owner: Tells the memories of a chain apart, each of which has its own part of it.
     """
 
     kind: ClassVar[Kind] = "memory"
     access: str
     conversation_id: str
+    owner: str = ""
 
     @property
     def name(self) -> str:

@@ -5,7 +5,6 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from chatclient.json import dumps
 from chatclient.messages import (
     AssistantMessage,
     Media,
@@ -20,7 +19,7 @@ from chatclient.providers.failures import (
     request_id,
     unreadable,
 )
-from chatclient.providers.fields import MISSHAPEN, number_of, text_of
+from chatclient.providers.fields import MISSHAPEN, arguments_of, number_of, text_of
 from chatclient.providers.keys import Headers
 from chatclient.response import (
     ChatResponse,
@@ -142,7 +141,7 @@ def decode_part(part: Mapping[str, Any]) -> Part | None:
         return ToolCall(
             text_of(call.get("id")) or new_call_id(),
             text_of(call.get("name")),
-            dumps(call.get("args") or {}).decode(),
+            arguments_of(call.get("args")),
             beside_content(part),
         )
     if part.get("thought"):

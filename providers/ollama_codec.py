@@ -5,7 +5,6 @@ from contextlib import suppress
 from typing import Any
 
 from chatclient.errors import InvalidResponseError, UsageError
-from chatclient.json import dumps
 from chatclient.messages import (
     AssistantMessage,
     Media,
@@ -24,6 +23,7 @@ from chatclient.providers.failures import ended_early, refuse_error, unreadable
 from chatclient.providers.fields import (
     MISSHAPEN,
     arguments_in,
+    arguments_of,
     beside,
     fields_of,
     number_of,
@@ -220,9 +220,7 @@ def _content(data: Mapping[str, Any]) -> Iterable[Part]:
 def _calls(data: Mapping[str, Any]) -> Iterable[ToolCall]:
     for call in data["message"].get("tool_calls") or ():
         function = call.get("function") or {}
-        arguments = function.get("arguments") or {}
-        if not isinstance(arguments, str):
-            arguments = dumps(arguments).decode()
+        arguments = arguments_of(function.get("arguments"))
         # Older servers give calls no id.
         id = text_of(call.get("id")) or invented_call_id()
         yield ToolCall(id, text_of(function.get("name")), arguments)

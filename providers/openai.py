@@ -60,6 +60,8 @@ _OPENAI = re.compile(r"https?://([^/?#]*@)?([\w-]+\.)?api\.openai\.com(:\d+)?(/|
 class OpenAIChatOptions(ChatOptions):
     """Options of OpenAI's Chat Completions beside the common ones.
 
+    OpenAI's own have no `top_k`: it is not sent, except to servers that may have it.
+
     Attributes:
         n: How many answers to give.
         reasoning_effort: How hard a reasoning model thinks: `none` to `xhigh`.

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from chatclient.providers.fields import fields_of, overlaid
 from chatclient.providers.http import HttpAnswer, HttpClient, OverHttp, RetryPolicy, Timeouts
 from chatclient.providers.keys import Key, headers_with
 from chatclient.providers.listening import overheard
-from chatclient.providers.openai import BASE_URL, dialect_at, openai_key
+from chatclient.providers.openai import BASE_URL, dialect_at, is_openai, openai_key
 from chatclient.providers.openai_responses_codec import (
     CONVERSATION,
     Form,
@@ -39,6 +39,8 @@ _PATH = "/responses"
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class OpenAIResponsesChatOptions(ChatOptions):
     """Options of OpenAI's Responses API beside the common ones.
+
+    OpenAI's own has no stop texts, seed, penalties and `top_k`: those options are not sent.
 
     Attributes:
         reasoning_effort: How hard a reasoning model thinks.
@@ -135,6 +137,7 @@ class OpenAIResponsesChatModel(OverHttp, ChatModel):
         base_url = base_url or os.environ.get("OPENAI_BASE_URL") or BASE_URL
         defaults = OpenAIResponsesChatOptions(model=model).merge(options)
         self._options = replace(defaults, model=defaults.model or model)
+        self._lacks = _LACKED_BY_OPENAI if is_openai(base_url) else frozenset[str]()
         self._http = HttpClient(
             dialect_at(base_url).provider,
             base_url,
@@ -185,14 +188,14 @@ class OpenAIResponsesChatModel(OverHttp, ChatModel):
         return decode_response(json_of(provider, answer.body), provider, answer.headers)
 
     def _body(self, prompt: Prompt, *, streaming: bool) -> bytes:
-        head, form = self._heads.get(prompt.options, _head, streaming=streaming)
+        head, form = self._heads.get(prompt.options, self._head, streaming=streaming)
         items = self._sent.join(_to_send(prompt), form, encode_message)
         return b'%b,"input":[%b]}' % (head[:-1], items)
 
-
-def _head(options: ChatOptions, *, streaming: bool) -> tuple[bytes, Form]:
-    """Return all of a request but its input, and the form in which that is sent."""
-    return dumps(encode_options(options, streaming=streaming)), form_for(options)
+    def _head(self, options: ChatOptions, *, streaming: bool) -> tuple[bytes, Form]:
+        """Return all of a request but its input, and the form in which that is sent."""
+        body = encode_options(options, streaming=streaming, lacks=self._lacks)
+        return dumps(body), form_for(options)
 
 
 def _to_send(prompt: Prompt) -> tuple[Message, ...]:
@@ -217,6 +220,9 @@ _NAMES = {
         *("user", "safety_identifier", "top_logprobs", "max_tool_calls"),
     )
 } | {"max_tokens": "max_output_tokens", "request_metadata": "metadata"}
+# developers.openai.com/api/reference/resources/responses/methods/create; other servers of this
+# API have them.
+_LACKED_BY_OPENAI = frozenset({"top_k", "stop", "seed", "presence_penalty", "frequency_penalty"})
 _REASONING_NAMES = {"reasoning_effort": "effort", "reasoning_summary": "summary"}
 _TEXT_NAMES = {"verbosity": "verbosity", "response_format": "format"}
 _ENCRYPTED_REASONING = "reasoning.encrypted_content"
@@ -239,11 +245,13 @@ def form_for(options: ChatOptions) -> Form:
     )
 
 
-def encode_options(options: ChatOptions, *, streaming: bool) -> dict[str, Any]:
-    """Return all of a request but its input."""
+def encode_options(
+    options: ChatOptions, *, streaming: bool, lacks: Container[str] = ()
+) -> dict[str, Any]:
+    """Return all of a request but its input, without those options that the server *lacks*."""
     given = options.set_values()
     stored = _is_stored(given)
-    body = fields_of(options, _NAMES)
+    body = fields_of(options, _NAMES, lacks)
     body["store"] = stored
     if include := _include(given, stored=stored):
         body["include"] = include

@@ -166,7 +166,8 @@ class ToolCallingManager:
         turn: ToolTurn,
     ) -> ToolExecutionResult:
         """Run what had to wait, as one round of *turn*; see `resume_tool_calls`."""
-        prompt = Prompt.of(pending.messages, options)
+        # These calls were made while they might be, whatever the model may call from here on.
+        prompt = Prompt.of(pending.messages, options.mutate(tool_choice=None))
         tools = self._runnable(prompt, turn)
         decided = decision_context(pending, decisions)
         try:
@@ -269,7 +270,13 @@ class ToolCallingManager:
 
     def _single_calls(self, prompt: Prompt, turn: ToolTurn) -> SingleCalls:
         """Return what runs tool calls of *turn* that go on from *prompt*."""
-        return SingleCalls(self._runner, turn, self._runnable(prompt, turn), prompt.messages)
+        return SingleCalls(
+            self._runner,
+            turn,
+            self._runnable(prompt, turn),
+            prompt.messages,
+            forbidden=prompt.options.tool_choice == "none",
+        )
 
     def _runnable(self, prompt: Prompt, turn: ToolTurn) -> RunnableTools:
         """Return the tools that may be run in *turn*."""
@@ -289,7 +296,10 @@ class ToolCallingManager:
 
         They belong to *turn*; who calls this sees to `turn.forget_begun()` in the end.
         """
-        if not self._eager_reads or not runtime.streaming or self.concurrency(runtime) == 1:
+        forbidden = prompt.options.tool_choice == "none"
+        if forbidden or not (self._eager_reads and runtime.streaming):
+            return runtime
+        if self.concurrency(runtime) == 1:
             return runtime
         return runtime.with_emitter(EagerReads(self._single_calls(prompt, turn), runtime).watch)
 

@@ -63,6 +63,7 @@ class RoundRunner:
                 self.turn.remember(executions[at])
             if self.calls[at].id not in done:
                 self.turn.executions.append(executions[at])
+        self.turn.end_round()
         return self.executed
 
     async def _admit(self, done: Mapping[str, ToolExecution]) -> None:

@@ -32,7 +32,7 @@ class ToolTurn:
     Attributes:
         context: What tools are told behind the model's back.
         calls: How often each tool was called.
-        failures: How often each tool failed in each way.
+        failures: In how many rounds each tool failed in each way.
         executions: Every call so far.
         rounds: How often the model was called.
         started: When the turn began, on the clock of `time.monotonic`.
@@ -61,6 +61,7 @@ class ToolTurn:
     resumed: bool = False
     abandoned: bool = False
     _repeats: dict[tuple[str, str], tuple[str, int]] = field(default_factory=dict)
+    _failed: set[tuple[str, str]] = field(default_factory=set)
     _made: Counter[tuple[str, str]] = field(default_factory=Counter)
     _seed: tuple[str, ...] | None = None
     _messages: Sequence[Message] = ()
@@ -75,7 +76,7 @@ class ToolTurn:
             if isinstance(message, ToolResponseMessage):
                 turn.rounds += 1
                 turn.calls.update(response.name for response in message.responses)
-                kinds = ((each.name, each.metadata.get(FAILURE)) for each in message.responses)
+                kinds = {(each.name, each.metadata.get(FAILURE)) for each in message.responses}
                 turn.failures.update((name, kind) for name, kind in kinds if kind is not None)
         turn.recall(prompt.messages)
         return turn
@@ -165,6 +166,20 @@ class ToolTurn:
         key = (call.name, call.arguments)
         result, count = self._repeats[key]
         self._repeats[key] = (result, count + 1)
+
+    def failed(self, name: str, kind: str) -> int:
+        """Take note of a failed call; return in how many rounds the tool has failed in this way.
+
+        Calls that are made side by side are made before the model can know better.
+        """
+        if (name, kind) not in self._failed:
+            self._failed.add((name, kind))
+            self.failures[name, kind] += 1
+        return self.failures[name, kind]
+
+    def end_round(self) -> None:
+        """Take note that all calls of a round have been run."""
+        self._failed.clear()
 
     def begin(self, messages: Sequence[Message]) -> None:
         """Take note of the conversation that the turn belongs to, once."""
