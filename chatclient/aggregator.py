@@ -15,7 +15,6 @@ from chatclient.messages import (
 from chatclient.parts import invented_call_id
 from chatclient.response import (
     NO_METADATA,
-    NO_USAGE,
     ChatResponse,
     ChatResponseMetadata,
     Generation,
@@ -83,8 +82,6 @@ def _joined(old: ChatResponseMetadata, new: ChatResponseMetadata) -> ChatRespons
 
 def _latest(old: Usage, new: Usage) -> Usage:
     """Return *new* where it says something: providers send running totals, never differences."""
-    if old is NO_USAGE:
-        return new
     return Usage(
         new.input_tokens or old.input_tokens,
         new.output_tokens or old.output_tokens,
@@ -127,7 +124,7 @@ class _CallBuilder:
         if elsewhere or (chunk.id and not numbered):
             return 0
         if chunk.id and self.id:  # some servers make a new id for each fragment
-            goes_on = self.name and not chunk.name and not self._is_followed_by(chunk.arguments)
+            goes_on = not chunk.name and not self._is_followed_by(chunk.arguments)
             return _BY_INDEX if goes_on else 0
         return _UNNAMED
 

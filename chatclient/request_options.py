@@ -48,6 +48,12 @@ def static_options(engine: Engine, spec: RequestSpec) -> ChatOptions | None:
     return drive(complete_options(engine, spec, (), BLOCKING))
 
 
+def runs_tools(engine: Engine, spec: RequestSpec) -> bool:
+    """Return whether a request of *spec* runs tools, rather than handing calls back."""
+    options = engine.model.options.merge(spec.options)
+    return spec.tool_calling and options.internal_tool_execution_enabled is not False
+
+
 async def complete_request(
     engine: Engine, spec: RequestSpec, messages: tuple[Message, ...], runtime: Runtime
 ) -> tuple[ChatOptions, Mapping[str, Any]]:

@@ -101,7 +101,7 @@ class Trail:
         call = self._call
         if call is None:
             return ()
-        said = without_system(call.asked or call.prompt.messages)
+        said = without_system(call.asked)
         defaults = without_system(call.context.get(DEFAULT_MESSAGES, ()))
         return said[len(defaults) :] if said[: len(defaults)] == defaults else said
 
