@@ -29,7 +29,7 @@ from chatclient.messages import (
     ToolResponseMessage,
     UserMessage,
 )
-from chatclient.providers.fields import beside
+from chatclient.providers.fields import beside, unsendable
 from chatclient.providers.media import is_here
 from chatclient.providers.openai_encoding import short_id
 from chatclient.providers.openai_media import file_name
@@ -76,8 +76,7 @@ def encode_message(message: Message, form: Form) -> list[dict[str, Any]]:
         case ToolResponseMessage():
             return [_tool_output(response, form) for response in message.responses]
         case _:
-            msg = f"{type(message).__name__} is no kind of message that can be sent"
-            raise UsageError(msg)
+            raise unsendable(message)
 
 
 _LONGEST_ID = 64  # of a call; other servers' may be longer
