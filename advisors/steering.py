@@ -33,7 +33,7 @@ class Steering:
         message = UserMessage(text) if isinstance(text, str) else text
         check_kind("what is said to a turn", message, UserMessage)
         if all(isinstance(part, str) and not part.strip() for part in message.parts):
-            msg = "what is said to a turn is blank, and no provider would take it"
+            msg = "the text is blank, and no provider would accept it"
             raise UsageError(msg)
         self._said.append(message)
 

@@ -548,7 +548,7 @@ class ChatClientRequestSpec:
         given: object = model
         if not isinstance(given, ChatModel):
             msg = (
-                f"{given!r} is no chat model; make one once, for all requests, or choose another"
+                f"{given!r} is not a chat model; make one once, for all requests, or choose another"
                 ' model of the same provider by its name: .options(model="...")'
             )
             raise UsageError(msg)
@@ -592,7 +592,7 @@ class ChatClientRequestSpec:
         """
         given: object = conversation_id
         if not isinstance(given, str) or not given.strip():
-            msg = f"a conversation id is a text that is not blank, not {given!r}"
+            msg = f"a conversation id must be a text that is not blank, not {given!r}"
             raise UsageError(msg)
         return self.advisor_params({CONVERSATION_ID: conversation_id})
 
@@ -600,7 +600,7 @@ class ChatClientRequestSpec:
         """Give the whole call, with all its rounds and tools, at most *seconds*.
 
         Raises:
-            UsageError: That is no number, nor a `timedelta`, or not greater than 0.
+            UsageError: That is not a number, nor a `timedelta`, or not greater than 0.
         """
         return self._with(replace(self._spec, deadline=checks.seconds("a deadline", seconds)))
 
@@ -661,7 +661,7 @@ class ChatClientRequestSpec:
 
 
 def _refuse_words(spec: RequestSpec) -> None:
-    """Refuse what a turn that goes on would not hear: it says what it said before.
+    """Refuse words that a resumed turn would ignore.
 
     Raises:
         UsageError: The request says more.
@@ -670,21 +670,21 @@ def _refuse_words(spec: RequestSpec) -> None:
     said = spec.system.text or spec.written_system or spec.user.text or spec.user.media
     if said or len(spec.messages) > len(turn.messages):
         msg = (
-            "a turn that goes on has its messages and would not hear more of .system(), .user() or"
-            " .messages(); put a word into its decisions, or into a Steering among its advisors"
+            "a resumed turn has its own messages and would ignore those of .system(), .user() and"
+            " .messages(); give a decision a message, or the request a Steering"
         )
         raise UsageError(msg)
 
 
 def _refuse_no_loop(options: ChatOptions) -> None:
-    """Refuse to go on with a turn where nothing does: its calls would be lost in silence.
+    """Refuse to resume a turn without a tool loop: its calls would be lost in silence.
 
     Raises:
         UsageError: The request runs no tools.
     """
     if options.internal_tool_execution_enabled is False:
         msg = (
-            "a turn goes on in the tool loop, and this request has none: leave out"
+            "a turn is resumed in the tool loop, and this request has none: leave out"
             " .tool_calling(False), or use manager.resume_tool_calls(...) in a loop of your own"
         )
         raise UsageError(msg)

@@ -103,7 +103,7 @@ class _Judge(TemplateQuestion):
         said = await self.answer(runtime, **values)
         verdict = _YES_OR_NO.match(said)
         if verdict is None:
-            msg = f"the judge {self.model.name} was to say yes or no, and said neither"
+            msg = f"the judge {self.model.name} said neither yes nor no"
             raise InvalidResponseError(msg, body=said)
         passed = verdict[1].lower() == "yes"
         return EvaluationResponse(passed, float(passed), said[verdict.end() :])

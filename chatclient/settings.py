@@ -309,7 +309,7 @@ class ChatClientSettings(BaseSettings):
             msg = f"the settings do not fit:{problems}"
             raise UsageError(msg) from error
         except SettingsError as error:
-            msg = f"a setting of several values is to be written as JSON: {error}"
+            msg = f"a setting with several values must be written as JSON: {error}"
             raise UsageError(msg) from error
         return settings
 
@@ -353,7 +353,7 @@ def _table(
         for key in keys:
             table = table.get(key, {}) if isinstance(table, dict) else table
         if not isinstance(table, dict):
-            msg = f"{'.'.join(keys)} in {str(file)!r} is a table of settings, and nothing else"
+            msg = f"{'.'.join(keys)} in {str(file)!r} must be a table of settings"
             raise UsageError(msg)
     return InitSettingsSource(settings, init_kwargs=table)
 

@@ -127,12 +127,12 @@ class ToolDefinition:
         Only the name has to be there; without a schema the tool takes no arguments.
 
         Raises:
-            ToolDefinitionError: *text* is no definition; the error names the field.
+            ToolDefinitionError: *text* is not a definition; the error names the field.
         """
         try:
             fields = loads(text)
         except ValueError as error:
-            msg = f"no tool definition: {error}"
+            msg = f"not a tool definition: {error}"
             raise ToolDefinitionError(msg) from error
         if not isinstance(fields, dict):
             raise _no_definition("it", "a JSON object", fields)
@@ -140,7 +140,7 @@ class ToolDefinition:
             if name in fields and not isinstance(fields[name], kind):
                 raise _no_definition(repr(name), words, fields[name])
         if unknown := sorted(fields.keys() - _FIELDS.keys()):
-            msg = f"no tool definition: unknown are {unknown}; known are {list(_FIELDS)}"
+            msg = f"not a tool definition: unknown are {unknown}; known are {list(_FIELDS)}"
             raise ToolDefinitionError(msg)
         if not fields.get("name"):
             raise _no_definition("'name'", "a text", fields.get("name"))

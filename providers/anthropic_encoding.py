@@ -145,7 +145,7 @@ def _blocks(message: Message, dialect: Dialect) -> list[Block]:
             results = [_tool_result(response) for response in message.responses]
             return [*results, *_media_of_failures(message.responses)]
         case _:
-            msg = f"{type(message).__name__} is no kind of message that can be sent"
+            msg = f"{type(message).__name__} is not a kind of message that can be sent"
             raise UsageError(msg)
 
 

@@ -72,7 +72,7 @@ def text_of(value: Any) -> str:
     if type(value) is str:
         return value
     if value:
-        msg = f"{value!r:.80} is no text"
+        msg = f"{value!r:.80} is not a text"
         raise TypeError(msg)
     return ""
 
@@ -90,7 +90,7 @@ def number_of(value: Any) -> int | None:
         return int(value) if value else None
     if isinstance(value, float) and value.is_integer():
         return int(value)
-    msg = f"{value!r:.80} is no number"
+    msg = f"{value!r:.80} is not a number"
     raise TypeError(msg)
 
 

@@ -196,7 +196,7 @@ def encode_message(message: Message, dialect: Dialect) -> list[dict[str, Any]]:
         case ToolResponseMessage():
             return _results(message.responses, dialect)
         case _:
-            msg = f"{type(message).__name__} is no kind of message that can be sent"
+            msg = f"{type(message).__name__} is not a kind of message that can be sent"
             raise UsageError(msg)
 
 

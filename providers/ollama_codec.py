@@ -101,7 +101,7 @@ def encode_message(message: Message, _form: str = PROVIDER) -> list[dict[str, An
         case ToolResponseMessage():
             return list(_tool_responses(message))
         case _:
-            msg = f"{type(message).__name__} is no kind of message that can be sent"
+            msg = f"{type(message).__name__} is not a kind of message that can be sent"
             raise UsageError(msg)
 
 

@@ -159,7 +159,7 @@ def _elements(message: Message, dialect: Dialect) -> list[dict[str, Any]]:
         case ToolResponseMessage():
             return _tool_responses(message, dialect)
         case _:
-            msg = f"{type(message).__name__} is no kind of message that can be sent"
+            msg = f"{type(message).__name__} is not a kind of message that can be sent"
             raise UsageError(msg)
 
 

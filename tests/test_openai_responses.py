@@ -998,7 +998,7 @@ def test_a_tool_may_answer_with_images() -> None:
 
 def test_other_kinds_of_messages_cannot_be_sent() -> None:
     """The error names the kind."""
-    with pytest.raises(UsageError, match="Message is no kind of message"):
+    with pytest.raises(UsageError, match="Message is not a kind of message"):
         body_of(Message())
 
 

@@ -260,7 +260,7 @@ def checked_repository(repository: ChatMemoryRepository | None) -> ChatMemoryRep
     if not isinstance(given, ChatMemoryRepository):
         msg = (
             f"{repository!r} is not a repository: conversations are kept in a ChatMemoryRepository,"
-            " such as SqlChatMemoryRepository(url); how many are shown is max_messages="
+            " such as SqlChatMemoryRepository(url); the number of messages is max_messages="
         )
         raise WrongTypeError(msg)
     return repository

@@ -344,7 +344,7 @@ def entity_error(wanted: str, text: str, errors: Iterable[str]) -> EntityError:
     errors = tuple(errors)
     told = "".join(f"\n- {line}" for line in errors)
     shown = text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 1]}…"
-    msg = f"the answer is no {wanted}:{told}\nThe model answered: {shown}"
+    msg = f"the answer does not fit {wanted}:{told}\nThe model answered: {shown}"
     return EntityError(msg, text=text, errors=errors)
 
 
