@@ -10,7 +10,7 @@ from chatclient.messages import Message, UserMessage
 
 
 class Steering:
-    """Tells a model that works with tools what its user says meanwhile; one for each turn.
+    """Passes on what the user says while the model works with tools; make one for each turn.
 
     Given to a request, as `.advisors(steering)`; `say` may then be called from anywhere, such as
     the loop that reads the stream or another thread. What is said goes to the model with the next

@@ -182,7 +182,7 @@ def _make_one(kind: type) -> str:
 
 
 def _a(name: str) -> str:
-    return f"{'an' if name[0] in 'AEIOUaeio' else 'a'} {name}"
+    return f"{'an' if name[0] in 'AEIOaeio' else 'a'} {name}"
 
 
 def _listed(words: Iterable[object]) -> str:

@@ -1,4 +1,4 @@
-"""What a client is to be like, read from environment variables and TOML files.
+"""The settings of a client, read from environment variables and TOML files.
 
 Needs the extra `settings`, and is imported by whoever wants it: `ChatClient.from_settings()`.
 """
@@ -132,7 +132,7 @@ class ToolSearchSettings(_Group):
 
     Attributes:
         enabled: Whether the model searches its tools.
-        tool_index_type: What finds the tools. `vector` wants an index, given to `from_settings`.
+        tool_index_type: What finds the tools. `vector` needs an index, passed to `from_settings`.
         max_results: How many tools a search finds when the model does not say.
         system_message_suffix: What the model is told about the search.
         reference_tool_name_accumulation: Whether tools stay visible once found.
