@@ -27,7 +27,6 @@ shows the place. Code that is asynchronous by nature (an `async def` tool, say) 
 
 import asyncio
 import functools
-import inspect
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import contextmanager
@@ -54,7 +53,7 @@ from chatclient.jobs import (
 )
 from chatclient.observation import Observer, Operation, Step
 from chatclient.tasks import to_its_end
-from chatclient.threads import LoopThread, call_in_thread, is_async
+from chatclient.threads import LoopThread, call_in_thread, is_async, is_awaitable
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -205,7 +204,7 @@ class Runtime:
                 result = call_in_thread(function, args, timeout)
             else:
                 result = function(*args)
-            if inspect.isawaitable(result):
+            if is_awaitable(result):
                 return await wait_on_thread(lambda _: result, self.emit, end)
             return result
         if end is None:
