@@ -223,16 +223,20 @@ def _sound_type(sound: bytes) -> str:
 
 
 def _whole_call(call: Mapping[str, Any]) -> ToolCall:
-    chunk = call_chunk(call)
-    arguments = chunk.arguments
-    if not arguments and "type" not in chunk.metadata:
+    id, name, arguments, metadata = _said_of(call)
+    if not arguments and "type" not in metadata:
         arguments = "{}"
-    id = chunk.id or f"call_{uuid.uuid4().hex[:24]}"  # the result has to name one
-    return ToolCall(id, chunk.name, arguments, chunk.metadata)
+    # The result has to name one.
+    return ToolCall(id or f"call_{uuid.uuid4().hex[:24]}", name, arguments, metadata)
 
 
 def call_chunk(call: Mapping[str, Any]) -> ToolCallChunk:
-    """Return a tool call, or a fragment of one."""
+    """Return a fragment of a tool call."""
+    return ToolCallChunk(number_of(call.get("index")), *_said_of(call))
+
+
+def _said_of(call: Mapping[str, Any]) -> tuple[str, str, str, Mapping[str, Any]]:
+    """Return the id, the name, the arguments and the metadata of a tool call, or a fragment."""
     extra = call.get("extra_content")
     kept = {"extra_content": extra} if extra else {}
     function = call.get("function")
@@ -242,10 +246,5 @@ def call_chunk(call: Mapping[str, Any]) -> ToolCallChunk:
     arguments = function.get("arguments") or function.get("input") or ""
     if not isinstance(arguments, str):  # some servers give the object itself
         arguments = dumps(arguments).decode()
-    return ToolCallChunk(
-        number_of(call.get("index")),
-        str(call.get("id") or ""),
-        text_of(function.get("name")),
-        arguments,
-        FrozenDict(kept) if kept else EMPTY,
-    )
+    id, name = str(call.get("id") or ""), text_of(function.get("name"))
+    return id, name, arguments, FrozenDict(kept) if kept else EMPTY
