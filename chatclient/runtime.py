@@ -283,7 +283,7 @@ class Runtime:
         async with asyncio.timeout(seconds):
             return await awaitable
 
-    async def until_deadline(self, awaitable: Awaitable[T]) -> T:
+    def until_deadline(self, awaitable: Awaitable[T]) -> Awaitable[T]:
         """Await until a little after the deadline; a blocking request is as good as its leaves.
 
         Those that know the deadline end at it, and say what they were about. This is for the
@@ -292,8 +292,10 @@ class Runtime:
         Raises:
             DeadlineExceededError: It has passed.
         """
-        if self.deadline is None or self.blocking:
-            return await awaitable
+        # Without one, no coroutine of its own: each event of a stream passes all there are.
+        return awaitable if self.deadline is None or self.blocking else self._until_end(awaitable)
+
+    async def _until_end(self, awaitable: Awaitable[T]) -> T:
         scope = asyncio.timeout(self.remaining() + _GRACE)
         try:
             async with scope:
