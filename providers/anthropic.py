@@ -183,8 +183,8 @@ class AnthropicChatModel(OverHttp, ChatModel):
             first = await anext(pieces)
             decoder = StreamDecoder(first.headers)
             async for piece in pieces:
-                for event in events.feed(piece.body):
-                    chunk = decoder.feed(event.data)
+                for data, _ in events.feed(piece.body):
+                    chunk = decoder.feed(data)
                     if chunk is not None:
                         yield chunk
             last = decoder.finish(events.finish())

@@ -200,8 +200,8 @@ class OpenAIChatModel(OverHttp, ChatModel):
             first = await anext(pieces)
             decoder = StreamDecoder(self._dialect, first.headers)
             async for piece in pieces:
-                for event in events.feed(piece.body):
-                    chunk = decoder.feed(event.data, event.event)
+                for data, kind in events.feed(piece.body):
+                    chunk = decoder.feed(data, kind)
                     if chunk is not None:
                         yield chunk
             for last in decoder.finish(events.finish()):
