@@ -179,11 +179,10 @@ class AnthropicChatModel(OverHttp, ChatModel):
         body = self._body(prompt, streaming=True)
         headers = self._headers(prompt.options)
         events = overheard(ServerSentEventDecoder())
-        async with self._http.stream(runtime, _PATH, body, headers) as pieces:
-            first = await anext(pieces)
-            decoder = StreamDecoder(first.headers)
-            async for piece in pieces:
-                for data, _ in events.feed(piece.body):
+        async with self._http.stream(runtime, _PATH, body, headers) as answer:
+            decoder = StreamDecoder(answer.headers)
+            async for piece in answer.pieces:
+                for data, _ in events.feed(piece):
                     chunk = decoder.feed(data)
                     if chunk is not None:
                         yield chunk

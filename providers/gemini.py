@@ -148,11 +148,10 @@ class GeminiChatModel(OverHttp, ChatModel):
         """Yield the model's response to *prompt* as it comes."""
         path = f"{path_of(prompt.options.model or self.name)}:streamGenerateContent?alt=sse"
         reader = overheard(StreamReader())
-        async with self._http.stream(runtime, path, self._body(prompt)) as pieces:
-            first = await anext(pieces)
-            decoder = StreamDecoder(first.headers)
-            async for piece in pieces:
-                for value in reader.feed(piece.body):
+        async with self._http.stream(runtime, path, self._body(prompt)) as answer:
+            decoder = StreamDecoder(answer.headers)
+            async for piece in answer.pieces:
+                for value in reader.feed(piece):
                     yield decoder.feed(value)
             for value in reader.finish():
                 yield decoder.feed(value)

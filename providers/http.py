@@ -46,6 +46,7 @@ __all__ = [
     "Headers",
     "HttpAnswer",
     "HttpClient",
+    "HttpStream",
     "OverHttp",
     "RetryPolicy",
     "Timeouts",
@@ -63,6 +64,14 @@ class HttpAnswer:
 
     headers: Headers
     body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class HttpStream:
+    """An answer that comes piece by piece: status 2xx, headers as above, and its body."""
+
+    headers: Headers
+    pieces: AsyncGenerator[bytes, None]
 
 
 class _Outgoing(NamedTuple):
@@ -188,11 +197,11 @@ class HttpClient:
     @asynccontextmanager
     async def stream(
         self, runtime: Runtime, path: str, body: bytes, headers: Headers = EMPTY
-    ) -> "AsyncGenerator[AsyncGenerator[HttpAnswer, None], None]":
-        """Send JSON, and give the answer piece by piece, each with the headers.
+    ) -> AsyncGenerator[HttpStream, None]:
+        """Send JSON, and give the answer as soon as its headers are there.
 
-        The first piece is empty and comes with the headers. Leaving the context hangs up. What the
-        pieces spell is to be raised inside: no error gets out that quotes a key of the request.
+        Leaving the context hangs up. What the pieces of the body spell is to be raised inside: no
+        error gets out that quotes a key of the request.
 
         Raises:
             ProviderError: As with `post`; once the headers are there, nothing is retried.
@@ -205,8 +214,8 @@ class HttpClient:
 
         begun = await with_retries(attempt, self.retry, runtime, self.provider)
         try:
-            async with aclosing(self._answer(begun, runtime)) as pieces:
-                yield pieces
+            async with aclosing(self._body(begun.response, runtime)) as pieces:
+                yield HttpStream(begun.headers, pieces)
         except ProviderError as error:
             hide(error, begun.request)
             raise
@@ -267,14 +276,13 @@ class HttpClient:
         await self._hang_up(response, shard, runtime)
         raise refusal
 
-    async def _answer(self, begun: _Begun, runtime: Runtime) -> AsyncGenerator[HttpAnswer, None]:
-        failures: tuple[type[Exception], ...] = self._failures(begun.response)
+    async def _body(self, response: Any, runtime: Runtime) -> AsyncGenerator[bytes, None]:
+        failures: tuple[type[Exception], ...] = self._failures(response)
         failures = (RequestTimeoutError, *failures)
         try:
-            yield HttpAnswer(begun.headers, b"")
-            async with aclosing(self._pieces(begun.response, runtime)) as pieces:
+            async with aclosing(self._pieces(response, runtime)) as pieces:
                 async for piece in pieces:
-                    yield HttpAnswer(begun.headers, piece)
+                    yield piece
         except failures as error:
             cause = self._translated(error)
             msg = f"the stream broke before its end: {cause}"

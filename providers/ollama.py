@@ -129,9 +129,9 @@ class OllamaChatModel(OverHttp, ChatModel):
         """Yield the model's response to *prompt* as it comes."""
         body = self._body(prompt, streaming=True)
         lines, decoder = overheard(Lines()), StreamDecoder()
-        async with self._http.stream(runtime, _PATH, body) as pieces:
-            async for piece in pieces:
-                for line in lines.feed(piece.body):
+        async with self._http.stream(runtime, _PATH, body) as answer:
+            async for piece in answer.pieces:
+                for line in lines.feed(piece):
                     yield decoder.feed(line)
             last = decoder.finish(lines.finish())
             if last is not None:

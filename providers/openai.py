@@ -196,11 +196,10 @@ class OpenAIChatModel(OverHttp, ChatModel):
         """Yield the model's response to *prompt* as it comes."""
         body = self._body(prompt, streaming=True)
         events = overheard(ServerSentEventDecoder())
-        async with self._http.stream(runtime, _PATH, body) as pieces:
-            first = await anext(pieces)
-            decoder = StreamDecoder(self._dialect, first.headers)
-            async for piece in pieces:
-                for data, kind in events.feed(piece.body):
+        async with self._http.stream(runtime, _PATH, body) as answer:
+            decoder = StreamDecoder(self._dialect, answer.headers)
+            async for piece in answer.pieces:
+                for data, kind in events.feed(piece):
                     chunk = decoder.feed(data, kind)
                     if chunk is not None:
                         yield chunk

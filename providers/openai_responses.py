@@ -176,11 +176,10 @@ class OpenAIResponsesChatModel(OverHttp, ChatModel):
         """Yield the model's response to *prompt* as it comes."""
         body = self._body(prompt, streaming=True)
         events = overheard(ServerSentEventDecoder())
-        async with self._http.stream(runtime, _PATH, body) as pieces:
-            first = await anext(pieces)
-            decoder = StreamDecoder(self._http.provider, first.headers)
-            async for piece in pieces:
-                for data, _ in events.feed(piece.body):
+        async with self._http.stream(runtime, _PATH, body) as answer:
+            decoder = StreamDecoder(self._http.provider, answer.headers)
+            async for piece in answer.pieces:
+                for data, _ in events.feed(piece):
                     chunk = decoder.feed(data)
                     if chunk is not None:
                         yield chunk
