@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from itertools import takewhile
+from itertools import dropwhile, takewhile
 from typing import Any
 
 from chatclient.advisors.tool_calling import RESUME
@@ -219,7 +219,10 @@ def _said_meanwhile(request: ChatClientRequest) -> str:
 
 def _said_by_user(request: ChatClientRequest, since: type[Message]) -> str:
     """Return what the user says behind the last message of a kind; advisors may have spoken too."""
-    said = list(takewhile(lambda m: not isinstance(m, since), reversed(request.prompt.messages)))
+    messages: Iterable[Message] = reversed(request.prompt.messages)
+    # What the answer is to begin with may stand behind it.
+    messages = dropwhile(lambda m: isinstance(m, AssistantMessage), messages)
+    said = list(takewhile(lambda m: not isinstance(m, since), messages))
     return "\n".join(
         m.text
         for m in reversed(said)

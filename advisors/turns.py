@@ -23,7 +23,7 @@ from chatclient.advisors.tool_calling import (
 from chatclient.chain import ChatClientRequest, ChatClientResponse, Next
 from chatclient.checks import check_kind
 from chatclient.errors import DeadlineExceededError, UsageError
-from chatclient.exchange import answered, ended_by_tools, whole_answer
+from chatclient.exchange import continued, ended_by_tools, whole_answer
 from chatclient.memory.chat_memory import ChatMemory
 from chatclient.memory.conversation import says_something
 from chatclient.memory.repository import checked_id
@@ -35,6 +35,7 @@ from chatclient.messages import (
     ToolResponse,
     ToolResponseMessage,
     UserMessage,
+    begins_turn,
     last_turn_begin,
     system_messages,
     without_system,
@@ -142,7 +143,10 @@ class Turns:
         history = await self._load(conversation_id, request.runtime)
         end = _end_of(without_system(history), said)
         if end is not None:
-            own, history = own[max(0, end - len(said) + len(own)) :], ()
+            history = ()
+        else:
+            history, end = _without_overlap(history, said, default_count(request, said))
+        own = own[max(0, end - len(said) + len(own)) :]
         return Turn(conversation_id, own, history, key)
 
     async def _resume(
@@ -222,10 +226,10 @@ class Turns:
             return ()
         if not self.tool_messages:  # but what the user said meanwhile
             said = tuple(message for message in said if isinstance(message, UserMessage))
-        kept = (*turn.own, *said)
+        kept = continued(turn.own, said)
         answer = answer_of(response)
         if answer is not None:
-            return answered(kept, answer)
+            return continued(kept, (answer,))
         goes_on = response.has_tool_calls() or response.paused
         return () if goes_on else _without_answer(kept, response)
 
@@ -401,9 +405,7 @@ def _end_of(part: tuple[Message, ...], whole: tuple[Message, ...]) -> int | None
     answers as texts, without the tool calls, reasoning and metadata that memory has.
     """
     wanted = [m for m in part if _is_said(m) and SUMMARY not in m.metadata]
-    places = [at for at, message in enumerate(whole) if _is_said(message)]
-    if whole and isinstance(whole[-1], UserMessage):
-        places.pop()  # it is asked now, even if in the same words as before
+    places = _places_of(whole)
     size = len(wanted)
     if not 0 < size <= len(places):
         return None
@@ -415,6 +417,34 @@ def _end_of(part: tuple[Message, ...], whole: tuple[Message, ...]) -> int | None
             rest = range(places[end - 1] + 1, len(whole))
             return next((at for at in rest if _is_said(whole[at])), len(whole))
     return None
+
+
+def _without_overlap(
+    history: tuple[Message, ...], said: tuple[Message, ...], begin: int
+) -> tuple[tuple[Message, ...], int]:
+    """Return what of *history* goes before *said*, and where in that the end of *history* stands.
+
+    From *begin* on, an application may send the last turns again, or another memory show them;
+    without, that is *begin*.
+    """
+    known = [at for at, message in enumerate(history) if _is_said(message)]
+    places = [at for at in _places_of(said) if at >= begin]
+    present = [_words(said[at]) for at in places]
+    for size in range(min(len(known), len(places)), 1, -1):
+        first, end = known[-size], places[size - 1]
+        if not isinstance(said[end], AssistantMessage) or not begins_turn(history, first):
+            continue
+        if [_words(history[at]) for at in known[-size:]] == present[:size]:
+            return (*history[:first], *system_messages(history[first:])), end + 1
+    return history, begin
+
+
+def _places_of(said: tuple[Message, ...]) -> list[int]:
+    """Return where in *said* stands what was said before it."""
+    places = [at for at, message in enumerate(said) if _is_said(message)]
+    if said and isinstance(said[-1], UserMessage):
+        places.pop()  # it is asked now, even if in the same words as before
+    return places
 
 
 def _without_end(history: tuple[Message, ...], end: Sequence[Message]) -> tuple[Message, ...]:

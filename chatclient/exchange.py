@@ -66,7 +66,7 @@ def messages_in(response: ChatClientResponse) -> tuple[Message, ...]:
     answer = whole_answer(response.chat_response)
     if answer is None or not answer.parts:
         return ended_by_tools(said)
-    return answered(said, answer)
+    return continued(said, (answer,))
 
 
 def new_messages_in(response: ChatClientResponse) -> tuple[Message, ...]:
@@ -97,13 +97,15 @@ def whole_answer(response: ChatResponse) -> AssistantMessage | None:
     return AssistantMessage(parts)
 
 
-def answered(said: tuple[Message, ...], answer: AssistantMessage) -> tuple[Message, ...]:
-    """Return *said* with its *answer*; where it ends with the assistant's words, these go on."""
-    last = said[-1] if said else None
-    if isinstance(last, AssistantMessage) and not last.tool_calls:
-        metadata = {**last.metadata, **answer.metadata}
-        return (*said[:-1], AssistantMessage((*last.parts, *answer.parts), metadata=metadata))
-    return (*said, answer)
+def continued(said: tuple[Message, ...], more: tuple[Message, ...]) -> tuple[Message, ...]:
+    """Return *said* and *more*; where the assistant goes on with its own words, as one message."""
+    match said[-1:], more[:1]:
+        case (AssistantMessage(tool_calls=()) as last,), (AssistantMessage() as next,):
+            metadata = {**last.metadata, **next.metadata}
+            whole = AssistantMessage((*last.parts, *next.parts), metadata=metadata)
+            return (*said[:-1], whole, *more[1:])
+        case _:
+            return (*said, *more)
 
 
 def ended_by_tools(said: tuple[Message, ...]) -> tuple[Message, ...]:
@@ -117,7 +119,7 @@ def ended_by_tools(said: tuple[Message, ...]) -> tuple[Message, ...]:
 def _said(response: ChatClientResponse) -> tuple[Message, ...]:
     """Return what was said up to the answer."""
     tool_messages: tuple[Message, ...] = response.context.get(TOOL_MESSAGES, ())
-    return (*_asked(response), *tool_messages)
+    return continued(_asked(response), tool_messages)
 
 
 def _asked(response: ChatClientResponse) -> tuple[Message, ...]:

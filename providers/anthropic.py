@@ -29,7 +29,14 @@ from chatclient.providers.anthropic_options import (
 from chatclient.providers.anthropic_schemas import is_enforceable
 from chatclient.providers.anthropic_stream import StreamDecoder
 from chatclient.providers.failures import json_of
-from chatclient.providers.http import HttpAnswer, HttpClient, OverHttp, RetryPolicy, Timeouts
+from chatclient.providers.http import (
+    HttpAnswer,
+    HttpClient,
+    OverHttp,
+    Pieces,
+    RetryPolicy,
+    Timeouts,
+)
 from chatclient.providers.keys import Headers, Key, headers_with, key_source
 from chatclient.providers.listening import overheard
 from chatclient.providers.sse import ServerSentEventDecoder
@@ -171,18 +178,11 @@ class AnthropicChatModel(OverHttp, ChatModel):
         """Yield the model's response to *prompt* as it comes."""
         body = self._body(prompt, streaming=True)
         headers = self._headers(prompt.options)
-        events = overheard(ServerSentEventDecoder())
-        async with self._http.stream(runtime, _PATH, body, headers) as pieces:
-            first = await anext(pieces)
-            decoder = StreamDecoder(first.headers)
-            async for piece in pieces:
-                for event in events.feed(piece.body):
-                    chunk = decoder.feed(event.data)
-                    if chunk is not None:
-                        yield chunk
-            last = decoder.finish(events.finish())
-            if last is not None:
-                yield last
+        async with self._http.stream(runtime, _PATH, body, _read, headers) as (first, rest):
+            for chunk in first:
+                yield chunk
+            async for chunk in rest:
+                yield chunk
 
     def _headers(self, options: ChatOptions) -> Headers:
         """Return the headers that a request has beside those of all requests."""
@@ -228,3 +228,16 @@ class AnthropicChatModel(OverHttp, ChatModel):
 
 def _decoded(answer: HttpAnswer) -> ChatResponse:
     return decode_response(json_of(PROVIDER, answer.body), answer.headers)
+
+
+async def _read(pieces: Pieces, headers: Headers) -> AsyncGenerator[ChatResponse | str, None]:
+    events = overheard(ServerSentEventDecoder())
+    decoder = StreamDecoder(headers)
+    async for piece in pieces:
+        for event in events.feed(piece):
+            chunk = decoder.feed(event.data)
+            if chunk is not None:
+                yield chunk
+    last = decoder.finish(events.finish())
+    if last is not None:
+        yield last

@@ -6,8 +6,8 @@ blocks.
 """
 
 import os
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -33,6 +33,7 @@ from chatclient.providers.connections import (
     library_of,
 )
 from chatclient.providers.failures import error_of
+from chatclient.providers.first_word import Chunk, up_to_first_word
 from chatclient.providers.keys import Headers, HeaderSource
 from chatclient.providers.retries import RetryPolicy, as_retry_policy, with_retries
 from chatclient.providers.secrecy import hide
@@ -47,7 +48,10 @@ __all__ = [
     "HttpAnswer",
     "HttpClient",
     "OverHttp",
+    "Pieces",
+    "Read",
     "RetryPolicy",
+    "Streamed",
     "Timeouts",
     "as_retry_policy",
     "as_timeouts",
@@ -81,6 +85,25 @@ class _Begun(NamedTuple):
     shard: Shard | None
     headers: Headers
     request: Any
+
+
+class Streamed(NamedTuple):
+    """A streamed answer, once it has said something.
+
+    Attributes:
+        first: Its chunks up to the first that says something.
+        rest: Those that follow.
+    """
+
+    first: list[Chunk]
+    rest: AsyncGenerator[Chunk, None]
+
+
+Pieces = AsyncGenerator[bytes, None]
+"""The body of an answer, piece by piece."""
+
+Read = Callable[[Pieces, Headers], AsyncGenerator[Chunk, None]]
+"""Makes chunks of the pieces of an answer, whose headers have lower-case names."""
 
 
 class _Known(NamedTuple):
@@ -183,41 +206,46 @@ class HttpClient:
                 await self._hang_up(begun.response, begun.shard, runtime)
             if (tell := present_listener("received")) is not None:
                 tell(content)
-            try:
+            with _hiding(begun.request):
                 return decode(HttpAnswer(begun.headers, content))
-            except ProviderError as error:
-                hide(error, begun.request)
-                raise
 
         return await with_retries(attempt, self.retry, runtime, self.provider)
 
     @asynccontextmanager
     async def stream(
-        self, runtime: Runtime, path: str, body: bytes, headers: Headers = EMPTY
-    ) -> "AsyncGenerator[AsyncGenerator[HttpAnswer, None], None]":
-        """Send JSON, and give the answer piece by piece, each with the headers.
+        self, runtime: Runtime, path: str, body: bytes, read: Read, headers: Headers = EMPTY
+    ) -> AsyncGenerator[Streamed, None]:
+        """Send JSON, and give what the answer spells as it comes. Leaving the context hangs up.
 
-        The first piece is empty and comes with the headers. Leaving the context hangs up. What the
-        pieces spell is to be raised inside: no error gets out that quotes a key of the request.
+        Args:
+            runtime: How the request runs.
+            path: What follows the base URL.
+            body: The JSON.
+            read: Makes chunks of the pieces of the answer; of each attempt's anew.
+            headers: More headers, for this request only.
 
         Raises:
-            ProviderError: As with `post`; once the headers are there, nothing is retried.
+            ProviderError: As with `post`. Until something of the answer was said, a failure that
+                passes is retried, one that the answer itself tells of among them.
             StreamInterruptedError: The connection broke, or went silent, in the middle.
         """
         runtime, outgoing = self._begin(runtime, path, body, headers)
 
-        async def attempt() -> _Begun:
-            return await self._open(runtime, outgoing)
+        async def attempt() -> tuple[AsyncExitStack, Streamed]:
+            async with AsyncExitStack() as stack:
+                begun = await self._open(runtime, outgoing)
+                stack.push_async_callback(self._hang_up, begun.response, begun.shard, runtime)
+                stack.enter_context(_hiding(begun.request))
+                stack.enter_context(self._interrupted(begun.response))
+                pieces = self._pieces(begun.response, runtime)
+                await stack.enter_async_context(aclosing(pieces))
+                chunks = await stack.enter_async_context(aclosing(read(pieces, begun.headers)))
+                first = await up_to_first_word(chunks)
+                return stack.pop_all(), Streamed(first, chunks)
 
-        begun = await with_retries(attempt, self.retry, runtime, self.provider)
-        try:
-            async with aclosing(self._answer(begun, runtime)) as pieces:
-                yield pieces
-        except ProviderError as error:
-            hide(error, begun.request)
-            raise
-        finally:
-            await self._hang_up(begun.response, begun.shard, runtime)
+        stack, streamed = await with_retries(attempt, self.retry, runtime, self.provider)
+        async with stack:
+            yield streamed
 
     def close(self) -> None:
         """Close the connections of blocking requests."""
@@ -272,19 +300,6 @@ class HttpClient:
             raise
         await self._hang_up(response, shard, runtime)
         raise refusal
-
-    async def _answer(self, begun: _Begun, runtime: Runtime) -> AsyncGenerator[HttpAnswer, None]:
-        failures: tuple[type[Exception], ...] = self._failures(begun.response)
-        failures = (RequestTimeoutError, *failures)
-        try:
-            yield HttpAnswer(begun.headers, b"")
-            async with aclosing(self._pieces(begun.response, runtime)) as pieces:
-                async for piece in pieces:
-                    yield HttpAnswer(begun.headers, piece)
-        except failures as error:
-            cause = self._translated(error)
-            msg = f"the stream broke before its end: {cause}"
-            raise StreamInterruptedError(msg, provider=self.provider) from _cause(error)
 
     async def _hang_up(self, response: Any, shard: Shard | None, runtime: Runtime) -> None:
         if shard is not None:
@@ -392,7 +407,7 @@ class HttpClient:
                     raise InvalidResponseError(msg, provider=self.provider)
         return b"".join(content)
 
-    async def _pieces(self, response: Any, runtime: Runtime) -> AsyncGenerator[bytes, None]:
+    async def _pieces(self, response: Any, runtime: Runtime) -> Pieces:
         """Yield an answer's body as it comes.
 
         Raises:
@@ -427,6 +442,19 @@ class HttpClient:
         return refusal
 
     # --- failures ---
+
+    @contextmanager
+    def _interrupted(self, response: Any) -> Generator[None, None, None]:
+        """Let what breaks a stream be known as such."""
+        failures: tuple[type[Exception], ...] = (RequestTimeoutError, *self._failures(response))
+        try:
+            yield
+        except failures as error:
+            cause = self._translated(error)
+            msg = f"the stream broke before its end: {cause}"
+            interrupted = StreamInterruptedError(msg, provider=self.provider)
+            interrupted.retryable = cause.retryable  # which matters before its first word only
+            raise interrupted from _cause(error)
 
     def _failures(self, where: Any) -> "tuple[type[Exception], ...]":
         library = library_of(where)
@@ -475,6 +503,16 @@ class OverHttp(Closeable):
     async def aclose(self) -> None:
         """Close the connections of blocking calls and of this event loop."""
         await self._http.aclose()
+
+
+@contextmanager
+def _hiding(request: Any) -> Generator[None, None, None]:
+    """Let no error out that quotes a key of *request*."""
+    try:
+        yield
+    except ProviderError as error:
+        hide(error, request)
+        raise
 
 
 def _plain(headers: Any) -> Headers:

@@ -9,7 +9,14 @@ from chatclient.json import dumps
 from chatclient.model import ChatModel, OutputMode
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
-from chatclient.providers.http import HttpAnswer, HttpClient, OverHttp, RetryPolicy, Timeouts
+from chatclient.providers.http import (
+    HttpAnswer,
+    HttpClient,
+    OverHttp,
+    Pieces,
+    RetryPolicy,
+    Timeouts,
+)
 from chatclient.providers.keys import Headers, HeaderSource, Key, headers_with, key_source
 from chatclient.providers.listening import overheard
 from chatclient.providers.ollama_codec import (
@@ -120,14 +127,11 @@ class OllamaChatModel(OverHttp, ChatModel):
     ) -> AsyncGenerator[ChatResponse | str, None]:
         """Yield the model's response to *prompt* as it comes."""
         body = self._body(prompt, streaming=True)
-        lines, decoder = overheard(Lines()), StreamDecoder()
-        async with self._http.stream(runtime, _PATH, body) as pieces:
-            async for piece in pieces:
-                for line in lines.feed(piece.body):
-                    yield decoder.feed(line)
-            last = decoder.finish(lines.finish())
-            if last is not None:
-                yield last
+        async with self._http.stream(runtime, _PATH, body, _read) as (first, rest):
+            for chunk in first:
+                yield chunk
+            async for chunk in rest:
+                yield chunk
 
     def _body(self, prompt: Prompt, *, streaming: bool) -> bytes:
         head = self._heads.get(prompt.options, _head, streaming=streaming)
@@ -142,6 +146,16 @@ def _head(options: ChatOptions, *, streaming: bool) -> bytes:
 
 def _decoded(answer: HttpAnswer) -> ChatResponse:
     return decode_response(answer.body)
+
+
+async def _read(pieces: Pieces, _headers: Headers) -> AsyncGenerator[ChatResponse | str, None]:
+    lines, decoder = overheard(Lines()), StreamDecoder()
+    async for piece in pieces:
+        for line in lines.feed(piece):
+            yield decoder.feed(line)
+    last = decoder.finish(lines.finish())
+    if last is not None:
+        yield last
 
 
 def host_of_environment() -> str:

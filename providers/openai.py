@@ -11,8 +11,15 @@ from chatclient.model import ChatModel, OutputMode
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
 from chatclient.providers.failures import json_of
-from chatclient.providers.http import HttpAnswer, HttpClient, OverHttp, RetryPolicy, Timeouts
-from chatclient.providers.keys import Key, KeySource, headers_with, key_source
+from chatclient.providers.http import (
+    HttpAnswer,
+    HttpClient,
+    OverHttp,
+    Pieces,
+    RetryPolicy,
+    Timeouts,
+)
+from chatclient.providers.keys import Headers, Key, KeySource, headers_with, key_source
 from chatclient.providers.listening import overheard
 from chatclient.providers.openai_decoding import decode_response
 from chatclient.providers.openai_dialect import (
@@ -189,17 +196,24 @@ class OpenAIChatModel(OverHttp, ChatModel):
     ) -> AsyncGenerator[ChatResponse | str, None]:
         """Yield the model's response to *prompt* as it comes."""
         body = self._body(prompt, streaming=True)
+        async with self._http.stream(runtime, _PATH, body, self._read) as (first, rest):
+            for chunk in first:
+                yield chunk
+            async for chunk in rest:
+                yield chunk
+
+    async def _read(
+        self, pieces: Pieces, headers: Headers
+    ) -> AsyncGenerator[ChatResponse | str, None]:
         events = overheard(ServerSentEventDecoder())
-        async with self._http.stream(runtime, _PATH, body) as pieces:
-            first = await anext(pieces)
-            decoder = StreamDecoder(self._dialect, first.headers)
-            async for piece in pieces:
-                for event in events.feed(piece.body):
-                    chunk = decoder.feed(event.data, event.event)
-                    if chunk is not None:
-                        yield chunk
-            for last in decoder.finish(events.finish()):
-                yield last
+        decoder = StreamDecoder(self._dialect, headers)
+        async for piece in pieces:
+            for event in events.feed(piece):
+                chunk = decoder.feed(event.data, event.event)
+                if chunk is not None:
+                    yield chunk
+        for last in decoder.finish(events.finish()):
+            yield last
 
     def _decoded(self, answer: HttpAnswer) -> ChatResponse:
         data = json_of(self._dialect.provider, answer.body)

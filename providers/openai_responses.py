@@ -11,8 +11,15 @@ from chatclient.model import ChatModel
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
 from chatclient.providers.failures import json_of
-from chatclient.providers.http import HttpAnswer, HttpClient, OverHttp, RetryPolicy, Timeouts
-from chatclient.providers.keys import Key, headers_with
+from chatclient.providers.http import (
+    HttpAnswer,
+    HttpClient,
+    OverHttp,
+    Pieces,
+    RetryPolicy,
+    Timeouts,
+)
+from chatclient.providers.keys import Headers, Key, headers_with
 from chatclient.providers.listening import overheard
 from chatclient.providers.openai import BASE_URL, dialect_at, is_openai, openai_key
 from chatclient.providers.openai_responses_decoding import decode_response
@@ -169,18 +176,25 @@ class OpenAIResponsesChatModel(OverHttp, ChatModel):
     ) -> AsyncGenerator[ChatResponse | str, None]:
         """Yield the model's response to *prompt* as it comes."""
         body = self._body(prompt, streaming=True)
+        async with self._http.stream(runtime, _PATH, body, self._read) as (first, rest):
+            for chunk in first:
+                yield chunk
+            async for chunk in rest:
+                yield chunk
+
+    async def _read(
+        self, pieces: Pieces, headers: Headers
+    ) -> AsyncGenerator[ChatResponse | str, None]:
         events = overheard(ServerSentEventDecoder())
-        async with self._http.stream(runtime, _PATH, body) as pieces:
-            first = await anext(pieces)
-            decoder = StreamDecoder(self._http.provider, first.headers)
-            async for piece in pieces:
-                for event in events.feed(piece.body):
-                    chunk = decoder.feed(event.data)
-                    if chunk is not None:
-                        yield chunk
-            last = decoder.finish(events.finish())
-            if last is not None:
-                yield last
+        decoder = StreamDecoder(self._http.provider, headers)
+        async for piece in pieces:
+            for event in events.feed(piece):
+                chunk = decoder.feed(event.data)
+                if chunk is not None:
+                    yield chunk
+        last = decoder.finish(events.finish())
+        if last is not None:
+            yield last
 
     def _decoded(self, answer: HttpAnswer) -> ChatResponse:
         provider = self._http.provider

@@ -248,6 +248,35 @@ def test_a_conversation_that_the_prompt_holds_already_is_not_repeated(ask: Ask, 
     assert short(talk.stored) == ["u:hi", "a:hello", "u:more", "a:fine", "u:end", "a:bye"]
 
 
+@pytest.mark.parametrize("words", [False, True])
+def test_the_last_turns_that_the_prompt_holds_are_not_repeated(
+    ask: Ask, order: int, words: bool
+) -> None:
+    """An application may send some of the conversation again, with the tool calls or without."""
+    talk = Talk("hello", [call("look")], "first", "bye", order=order)
+    ask(talk.say("hi"))
+    turn = ask(talk.say("one")).answer.new_messages()
+    last = [turn[0], turn[-1]] if words else turn
+    ask(talk.client.prompt([*last, UserMessage("end")]).conversation("c"))
+
+    assert talk.shown[-1] == ["s:Be brief.", "u:hi", "a:hello", *short(last), "u:end"]
+    assert short(talk.stored) == ["u:hi", "a:hello", *TURN, "u:end", "a:bye"]
+
+
+def test_the_same_answer_to_another_question_is_none_that_the_prompt_holds(
+    ask: Ask, order: int
+) -> None:
+    """Examples that a request brings are sent, and remembered, with each."""
+    talk = Talk("yes", "yes", order=order)
+    example = [UserMessage("2+2=4?"), AssistantMessage("yes")]
+    for text in ("1+1=2?", "3+3=6?"):
+        ask(talk.client.prompt([*example, UserMessage(text)]).conversation("c"))
+
+    turn = ["u:2+2=4?", "a:yes", "u:1+1=2?", "a:yes", "u:2+2=4?", "a:yes", "u:3+3=6?"]
+    assert talk.shown[-1] == ["s:Be brief.", *turn]
+    assert short(talk.stored) == [*turn, "a:yes"]
+
+
 def test_examples_of_the_client_are_sent_and_not_remembered(ask: Ask, order: int) -> None:
     """Messages that every conversation begins with stand before the memory, each time once."""
     talk = Talk("first", [call("look")], "second", order=order)
@@ -347,6 +376,19 @@ def test_two_memories_in_one_chain(ask: Ask, order: int) -> None:
 
     assert talk.stored == second.find_by_conversation_id("c")
     assert short(talk.stored) == ["u:hi", "a:hello", "u:one", *TURN[1:3], "a:fine"]
+
+
+def test_a_memory_behind_one_that_shows_less(ask: Ask) -> None:
+    """What both show is sent once."""
+    talk = Talk("a", "b", "c")
+    newest = MessageWindowChatMemory(max_messages=2)
+    advisor = MessageChatMemoryAdvisor(newest, order=MEMORY_ORDER - 1)
+    client = talk.client.mutate().default_advisors(advisor).build()
+    for text in ("1", "2", "3"):
+        ask(client.prompt(text).conversation("c"))
+
+    assert talk.shown[-1] == ["s:Be brief.", "u:1", "a:a", "u:2", "a:b", "u:3"]
+    assert short(talk.stored) == ["u:1", "a:a", "u:2", "a:b", "u:3", "a:c"]
 
 
 # --- what every ending leaves behind --------------------------------------------------------
@@ -649,14 +691,16 @@ def test_an_answer_that_goes_on_with_words_of_the_request_is_one_message(
     ask: Ask, order: int
 ) -> None:
     """The assistant does not speak twice in a row; nor do the messages of the answer say so."""
-    talk = Talk("hello", " upon a time", order=order)
+    talk = Talk("hello", " upon a time", [call("look")], "It is.", order=order)
     ask(talk.say("one"))
     begun = [UserMessage("two"), AssistantMessage("Once")]
-    answer = ask(talk.client.prompt(begun).conversation("c")).answer
+    answers = [ask(talk.client.prompt(begun).conversation("c")).answer for _ in range(2)]
 
-    assert talk.shown[-1] == ["s:Be brief.", "u:one", "a:hello", "u:two", "a:Once"]
-    assert short(talk.stored) == ["u:one", "a:hello", "u:two", "a:Once upon a time"]
-    assert short(answer.messages()) == ["u:two", "a:Once upon a time"]
+    assert talk.shown[1] == ["s:Be brief.", "u:one", "a:hello", "u:two", "a:Once"]
+    told = ["u:two", "a:Once upon a time"]
+    looked = ["u:two", "a:Once(call_look)", TURN[2], "a:It is."]
+    assert short(talk.stored) == ["u:one", "a:hello", *told, *looked]
+    assert [short(answer.messages()) for answer in answers] == [told, looked]
 
 
 @pytest.mark.parametrize("before", [(), ([call("look")],)])

@@ -42,6 +42,8 @@ class ToolTurn:
             identity to another.
         done: What tools came to whose calls failed after that, by the identity of the call.
         undone: Calls that were undone, by the identity of the call, with what is told of them.
+        settled: Calls that stand whatever becomes of the turn, by the identity of the call: a
+            memory has kept them when an advisor around it asked before.
         begun: Calls that were begun while the model was still speaking, see `key_of`.
         resumed: Whether the turn goes on after it has waited.
         abandoned: Whether the turn has failed, and what it has done is undone.
@@ -57,6 +59,7 @@ class ToolTurn:
     undoable: dict[int, tuple[ToolCall, ToolCallback]] = field(default_factory=dict)
     done: dict[int, ToolExecution] = field(default_factory=dict)
     undone: dict[int, ToolExecution] = field(default_factory=dict)
+    settled: frozenset[int] = frozenset()
     begun: dict[tuple[str, str, str], Begun[ToolExecution]] = field(default_factory=dict)
     resumed: bool = False
     abandoned: bool = False
