@@ -73,10 +73,10 @@ class Runtime:
     Attributes:
         blocking: Whether the request is driven on the caller's thread without an event loop.
             Application code has no reason to ask; use the methods, which do the right thing.
-        streaming: Whether somebody consumes events. Models stream only then.
+        streaming: Whether events are consumed. Models stream only then.
         deadline: When the whole call must be over, on the clock of `time.monotonic`, or None.
         emitter: Where events go.
-        observers: Who is told of the request's operations.
+        observers: They hear of the request's operations.
         steps: Where they are noted, for the request's trail, or None.
         unsettled: What the request has done and would undo if it failed, or None where it is not
             known when the request ends.
@@ -91,7 +91,7 @@ class Runtime:
     unsettled: list["Unsettled"] | None = None
 
     async def emit(self, event: Any) -> None:
-        """Hand *event* to whoever consumes the stream; without a stream this does nothing."""
+        """Pass *event* to the consumer of the stream; without a stream this does nothing."""
         if self.streaming:
             await self.emitter(event)
 

@@ -426,7 +426,7 @@ class HttpClient:
 
     def _keep_to_the_time(self, runtime: Runtime) -> None:
         if runtime.deadline is not None and not runtime.remaining():
-            msg = f"{self.provider} did not come to an end in time"
+            msg = f"{self.provider} did not finish in time"
             raise RequestTimeoutError(msg, provider=self.provider)
 
     async def _refusal(self, response: Any, request: Any, runtime: Runtime) -> ProviderError:

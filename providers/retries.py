@@ -36,7 +36,7 @@ class RetryPolicy:
         on_client_errors: Whether to ask again after every other status from 400 to 499.
 
     Raises:
-        UsageError: *max_retries* is no number, or negative.
+        UsageError: *max_retries* is not a number, or negative.
     """
 
     max_retries: int = 2

@@ -754,7 +754,7 @@ def test_a_resumed_turn_is_undone_once(ask: Ask) -> None:
 
     client = client_of(ScriptedModel(FLIGHT, DEAR), trip, **manager)
     pending = ask(client.prompt("x")).response.context["pending_turn"]
-    with pytest.raises(ToolLoopError, match="came to no end"):
+    with pytest.raises(ToolLoopError, match="did not finish"):
         ask(client.resume(pending, "approve").advisors(again))
 
     assert trip.log == ["flight to Rome", "no flight to Rome"]
@@ -1055,8 +1055,8 @@ def return_it(item: "Unknown") -> None:  # type: ignore[name-defined]  # noqa: F
     ("compensation", "problem"),
     [
         ("nothing", "is 'nothing', which cannot be called"),
-        (lambda item, price: None, r"wants \['price'\], which the tool does not get.*\['item'\]"),
-        (return_it, r"compensation of tool 'buy' cannot be told: name 'Unknown' is not defined"),
+        (lambda item, price: None, r"needs \['price'\], which the tool does not get.*\['item'\]"),
+        (return_it, r"compensation of tool 'buy' cannot be read: name 'Unknown' is not defined"),
         (dict.update, r"compensation of tool 'buy' "),
     ],
 )

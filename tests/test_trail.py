@@ -154,7 +154,7 @@ def test_the_text_tells_the_story(ask: Ask) -> None:
     lines = [line.split(" (")[0] for line in text.splitlines()]
     assert lines[1:6] == [
         "round 1: ScriptedModel, 2 messages, tools: get_weather",
-        "    Enriching added 1 messages; hid get_time; set temperature=0.3",
+        "    Enriching added 1 message; hid get_time; set temperature=0.3",
         "    tool_call",
         '    get_weather({"city": "Rome"}) -> sunny in Rome',
         "    get_time({}) failed: RuntimeError('no clock') -> " + lines[5].partition(" -> ")[2],
@@ -357,7 +357,7 @@ def test_requests_within_a_step_of_an_advisors_own_belong_to_it(ask: Ask) -> Non
     depths = [depth for depth, step in trail.tree() if isinstance(step.operation, ClientCall)]
     assert depths == [0, 3]
     assert len(caught.value.trail.inner) == 1
-    assert "    round 1: ScriptedModel, 1 messages" in str(caught.value.trail)
+    assert "    round 1: ScriptedModel, 1 message" in str(caught.value.trail)
 
 
 def left(client: ChatClient, *, blocking: bool) -> Any:
