@@ -173,8 +173,7 @@ def _note(request: ChatClientRequest, judged: ChatClientRequest) -> None:
     before = last_user_message(request.prompt.messages)
     after = last_user_message(judged.prompt.messages)
     if steps and isinstance(call := steps[0].operation, ClientCall) and after is not None:
-        asked = call.asked or call.prompt.messages
-        call.asked = tuple(after if message is before else message for message in asked)
+        call.asked = tuple(after if message is before else message for message in call.asked)
 
 
 class OutputGuardrailAdvisor:

@@ -389,8 +389,7 @@ class _Loop:
         steps, undone = self.request.runtime.steps, self.turn.undone
         if undone and steps and isinstance(call := steps[0].operation, ClientCall):
             call.said = rewritten(call.said, undone)
-            # The request carries what was said before its turn waited.
-            call.asked = rewritten(call.asked or call.prompt.messages, undone)
+            call.asked = rewritten(call.asked, undone)
 
     async def _round(self) -> tuple[ChatClientRequest, ChatClientResponse]:
         """Call the model once."""

@@ -221,6 +221,22 @@ def test_a_failure_carries_the_trail(ask: Ask) -> None:
     assert copy.copy(caught.value).trail is None
 
 
+def test_a_failure_on_the_way_to_the_model_keeps_the_words(ask: Ask) -> None:
+    """What writes the system text has asked a model in vain: what the user said is not lost."""
+
+    def write() -> str:
+        msg = "overloaded"
+        raise OverloadedError(msg)
+
+    builder = ChatClient.builder(ScriptedModel("unasked")).default_messages(UserMessage("Hello"))
+    request = builder.default_system(write).build().prompt("Weather?")
+    with pytest.raises(OverloadedError) as caught:
+        ask(request)
+
+    assert caught.value.trail.messages == (UserMessage("Weather?"),)
+    assert caught.value.trail.rounds == ()
+
+
 def test_a_response_is_pickled_without_the_trail(ask: Ask) -> None:
     """What tools have done is in it; the tools themselves, which the trail knows, are not."""
     model = ScriptedModel(call("get_weather", '{"city": "Rome"}'), "sunny")

@@ -55,7 +55,7 @@ def executed_in(messages: Sequence[Message], turn: ToolTurn) -> list[ToolExecuti
 
     What was told is in the messages, and what tools returned as *turn* has it.
     """
-    known = {id(each.tool_call): each for each in turn.executions}
+    known = turn.by_identity()
     return [
         replace(known.get(id(call)) or ToolExecution(call, told), response=told)
         for call, told in answered_in(last_turn(messages))

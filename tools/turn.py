@@ -121,7 +121,7 @@ class ToolTurn:
         # The waiting calls were counted when they were made, and are counted when they are run.
         self.calls.subtract(call.name for call in pending.pending)
         self.rounds = pending.rounds
-        known = {id(each.tool_call) for each in self.executions}  # from an advisor that asks again
+        known = self.by_identity()  # from an advisor that asks again
         self.executions.extend(e for e in pending.executions if id(e.tool_call) not in known)
         self.started -= pending.seconds
         for name, kind, count in pending.failures:
@@ -129,6 +129,22 @@ class ToolTurn:
         for name, arguments, result, count in pending.repeats:
             self._repeats[name, arguments] = result, count
         self.recall(pending.messages)  # the waiting round counts its calls itself
+
+    def by_identity(self) -> dict[int, ToolExecution]:
+        """Return every call so far by its own identity: models may use an id again."""
+        return {id(execution.tool_call): execution for execution in self.executions}
+
+    def answered(
+        self, message: AssistantMessage, responses: Sequence[ToolResponse]
+    ) -> dict[str, ToolExecution]:
+        """Return those calls of *message* that *responses* answer, by id, as they went here."""
+        told = {response.id: response for response in responses}
+        known = self.by_identity()
+        return {
+            call.id: known.get(id(call)) or ToolExecution(call, told[call.id])
+            for call in message.tool_calls
+            if call.id in told
+        }
 
     def recall(self, messages: Sequence[Message]) -> None:
         """Take note of the calls that the last turn of *messages* has made already."""
