@@ -169,6 +169,22 @@ def test_what_was_undone_is_not_undone_again(ask: Ask) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("result", [GuardrailResult.retry("no"), GuardrailResult.reprompt("", "?")])
+def test_what_was_done_for_another_answer_is_undone(ask: Ask, result: GuardrailResult) -> None:
+    """A guard asks again in the same turn, whether it says something to that or not."""
+    guard = OutputGuardrailAdvisor(lambda answer: result if answer.text == "bad" else None)
+    model = ScriptedModel(FLIGHT, "bad", [HOTEL, DEAR], "Sorry.")
+    trip = Trip()
+    answer = ask(client_of(model, trip).prompt("x").advisors(guard)).answer
+
+    assert trip.log == [*BOOKED, *UNDONE]
+    assert results(model.prompts[-1])[-1] == "too dear"
+    undone = [
+        r for m in answer.messages() if isinstance(m, ToolResponseMessage) for r in m.responses
+    ]
+    assert [r.data.split()[-2:] for r in undone[:2]] == [["'pay'", "failed."]] * 2
+
+
 @pytest.mark.parametrize("cached", [True, False])
 def test_what_is_done_once_more_is_undone_once_more(ask: Ask, cached: bool) -> None:
     """Also where the very same call comes again, out of a cache or from the model itself."""
