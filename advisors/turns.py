@@ -222,9 +222,7 @@ class Turns:
         """Return what is remembered of a turn that is over: nothing if it came to nothing."""
         if not turn.own:
             return ()
-        if not self.tool_messages:  # but what the user said meanwhile
-            said = tuple(message for message in said if isinstance(message, UserMessage))
-        kept = continued(turn.own, said)
+        kept = continued(turn.own, said) if self.tool_messages else _with_words(turn.own, said)
         answer = answer_of(response)
         if answer is not None:
             return continued(kept, (answer,))
@@ -351,6 +349,20 @@ def answer_of(response: ChatResponse) -> AssistantMessage | None:
 def _is_withheld(response: ChatResponse) -> bool:
     """Return whether a filter or guard has withheld the answer."""
     return response.finish_reason == "content_filter"
+
+
+def _with_words(own: tuple[Message, ...], said: Sequence[Message]) -> tuple[Message, ...]:
+    """Return *own* with what the user has *said* meanwhile, in one message with the words before.
+
+    Without what the tools said between, the user would speak twice in a row.
+    """
+    words = [message for message in said if isinstance(message, UserMessage)]
+    if not words:
+        return own
+    if isinstance(last := own[-1], UserMessage):
+        own, words = own[:-1], [last, *words]
+    parts = [part for message in words for part in ("\n\n", *message.parts)]
+    return (*own, UserMessage(parts[1:], metadata=words[0].metadata))
 
 
 def _without_answer(said: tuple[Message, ...], response: ChatResponse) -> tuple[Message, ...]:
