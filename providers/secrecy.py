@@ -35,7 +35,8 @@ def hide(error: ProviderError, request: Any) -> None:
     for each in _chain_of(error):
         each.args = tuple(_without(longest_first, value) for value in each.args)
         for name, value in vars(each).items():
-            if (masked := _without(longest_first, value)) != value:
+            masked = None if value is request else _without(longest_first, value)
+            if masked != value:
                 setattr(each, name, masked)
 
 

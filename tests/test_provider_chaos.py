@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from email.utils import formatdate
 
+import httpx
 import pytest
 from chaos_server import CLOSE, END, RESET, STALL, ChaosServer, Step, chunked, http
 from services import SERVICES, TEXT, Outcome, Service, outcome_of
@@ -452,6 +453,17 @@ def test_a_key_that_is_quoted_comes_out_nowhere(
     assert isinstance(outcome.error, ProviderError)
     for error in chain_of(outcome.error):
         assert KEY.decode() not in f"{error!r} {error.args} {vars(error)}"
+
+
+def test_an_error_of_a_client_of_ones_own_does_not_show_the_request(play: Play) -> None:
+    """It would show the URL, and whoever looks for them the headers."""
+    server = play([RESET])
+    url = f"{server.url}?code={KEY.decode()}"
+    with httpx.Client() as client, pytest.raises(ConnectionFailedError) as caught:
+        SERVICES[0].model(url, http_client=client).call("Hi")
+
+    for error in chain_of(caught.value):
+        assert KEY.decode() not in f"{error!r} {vars(error)}"
 
 
 def test_nobody_is_there(service: Service, mode: str) -> None:
