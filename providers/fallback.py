@@ -5,7 +5,7 @@ from contextlib import aclosing
 
 from chatclient.checks import error_kinds
 from chatclient.errors import ProviderError
-from chatclient.logs import get_logger
+from chatclient.logs import described, get_logger
 from chatclient.model import ChatModel, OutputMode
 from chatclient.operations import Fallback
 from chatclient.options import ChatOptions
@@ -115,7 +115,7 @@ class FallbackChatModel(ChatModel):
         """Go on to the next model, or raise the error being handled."""
         if not self._fails(error):
             raise error
-        log.info("fallback", model=model.name, error=repr(error))
+        log.info("fallback", model=model.name, error=described(error))
         with runtime.observe(Fallback(self, model, type(error).__name__)):
             pass  # a moment, for the trail and whoever watches
 

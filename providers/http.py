@@ -8,9 +8,9 @@ blocks.
 import os
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from chatclient.closing import Closeable
 from chatclient.errors import (
@@ -128,41 +128,47 @@ _LARGEST_REFUSAL = 2**20
 _REFUSAL_SECONDS = 10.0  # for the reasons, when the status has already said it all
 
 
-@dataclass(eq=False)
 class HttpClient:
     """Sends requests to one provider, blocking or not, and keeps the connections.
 
     Safe to share between threads and event loops: blocking requests share one pool, each loop
     has its own. Nothing is opened before the first request.
 
-    Attributes:
+    Args:
         provider: Whose errors these are.
         base_url: What paths are appended to. A user and password in it are sent as Basic
             authorization, where no such header is set, and shown nowhere; a query goes with every
             path.
         headers: The headers of each request, or what gives them.
-        timeouts: How long to wait.
-        retry: When to ask again.
+        timeouts: How long to wait: seconds for an answer, or `Timeouts`.
+        retry: When to ask again: how often at most, or a `RetryPolicy`.
         http_client: A client of the application's own, blocking or asynchronous, which is then
             used as it is, and not closed here; or how to connect, as `Connections`.
         idempotent: Whether each request names a key, the same one at every attempt.
     """
 
-    provider: str
-    base_url: str
-    headers: HeaderSource = field(repr=False)
-    timeouts: Timeouts = field(default_factory=Timeouts)
-    retry: RetryPolicy = field(default_factory=RetryPolicy)
-    http_client: Any = None
-    idempotent: bool = False
-
-    def __post_init__(self) -> None:
-        self._address = address_of(self.base_url)
+    def __init__(
+        self,
+        provider: str,
+        base_url: str,
+        headers: HeaderSource,
+        timeouts: float | Timeouts | None = 600.0,
+        retry: int | RetryPolicy = 2,
+        http_client: Any = None,
+        *,
+        idempotent: bool = False,
+    ) -> None:
+        self._address = address_of(base_url)
+        self.provider = provider
         self.base_url = self._address.url
-        if not callable(self.headers):
-            self.headers = {name.lower(): value for name, value in self.headers.items()}
-        settings = self.http_client if isinstance(self.http_client, Connections) else None
-        self._own = self.http_client if settings is None else None
+        if not callable(headers):
+            headers = {name.lower(): value for name, value in headers.items()}
+        self.headers = headers
+        self.timeouts = as_timeouts(timeouts)
+        self.retry = as_retry_policy(retry)
+        self.idempotent = idempotent
+        settings = http_client if isinstance(http_client, Connections) else None
+        self._own = http_client if settings is None else None
         self._pools = Pools(self.base_url, settings or Connections())
         self._known: dict[str, _Known] = {}
 
@@ -421,7 +427,7 @@ class HttpClient:
 
     def _keep_to_the_time(self, runtime: Runtime) -> None:
         if runtime.deadline is not None and not runtime.remaining():
-            msg = f"{self.provider} did not come to an end in time"
+            msg = f"{self.provider} did not finish in time"
             raise RequestTimeoutError(msg, provider=self.provider)
 
     async def _refusal(self, response: Any, request: Any, runtime: Runtime) -> ProviderError:
@@ -470,10 +476,21 @@ class HttpClient:
         return InvalidResponseError(msg, provider=self.provider)
 
 
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def address(self) -> str: ...
+
+
 class OverHttp(Closeable):
     """A model that has its answers from `_http`; closing it closes the connections."""
 
     _http: HttpClient
+
+    def __repr__(self: _Named) -> str:
+        return f"{type(self).__name__}({self.name!r}, base_url={self.address!r})"
 
     @property
     def address(self) -> str:

@@ -16,8 +16,6 @@ from chatclient.providers.http import (
     Pieces,
     RetryPolicy,
     Timeouts,
-    as_retry_policy,
-    as_timeouts,
 )
 from chatclient.providers.keys import Headers, HeaderSource, Key, headers_with, key_source
 from chatclient.providers.listening import overheard
@@ -102,8 +100,8 @@ class OllamaChatModel(OverHttp, ChatModel):
             PROVIDER,
             base_url or host_of_environment(),
             headers_for(api_key, headers),
-            as_timeouts(timeout),
-            as_retry_policy(max_retries),
+            timeout,
+            max_retries,
             http_client,
         )
         self._heads: EncodedOptions[bytes] = EncodedOptions()
@@ -139,9 +137,6 @@ class OllamaChatModel(OverHttp, ChatModel):
         head = self._heads.get(prompt.options, _head, streaming=streaming)
         messages = self._sent.join(prompt.messages, PROVIDER, encode_message)
         return b'%b,"messages":[%b]}' % (head[:-1], messages)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.name!r}, base_url={self._http.base_url!r})"
 
 
 def _head(options: ChatOptions, *, streaming: bool) -> bytes:

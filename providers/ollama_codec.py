@@ -1,6 +1,5 @@
 """Ollama's messages and lines, both ways; no I/O."""
 
-import uuid
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -19,6 +18,7 @@ from chatclient.messages import (
     UserMessage,
 )
 from chatclient.options import ChatOptions
+from chatclient.parts import invented_call_id
 from chatclient.providers.failures import ended_early, refuse_error, unreadable
 from chatclient.providers.fields import (
     MISSHAPEN,
@@ -30,6 +30,7 @@ from chatclient.providers.fields import (
     object_in,
     overlaid,
     text_of,
+    unsendable,
 )
 from chatclient.providers.media import base64_of
 from chatclient.providers.sse import LARGEST_EVENT
@@ -101,8 +102,7 @@ def encode_message(message: Message, _form: str = PROVIDER) -> list[dict[str, An
         case ToolResponseMessage():
             return list(_tool_responses(message))
         case _:
-            msg = f"{type(message).__name__} is no kind of message that can be sent"
-            raise UsageError(msg)
+            raise unsendable(message)
 
 
 def _assistant(message: AssistantMessage) -> dict[str, Any]:
@@ -222,7 +222,7 @@ def _calls(data: Mapping[str, Any]) -> Iterable[ToolCall]:
         function = call.get("function") or {}
         arguments = arguments_of(function.get("arguments"))
         # Older servers give calls no id.
-        id = text_of(call.get("id")) or f"call_{uuid.uuid4().hex[:24]}"
+        id = text_of(call.get("id")) or invented_call_id()
         yield ToolCall(id, text_of(function.get("name")), arguments)
 
 

@@ -18,8 +18,6 @@ from chatclient.providers.http import (
     Pieces,
     RetryPolicy,
     Timeouts,
-    as_retry_policy,
-    as_timeouts,
 )
 from chatclient.providers.keys import Headers, Key, KeySource, headers_with, key_source
 from chatclient.providers.listening import overheard
@@ -163,8 +161,8 @@ class OpenAIChatModel(OverHttp, ChatModel):
             self._dialect.provider,
             base_url,
             headers_with(openai_key(api_key, base_url), headers),
-            as_timeouts(timeout),
-            as_retry_policy(max_retries),
+            timeout,
+            max_retries,
             http_client,
             idempotent=True,
         )
@@ -231,9 +229,6 @@ class OpenAIChatModel(OverHttp, ChatModel):
         role: SystemRole | None = getattr(options, "system_role", None)
         dialect = self._dialect if role is None else with_system_role(self._dialect, role)
         return dumps(encode_options(options, dialect, streaming=streaming)), dialect
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.name!r}, base_url={self._http.base_url!r})"
 
 
 def is_openai(base_url: str) -> bool:

@@ -2,7 +2,6 @@
 
 import base64
 import json
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -14,6 +13,7 @@ from chatclient.messages import (
     ToolCall,
     ToolCallChunk,
 )
+from chatclient.parts import invented_call_id
 from chatclient.providers.failures import error_from, no_answer, unreadable
 from chatclient.providers.fields import MISSHAPEN, arguments_of, beside, number_of, text_of
 from chatclient.providers.keys import Headers
@@ -226,7 +226,7 @@ def _whole_call(call: Mapping[str, Any]) -> ToolCall:
     arguments = chunk.arguments
     if not arguments and "type" not in chunk.metadata:
         arguments = "{}"
-    id = chunk.id or f"call_{uuid.uuid4().hex[:24]}"  # the result has to name one
+    id = chunk.id or invented_call_id()
     return ToolCall(id, chunk.name, arguments, chunk.metadata)
 
 

@@ -9,7 +9,7 @@ import tenacity
 
 from chatclient.checks import check_number
 from chatclient.errors import ProviderError
-from chatclient.logs import get_logger
+from chatclient.logs import described, get_logger
 from chatclient.operations import RetryWait
 from chatclient.runtime import Runtime
 
@@ -36,7 +36,7 @@ class RetryPolicy:
         on_client_errors: Whether to ask again after every other status from 400 to 499.
 
     Raises:
-        UsageError: *max_retries* is no number, or negative.
+        UsageError: *max_retries* is not a number, or negative.
     """
 
     max_retries: int = 2
@@ -117,7 +117,7 @@ def _retrying(policy: RetryPolicy, runtime: Runtime, provider: str) -> tenacity.
     def note(state: tenacity.RetryCallState) -> None:
         nonlocal failure
         failure = _error_in(state)
-        log.info("retry", provider=provider, error=repr(failure), wait=state.upcoming_sleep)
+        log.info("retry", provider=provider, error=described(failure), wait=state.upcoming_sleep)
 
     async def pause(seconds: float) -> None:
         with runtime.observe(RetryWait(provider, type(failure).__name__, seconds)):

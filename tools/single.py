@@ -193,8 +193,7 @@ class SingleCalls:
             msg = f"the deadline passed while the tool {call.name!r} ran"
             raise DeadlineExceededError(msg) from error
         kind = kind_of(error)
-        self.turn.failures[call.name, kind] += 1
-        count = self.turn.failures[call.name, kind]
+        count = self.turn.failed(call.name, kind)
         told = await self.runner.process_failure(ToolFailure(kind, call, error, count, context))
         noted = {FAILURE: kind, DONE: True} if id(call) in self.turn.done else {FAILURE: kind}
         return replace(told, metadata=merged(told.metadata, noted))
