@@ -39,6 +39,7 @@ from chatclient.request_options import (
     runs_tools,
     static_options,
     with_options,
+    with_request_options,
 )
 from chatclient.runtime import BLOCKING, ON_LOOP, Runtime, within_callers_deadline
 from chatclient.spec import RequestSpec, TextSpec, refuse_no_text, with_more, with_system_text
@@ -541,7 +542,7 @@ class ChatClientRequestSpec:
     def options(
         self, options: ChatOptions | None = None, /, **values: Unpack[OptionValues]
     ) -> Self:
-        """Set options over those set before.
+        """Set options over those set before; tools among them are those of the request.
 
         Args:
             options: Options of the model's provider, or common ones.
@@ -551,7 +552,8 @@ class ChatClientRequestSpec:
         Raises:
             UsageError: The model's provider has no such option, or *options* is not a ChatOptions.
         """
-        return self._with(with_options(self._client._engine, self._spec, options, values))
+        engine = self._client._engine
+        return self._with(with_request_options(engine, self._spec, options, values))
 
     def model(self, model: ChatModel) -> Self:
         """Have another model answer this request, of another provider perhaps.
