@@ -317,12 +317,13 @@ class ChatClient(Closeable):
         said = spec.messages_beside_system()
         call.asked = said_before(spec.advisor_params) or said
         if spec.written_system is not None:
-            spec = await runtime.until_deadline(with_system_text(spec, said, runtime))
+            written = with_system_text(spec, said, runtime)
+            spec = await runtime.until_deadline(written, "what writes its system text")
         messages = spec.build_messages(said)
         options, context = self._options, spec.advisor_params
         if options is None or not spec.has_same_options(self._defaults):
             completion = complete_request(self._engine, spec, messages, runtime)
-            completed = await runtime.until_deadline(completion)
+            completed = await runtime.until_deadline(completion, "what offers its tools")
             options, context = completed
         if RESUME in context:
             _refuse_no_loop(options)

@@ -284,11 +284,13 @@ class Runtime:
         async with asyncio.timeout(seconds):
             return await awaitable
 
-    async def until_deadline(self, awaitable: Awaitable[T]) -> T:
+    async def until_deadline(
+        self, awaitable: Awaitable[T], what: str = "what the call was waiting for"
+    ) -> T:
         """Await until a little after the deadline; a blocking request is as good as its leaves.
 
         Those that know the deadline end at it, and say what they were about. This is for the
-        others.
+        others: for *what* is cancelled at it, where no operation was.
 
         Raises:
             DeadlineExceededError: It has passed.
@@ -302,7 +304,7 @@ class Runtime:
         except TimeoutError as error:
             if not scope.expired():
                 raise
-            waited_for = _cancelled_last(self.steps) or "what the call was waiting for"
+            waited_for = _cancelled_last(self.steps) or what
             msg = f"the deadline passed, and {waited_for} was cancelled"
             raise DeadlineExceededError(msg) from error
 
