@@ -283,19 +283,23 @@ class Runtime:
         async with asyncio.timeout(seconds):
             return await awaitable
 
-    def until_deadline(self, awaitable: Awaitable[T]) -> Awaitable[T]:
+    def until_deadline(
+        self, awaitable: Awaitable[T], what: str = "what the call was waiting for"
+    ) -> Awaitable[T]:
         """Await until a little after the deadline; a blocking request is as good as its leaves.
 
         Those that know the deadline end at it, and say what they were about. This is for the
-        others.
+        others: for *what* is cancelled at it, where no operation was.
 
         Raises:
             DeadlineExceededError: It has passed.
         """
         # Without one, no coroutine of its own: each event of a stream passes all there are.
-        return awaitable if self.deadline is None or self.blocking else self._until_end(awaitable)
+        if self.deadline is None or self.blocking:
+            return awaitable
+        return self._until_end(awaitable, what)
 
-    async def _until_end(self, awaitable: Awaitable[T]) -> T:
+    async def _until_end(self, awaitable: Awaitable[T], what: str) -> T:
         scope = asyncio.timeout(self.remaining() + _GRACE)
         try:
             async with scope:
@@ -303,7 +307,7 @@ class Runtime:
         except TimeoutError as error:
             if not scope.expired():
                 raise
-            waited_for = _cancelled_last(self.steps) or "what the call was waiting for"
+            waited_for = _cancelled_last(self.steps) or what
             msg = f"the deadline passed, and {waited_for} was cancelled"
             raise DeadlineExceededError(msg) from error
 
