@@ -217,6 +217,24 @@ def test_a_compensation_knows_its_call_and_its_request(ask: Ask) -> None:
     assert 0 < seen[4] <= 30
 
 
+def test_what_came_to_nothing_is_not_undone(ask: Ask) -> None:
+    """A tool may say so itself, without an exception."""
+    undone: list[str] = []
+
+    def take_back(city: str) -> None:
+        undone.append(city)
+
+    @tool(compensation=take_back)
+    def ship(city: str) -> ToolResult:
+        """Ship it."""
+        return ToolResult("There is no ship.", is_error=city == "Rome")
+
+    ships = [call("ship", '{"city": "Rome"}', id="1"), call("ship", '{"city": "Oslo"}', id="2")]
+    ask(client_of(ScriptedModel(ships, DEAR, "sorry"), ship, Trip()).prompt("x"))
+
+    assert undone == ["Oslo"]
+
+
 def test_a_compensation_that_fails_is_not_tried_again(ask: Ask) -> None:
     """However many there are to see that the turn has failed."""
 
