@@ -1,6 +1,5 @@
-"""Joins the chunks of a stream into the response they spell."""
+"""Joins the chunks of a stream into one response."""
 
-import uuid
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +12,7 @@ from chatclient.messages import (
     ToolCall,
     ToolCallChunk,
 )
+from chatclient.parts import invented_call_id
 from chatclient.response import (
     NO_METADATA,
     ChatResponse,
@@ -24,7 +24,7 @@ from chatclient.values import EMPTY, merged
 
 
 class MessageAggregator:
-    """Takes chunks one by one and gives the whole response at any time.
+    """Takes chunks one by one and returns the response so far at any time.
 
     Text joins text and reasoning joins reasoning for as long as nothing comes between them, so
     the parts keep the order in which they began. Pieces of one sound join, whatever comes between
@@ -149,7 +149,7 @@ class _CallBuilder:
 
     def build(self) -> ToolCall:
         if not self.id and not self._made_id:  # no response could be tied to the call
-            self._made_id = f"call_{uuid.uuid4().hex[:24]}"
+            self._made_id = invented_call_id()
         arguments = "".join(self.arguments)
         return ToolCall(self.id or self._made_id, self.name, arguments, self.metadata)
 

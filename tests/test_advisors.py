@@ -170,7 +170,7 @@ def test_an_order_is_a_number() -> None:
         async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
             return await call_next(request)
 
-    with pytest.raises(TypeError, match="order of advisor 'Getter' is an int or"):
+    with pytest.raises(TypeError, match="order of advisor 'Getter' must be an int or"):
         ChatClient.builder(ScriptedModel("ok")).default_advisors(Getter())
 
 

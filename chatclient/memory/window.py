@@ -129,7 +129,7 @@ class Window:
     def _of(cls, most: int, measure: TokenEstimator | None, what: str) -> Self:
         check_kind(f"the number of {what} in a window", most, int)
         if most < 1:
-            msg = f"a window holds at least one of the {what} it counts, not {most!r}"
+            msg = f"a window must hold at least one of the {what} it counts, not {most!r}"
             raise UsageError(msg)
         return cls((_Limit(most, measure),))
 
