@@ -238,6 +238,45 @@ def test_slips_undo_nothing(slip: Any, ask: Ask) -> None:
     assert [execution.is_error for execution in result.executions] == [False, True, False]
 
 
+def test_a_compensation_knows_its_call_and_its_request(ask: Ask) -> None:
+    """As the tool did."""
+    seen: list[Any] = []
+
+    def take_back(city: str, context: ToolContext) -> None:
+        seen.extend([city, context["tenant"], context.tool_name, context.tool_call_id])
+        seen.append(context.remaining_seconds)
+
+    @tool(compensation=take_back)
+    def ship(city: str) -> str:
+        """Ship it."""
+        return "shipped"
+
+    model = ScriptedModel(call("ship", '{"city": "Rome"}', id="17"), DEAR, "sorry")
+    request = client_of(model, ship, Trip()).prompt("x").tool_context(tenant="acme")
+    ask(request.deadline(30))
+
+    assert seen[:4] == ["Rome", "acme", "ship", "17"]
+    assert 0 < seen[4] <= 30
+
+
+def test_what_came_to_nothing_is_not_undone(ask: Ask) -> None:
+    """A tool may say so itself, without an exception."""
+    undone: list[str] = []
+
+    def take_back(city: str) -> None:
+        undone.append(city)
+
+    @tool(compensation=take_back)
+    def ship(city: str) -> ToolResult:
+        """Ship it."""
+        return ToolResult("There is no ship.", is_error=city == "Rome")
+
+    ships = [call("ship", '{"city": "Rome"}', id="1"), call("ship", '{"city": "Oslo"}', id="2")]
+    ask(client_of(ScriptedModel(ships, DEAR, "sorry"), ship, Trip()).prompt("x"))
+
+    assert undone == ["Oslo"]
+
+
 def test_a_compensation_that_fails_is_not_tried_again(ask: Ask) -> None:
     """However many there are to see that the turn has failed."""
 
