@@ -21,6 +21,7 @@ from chatclient.events import TextDelta
 from chatclient.exchange import as_said
 from chatclient.messages import Message, UserMessage, last_user_message
 from chatclient.moderation import ModerationModel
+from chatclient.operations import ClientCall
 from chatclient.prompt import Prompt, is_blank
 from chatclient.response import NO_USAGE, ChatResponse
 from chatclient.runtime import Runtime
@@ -148,7 +149,11 @@ class InputGuardrailAdvisor:
             if result.text is not None:
                 judged = _rewritten(judged, result.text, guardrail)
         failures.raise_if_any(None)
-        return await call_next(request if RESUME in request.context else judged)
+        if RESUME in request.context:
+            return await call_next(request)
+        if judged is not request:
+            _note(request, judged)
+        return await call_next(judged)
 
 
 def _rewritten(
@@ -163,6 +168,15 @@ def _rewritten(
         )
         raise UsageError(msg)
     return request.mutate(prompt=prompt)
+
+
+def _note(request: ChatClientRequest, judged: ChatClientRequest) -> None:
+    """Let the trail, and who asks for the turn's messages, know only what the user may say."""
+    steps = request.runtime.steps
+    before = last_user_message(request.prompt.messages)
+    after = last_user_message(judged.prompt.messages)
+    if steps and isinstance(call := steps[0].operation, ClientCall) and after is not None:
+        call.asked = tuple(after if message is before else message for message in call.asked)
 
 
 class OutputGuardrailAdvisor:

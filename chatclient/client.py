@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from chatclient import checks
@@ -29,10 +30,16 @@ from chatclient.instructions import SystemFunction
 from chatclient.messages import Media, Message
 from chatclient.model import ChatModel
 from chatclient.observation import Observer
+from chatclient.operations import ClientCall
 from chatclient.options import ChatOptions, OptionValues
 from chatclient.prompt import DEFAULT_MESSAGES, Prompt
 from chatclient.providers.registry import chat_model
-from chatclient.request_options import complete_request, static_options, with_options
+from chatclient.request_options import (
+    complete_request,
+    runs_tools,
+    static_options,
+    with_options,
+)
 from chatclient.runtime import BLOCKING, ON_LOOP, Runtime, within_callers_deadline
 from chatclient.spec import RequestSpec, TextSpec, refuse_no_text, with_more, with_system_text
 from chatclient.streams import AsyncStreamResponse, StreamResponse
@@ -46,7 +53,8 @@ from chatclient.tool import (
 )
 from chatclient.tools import PendingTurn, ToolCallbackResolver, ToolCallingManager
 from chatclient.tools.approval import Decisions, decisions_for
-from chatclient.tools.sources import DuplicatePolicy, ToolSource
+from chatclient.tools.duplicates import DuplicatePolicy
+from chatclient.tools.sources import ToolSource
 from chatclient.values import merged
 from chatclient.watching import run_observed
 
@@ -249,7 +257,9 @@ class ChatClient(Closeable):
 
         def __getattr__(self, name: str) -> Any:
             hint = ""
-            if hasattr(ChatClientBuilder, name):
+            if name in ("build", "clone"):
+                hint = "; it is built and never changes: use it as it is, or client.mutate() it"
+            elif hasattr(ChatClientBuilder, name):
                 hint = f"; a changed client is client.mutate().{name}(...).build()"
             elif hasattr(ChatClientRequestSpec, name):
                 hint = f"; a request has: client.prompt(...).{name}(...)"
@@ -259,11 +269,11 @@ class ChatClient(Closeable):
         return f"ChatClient({self._engine.model.name})"
 
     def __str__(self) -> str:
-        return describe_chain(self._chain)
+        return describe_chain(self._chain, rounds=runs_tools(self._engine, self._defaults))
 
     def diagram(self) -> str:
         """Return the effective chain as a Mermaid flowchart, for documentation."""
-        return draw_chain(self._chain)
+        return draw_chain(self._chain, rounds=runs_tools(self._engine, self._defaults))
 
     # What a request has in common with the client's defaults was computed with the client.
 
@@ -288,11 +298,27 @@ class ChatClient(Closeable):
         runtime = within_callers_deadline(runtime)
         if spec.deadline is not None:
             runtime = runtime.with_deadline(spec.deadline)
+        if self._defaults.messages:
+            params = merged(spec.advisor_params, {DEFAULT_MESSAGES: self._defaults.messages})
+            spec = replace(spec, advisor_params=params)
+        prepare, observers = partial(self._prepare, spec, output), self._engine.observers
+        return noted(await run_observed(prepare, spec.advisor_params, runtime, observers))
+
+    async def _prepare(
+        self,
+        spec: RequestSpec,
+        output: StructuredOutput[Any] | None,
+        call: ClientCall,
+        runtime: Runtime,
+    ) -> tuple[AdvisorChain, Prompt, Mapping[str, Any]]:
+        """Return what a request goes through, and what it begins with; see `run_observed`."""
         if RESUME in spec.advisor_params:
             _refuse_words(spec)
+        said = spec.messages_beside_system()
+        call.asked = said_before(spec.advisor_params) or said
         if spec.written_system is not None:
-            spec = await runtime.until_deadline(with_system_text(spec, runtime))
-        messages = spec.build_messages()
+            spec = await runtime.until_deadline(with_system_text(spec, said, runtime))
+        messages = spec.build_messages(said)
         options, context = self._options, spec.advisor_params
         if options is None or not spec.has_same_options(self._defaults):
             completion = complete_request(self._engine, spec, messages, runtime)
@@ -300,14 +326,10 @@ class ChatClient(Closeable):
             options, context = completed
         if RESUME in context:
             _refuse_no_loop(options)
-        if self._defaults.messages:
-            context = merged(context, {DEFAULT_MESSAGES: self._defaults.messages})
         prompt = Prompt.of(messages, options)
         if output is not None:
             prompt, context = prompt_for_entity(output, prompt, context, self._engine.model)
-        chain = self._chain_of(spec, output)
-        observers, asked = self._engine.observers, said_before(context)
-        return noted(await run_observed(chain, prompt, context, runtime, observers, asked))
+        return self._chain_of(spec, output), prompt, context
 
 
 class ChatClientBuilder:

@@ -3,6 +3,7 @@
 import base64
 import mimetypes
 import re
+import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any, TypeAlias, TypeVar, get_args
 
 from chatclient.checks import check_kind
 from chatclient.errors import UsageError, WrongTypeError
+from chatclient.texts import shortened
 from chatclient.values import EMPTY, freeze_fields
 
 _P = TypeVar("_P")
@@ -47,7 +49,7 @@ class Media:
         if not isinstance(given, bytes | str):
             object.__setattr__(self, "data", _as_bytes(given))
         elif isinstance(self.data, str) and self.id is None and not _URL_OR_ID.match(self.data):
-            shown = self.data if len(self.data) <= _MOST_SHOWN else f"{self.data[:_MOST_SHOWN]}…"
+            shown = shortened(self.data, _MOST_SHOWN)
             msg = (
                 f"{shown!r} is not a URL; use Media.from_file(path) for a file, and pass content"
                 " as bytes"
@@ -139,6 +141,11 @@ class ToolCall:
     def __post_init__(self) -> None:
         if self.metadata is not EMPTY:
             freeze_fields(self, "metadata")
+
+
+def invented_call_id() -> str:
+    """Return an id for a call that came without one: its result has to name it."""
+    return f"call_{uuid.uuid4().hex[:24]}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -302,7 +302,8 @@ class Runtime:
         except TimeoutError as error:
             if not scope.expired():
                 raise
-            msg = "the deadline passed, and what the call was waiting for was cancelled"
+            waited_for = _cancelled_last(self.steps) or "what the call was waiting for"
+            msg = f"the deadline passed, and {waited_for} was cancelled"
             raise DeadlineExceededError(msg) from error
 
     async def gather(
@@ -341,6 +342,13 @@ class Unsettled(Protocol):
     async def undo(self) -> None:
         """Undo it, as far as that is possible; raises nothing."""
         ...
+
+
+def _cancelled_last(steps: list[Step] | None) -> str | None:
+    """Return the name of the innermost of *steps* that was cancelled."""
+    cancelled = (s for s in reversed(steps or ()) if isinstance(s.error, asyncio.CancelledError))
+    innermost = next(cancelled, None)
+    return None if innermost is None else repr(innermost.operation.name)
 
 
 async def _undone(unsettled: list[Unsettled]) -> None:

@@ -264,14 +264,14 @@ class RequestSpec:
             return self
         return replace(self, default_tools=self.tools, tools=None)
 
-    def build_messages(self) -> tuple[Message, ...]:
-        """Return the conversation: the system text first, the user text last.
+    def build_messages(self, said: tuple[Message, ...]) -> tuple[Message, ...]:
+        """Return the conversation: the system text first, then what is *said* beside it.
 
         Raises:
             UsageError: There is nothing to send, or the user says nothing.
-            TemplateError: A template lacks values.
+            TemplateError: The system text's template lacks values.
         """
-        messages = self.messages_beside_system()
+        messages = said
         text = self.system.render(self.renderer) if self.system.text else ""
         if text.strip():  # a template may come to nothing
             messages = (SystemMessage(text, self.system.metadata), *messages)
@@ -296,8 +296,15 @@ class RequestSpec:
         return (*self.messages, UserMessage(text, user.media, user.metadata))
 
 
-async def with_system_text(spec: RequestSpec, runtime: Runtime) -> RequestSpec:
+async def with_system_text(
+    spec: RequestSpec, said: tuple[Message, ...], runtime: Runtime
+) -> RequestSpec:
     """Return *spec* with the system text that its function writes, if it has one.
+
+    Args:
+        spec: Everything else that was gathered.
+        said: What is sent beside the system text.
+        runtime: How the request runs.
 
     Raises:
         UsageError: The function returned no text.
@@ -307,7 +314,6 @@ async def with_system_text(spec: RequestSpec, runtime: Runtime) -> RequestSpec:
         return spec
     arguments: list[SystemRequest] = []
     if written.wants_request:
-        said = spec.messages_beside_system()
         conversation_id = spec.advisor_params.get(CONVERSATION_ID)
         arguments = [SystemRequest(said, conversation_id, spec.tool_context, spec.advisor_params)]
     text = await runtime.invoke(written.function, *arguments)

@@ -15,7 +15,7 @@ from typing import Any
 
 from chatclient import AssistantMessage, ChatClient, ChatModel, ChatOptions, ChatResponse, Prompt
 from chatclient.errors import InvalidResponseError, StreamInterruptedError
-from chatclient.providers.http import HttpAnswer, HttpClient, OverHttp
+from chatclient.providers.http import Headers, HttpAnswer, HttpClient, OverHttp, Pieces
 from chatclient.response import Generation
 from chatclient.runtime import Runtime
 
@@ -48,18 +48,12 @@ class SpeakModel(OverHttp, ChatModel):
         self, prompt: Prompt, runtime: Runtime
     ) -> AsyncGenerator[ChatResponse | str, None]:
         """Yield the model's response to *prompt* as it comes."""
-        rest, stopped = b"", None
         body = body_of(prompt, stream=True)
-        async with self._http.stream(runtime, "/v0/speak", body) as pieces:
-            async for piece in pieces:
-                *lines, rest = (rest + piece.body).split(b"\n")
-                for line in map(decoded, lines):
-                    stopped = line.get("stopped", stopped)
-                    if "piece" in line:
-                        yield line["piece"]
-        if stopped is None:
-            raise StreamInterruptedError("the stream ended before its answer", provider=PROVIDER)
-        yield ChatResponse((Generation(AssistantMessage(), stopped),))
+        async with self._http.stream(runtime, "/v0/speak", body, chunks_of) as (first, rest):
+            for chunk in first:
+                yield chunk
+            async for chunk in rest:
+                yield chunk
 
 
 def body_of(prompt: Prompt, *, stream: bool) -> bytes:
@@ -72,6 +66,20 @@ def response_of(answer: HttpAnswer) -> ChatResponse:
     """Return the response that a whole answer spells."""
     said = decoded(answer.body)
     return ChatResponse((Generation(AssistantMessage(said["said"]), said["stopped"]),))
+
+
+async def chunks_of(pieces: Pieces, _headers: Headers) -> AsyncGenerator[ChatResponse | str, None]:
+    """Yield what the pieces of a stream spell."""
+    rest, stopped = b"", None
+    async for piece in pieces:
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in map(decoded, lines):
+            stopped = line.get("stopped", stopped)
+            if "piece" in line:
+                yield line["piece"]
+    if stopped is None:
+        raise StreamInterruptedError("the stream ended before its answer", provider=PROVIDER)
+    yield ChatResponse((Generation(AssistantMessage(), stopped),))
 
 
 def decoded(line: bytes) -> Any:

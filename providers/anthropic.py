@@ -29,10 +29,9 @@ from chatclient.providers.http import (
     HttpAnswer,
     HttpClient,
     OverHttp,
+    Pieces,
     RetryPolicy,
     Timeouts,
-    as_retry_policy,
-    as_timeouts,
 )
 from chatclient.providers.keys import Headers, Key, headers_with, key_source
 from chatclient.providers.listening import overheard
@@ -141,8 +140,8 @@ class AnthropicChatModel(OverHttp, ChatModel):
             PROVIDER,
             base_url,
             headers_with(key, {**_HEADERS, **more}, name="x-api-key", scheme=""),
-            as_timeouts(timeout),
-            as_retry_policy(max_retries),
+            timeout,
+            max_retries,
             http_client,
             idempotent=True,
         )
@@ -178,18 +177,11 @@ class AnthropicChatModel(OverHttp, ChatModel):
         """Yield the model's response to *prompt* as it comes."""
         body = self._body(prompt, streaming=True)
         headers = self._headers(prompt.options)
-        events = overheard(ServerSentEventDecoder())
-        async with self._http.stream(runtime, _PATH, body, headers) as pieces:
-            first = await anext(pieces)
-            decoder = StreamDecoder(first.headers)
-            async for piece in pieces:
-                for event in events.feed(piece.body):
-                    chunk = decoder.feed(event.data)
-                    if chunk is not None:
-                        yield chunk
-            last = decoder.finish(events.finish())
-            if last is not None:
-                yield last
+        async with self._http.stream(runtime, _PATH, body, _read, headers) as (first, rest):
+            for chunk in first:
+                yield chunk
+            async for chunk in rest:
+                yield chunk
 
     def _headers(self, options: ChatOptions) -> Headers:
         """Return the headers that a request has beside those of all requests."""
@@ -232,12 +224,22 @@ class AnthropicChatModel(OverHttp, ChatModel):
         self._sent = (messages, conversation)
         return conversation
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.name!r}, base_url={self._http.base_url!r})"
-
 
 def _decoded(answer: HttpAnswer) -> ChatResponse:
     return decode_response(json_of(PROVIDER, answer.body), answer.headers)
+
+
+async def _read(pieces: Pieces, headers: Headers) -> AsyncGenerator[ChatResponse | str, None]:
+    events = overheard(ServerSentEventDecoder())
+    decoder = StreamDecoder(headers)
+    async for piece in pieces:
+        for event in events.feed(piece):
+            chunk = decoder.feed(event.data)
+            if chunk is not None:
+                yield chunk
+    last = decoder.finish(events.finish())
+    if last is not None:
+        yield last
 
 
 def _own(options: ChatOptions) -> AnthropicChatOptions:

@@ -12,17 +12,16 @@ from chatclient.model import ChatModel, OutputMode
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
 from chatclient.providers.failures import json_of
-from chatclient.providers.gemini_decoding import PROVIDER, StreamDecoder, decode_response
+from chatclient.providers.gemini_decoding import PROVIDER, decode_response
 from chatclient.providers.gemini_encoding import EncodedConversation, dialect_of, encode_options
-from chatclient.providers.gemini_stream import StreamReader
+from chatclient.providers.gemini_stream import StreamDecoder, StreamReader
 from chatclient.providers.http import (
     HttpAnswer,
     HttpClient,
     OverHttp,
+    Pieces,
     RetryPolicy,
     Timeouts,
-    as_retry_policy,
-    as_timeouts,
 )
 from chatclient.providers.keys import Headers, HeaderSource, Key, headers_with, key_source
 from chatclient.providers.listening import overheard
@@ -119,8 +118,8 @@ class GeminiChatModel(OverHttp, ChatModel):
             PROVIDER,
             base_url,
             headers_for(api_key, base_url, headers),
-            as_timeouts(timeout),
-            as_retry_policy(max_retries),
+            timeout,
+            max_retries,
             http_client,
         )
         self._heads: EncodedOptions[bytes] = EncodedOptions()
@@ -147,18 +146,12 @@ class GeminiChatModel(OverHttp, ChatModel):
     ) -> AsyncGenerator[ChatResponse | str, None]:
         """Yield the model's response to *prompt* as it comes."""
         path = f"{path_of(prompt.options.model or self.name)}:streamGenerateContent?alt=sse"
-        reader = overheard(StreamReader())
-        async with self._http.stream(runtime, path, self._body(prompt)) as pieces:
-            first = await anext(pieces)
-            decoder = StreamDecoder(first.headers)
-            async for piece in pieces:
-                for value in reader.feed(piece.body):
-                    yield decoder.feed(value)
-            for value in reader.finish():
-                yield decoder.feed(value)
-            last = decoder.finish()
-            if last is not None:
-                yield last
+        body = self._body(prompt)
+        async with self._http.stream(runtime, path, body, _read) as (first, rest):
+            for chunk in first:
+                yield chunk
+            async for chunk in rest:
+                yield chunk
 
     def _body(self, prompt: Prompt) -> bytes:
         head = self._heads.get(prompt.options, _head)
@@ -170,9 +163,6 @@ class GeminiChatModel(OverHttp, ChatModel):
         fields.append(b'"contents":[%b]' % sent.contents)
         return b"{%b}" % b",".join(fields)
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.name!r}, base_url={self._http.base_url!r})"
-
 
 def _head(options: ChatOptions, **_: bool) -> bytes:
     """Return the fields of a request but its messages; it is the path that says "stream"."""
@@ -181,6 +171,19 @@ def _head(options: ChatOptions, **_: bool) -> bytes:
 
 def _decoded(answer: HttpAnswer) -> ChatResponse:
     return decode_response(json_of(PROVIDER, answer.body), answer.headers)
+
+
+async def _read(pieces: Pieces, headers: Headers) -> AsyncGenerator[ChatResponse | str, None]:
+    reader = overheard(StreamReader())
+    decoder = StreamDecoder(headers)
+    async for piece in pieces:
+        for value in reader.feed(piece):
+            yield decoder.feed(value)
+    for value in reader.finish():
+        yield decoder.feed(value)
+    last = decoder.finish()
+    if last is not None:
+        yield last
 
 
 def path_of(model: str) -> str:

@@ -185,9 +185,6 @@ class LocalChatModel(ChatModel):
             server.close()
         return None if ready is None else ready[1]
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.name!r})"
-
 
 def _source_of(model: Weights | str | os.PathLike[str]) -> Weights | Path:
     if isinstance(model, Weights):

@@ -2,11 +2,9 @@
 
 import base64
 import json
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from chatclient.json import dumps
 from chatclient.messages import (
     AssistantMessage,
     Media,
@@ -15,8 +13,9 @@ from chatclient.messages import (
     ToolCall,
     ToolCallChunk,
 )
+from chatclient.parts import invented_call_id
 from chatclient.providers.failures import error_from, no_answer, unreadable
-from chatclient.providers.fields import MISSHAPEN, beside, number_of, text_of
+from chatclient.providers.fields import MISSHAPEN, arguments_of, beside, number_of, text_of
 from chatclient.providers.keys import Headers
 from chatclient.providers.openai_dialect import REASONING_FIELD, Dialect
 from chatclient.providers.openai_metadata import metadata_of
@@ -227,7 +226,7 @@ def _whole_call(call: Mapping[str, Any]) -> ToolCall:
     arguments = chunk.arguments
     if not arguments and "type" not in chunk.metadata:
         arguments = "{}"
-    id = chunk.id or f"call_{uuid.uuid4().hex[:24]}"  # the result has to name one
+    id = chunk.id or invented_call_id()
     return ToolCall(id, chunk.name, arguments, chunk.metadata)
 
 
@@ -239,13 +238,11 @@ def call_chunk(call: Mapping[str, Any]) -> ToolCallChunk:
     if function is None and (function := call.get("custom")) is not None:
         kept["type"] = "custom"
     function = function or {}
-    arguments = function.get("arguments") or function.get("input") or ""
-    if not isinstance(arguments, str):  # some servers give the object itself
-        arguments = dumps(arguments).decode()
+    arguments = function.get("arguments") or function.get("input")
     return ToolCallChunk(
         number_of(call.get("index")),
         str(call.get("id") or ""),
         text_of(function.get("name")),
-        arguments,
+        arguments_of(arguments) if arguments else "",  # a fragment may have none
         FrozenDict(kept) if kept else EMPTY,
     )

@@ -43,7 +43,7 @@ _NAMES = {
 
 def encode_options(options: ChatOptions, dialect: Dialect, *, streaming: bool) -> dict[str, Any]:
     """Return all of a request but its messages."""
-    body = fields_of(options, _NAMES)
+    body = fields_of(options, _NAMES, dialect.lacks)
     renamed = (
         (dialect.max_tokens, options.max_tokens),
         (dialect.seed, options.seed),

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,14 +17,13 @@ from chatclient.providers.http import (
     HttpAnswer,
     HttpClient,
     OverHttp,
+    Pieces,
     RetryPolicy,
     Timeouts,
-    as_retry_policy,
-    as_timeouts,
 )
-from chatclient.providers.keys import Key, headers_with
+from chatclient.providers.keys import Headers, Key, headers_with
 from chatclient.providers.listening import overheard
-from chatclient.providers.openai import BASE_URL, dialect_at, openai_key
+from chatclient.providers.openai import BASE_URL, dialect_at, is_openai, openai_key
 from chatclient.providers.openai_responses_codec import (
     CONVERSATION,
     Form,
@@ -47,6 +46,8 @@ _PATH = "/responses"
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class OpenAIResponsesChatOptions(ChatOptions):
     """Options of OpenAI's Responses API beside the common ones.
+
+    OpenAI's own has no stop texts, seed, penalties and `top_k`: those options are not sent.
 
     Attributes:
         reasoning_effort: How hard a reasoning model thinks.
@@ -143,12 +144,13 @@ class OpenAIResponsesChatModel(OverHttp, ChatModel):
         base_url = base_url or os.environ.get("OPENAI_BASE_URL") or BASE_URL
         defaults = OpenAIResponsesChatOptions(model=model).merge(options)
         self._options = replace(defaults, model=defaults.model or model)
+        self._lacks = _LACKED_BY_OPENAI if is_openai(base_url) else frozenset[str]()
         self._http = HttpClient(
             dialect_at(base_url).provider,
             base_url,
             headers_with(openai_key(api_key, base_url), headers),
-            as_timeouts(timeout),
-            as_retry_policy(max_retries),
+            timeout,
+            max_retries,
             http_client,
             idempotent=True,
         )
@@ -175,35 +177,39 @@ class OpenAIResponsesChatModel(OverHttp, ChatModel):
     ) -> AsyncGenerator[ChatResponse | str, None]:
         """Yield the model's response to *prompt* as it comes."""
         body = self._body(prompt, streaming=True)
+        async with self._http.stream(runtime, _PATH, body, self._read) as (first, rest):
+            for chunk in first:
+                yield chunk
+            async for chunk in rest:
+                yield chunk
+
+    async def _read(
+        self, pieces: Pieces, headers: Headers
+    ) -> AsyncGenerator[ChatResponse | str, None]:
         events = overheard(ServerSentEventDecoder())
-        async with self._http.stream(runtime, _PATH, body) as pieces:
-            first = await anext(pieces)
-            decoder = StreamDecoder(self._http.provider, first.headers)
-            async for piece in pieces:
-                for event in events.feed(piece.body):
-                    chunk = decoder.feed(event.data)
-                    if chunk is not None:
-                        yield chunk
-            last = decoder.finish(events.finish())
-            if last is not None:
-                yield last
+        decoder = StreamDecoder(self._http.provider, headers)
+        async for piece in pieces:
+            for event in events.feed(piece):
+                chunk = decoder.feed(event.data)
+                if chunk is not None:
+                    yield chunk
+        last = decoder.finish(events.finish())
+        if last is not None:
+            yield last
 
     def _decoded(self, answer: HttpAnswer) -> ChatResponse:
         provider = self._http.provider
         return decode_response(json_of(provider, answer.body), provider, answer.headers)
 
     def _body(self, prompt: Prompt, *, streaming: bool) -> bytes:
-        head, form = self._heads.get(prompt.options, _head, streaming=streaming)
+        head, form = self._heads.get(prompt.options, self._head, streaming=streaming)
         items = self._sent.join(_to_send(prompt), form, encode_message)
         return b'%b,"input":[%b]}' % (head[:-1], items)
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.name!r}, base_url={self._http.base_url!r})"
-
-
-def _head(options: ChatOptions, *, streaming: bool) -> tuple[bytes, Form]:
-    """Return all of a request but its input, and the form in which that is sent."""
-    return dumps(encode_options(options, streaming=streaming)), form_for(options)
+    def _head(self, options: ChatOptions, *, streaming: bool) -> tuple[bytes, Form]:
+        """Return all of a request but its input, and the form in which that is sent."""
+        body = encode_options(options, streaming=streaming, lacks=self._lacks)
+        return dumps(body), form_for(options)
 
 
 def _to_send(prompt: Prompt) -> tuple[Message, ...]:
@@ -228,6 +234,9 @@ _NAMES = {
         *("user", "safety_identifier", "top_logprobs", "max_tool_calls"),
     )
 } | {"max_tokens": "max_output_tokens", "request_metadata": "metadata"}
+# developers.openai.com/api/reference/resources/responses/methods/create; other servers of this
+# API have them.
+_LACKED_BY_OPENAI = frozenset({"top_k", "stop", "seed", "presence_penalty", "frequency_penalty"})
 _REASONING_NAMES = {"reasoning_effort": "effort", "reasoning_summary": "summary"}
 _TEXT_NAMES = {"verbosity": "verbosity", "response_format": "format"}
 _ENCRYPTED_REASONING = "reasoning.encrypted_content"
@@ -250,11 +259,13 @@ def form_for(options: ChatOptions) -> Form:
     )
 
 
-def encode_options(options: ChatOptions, *, streaming: bool) -> dict[str, Any]:
-    """Return all of a request but its input."""
+def encode_options(
+    options: ChatOptions, *, streaming: bool, lacks: Container[str] = ()
+) -> dict[str, Any]:
+    """Return all of a request but its input, without those options that the server *lacks*."""
     given = options.set_values()
     stored = _is_stored(given)
-    body = fields_of(options, _NAMES)
+    body = fields_of(options, _NAMES, lacks)
     body["store"] = stored
     if include := _include(given, stored=stored):
         body["include"] = include

@@ -19,7 +19,6 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from chatclient.errors import UsageError
-from chatclient.json import dumps
 from chatclient.messages import (
     AssistantMessage,
     Media,
@@ -34,7 +33,7 @@ from chatclient.messages import (
     ToolResponseMessage,
     UserMessage,
 )
-from chatclient.providers.fields import beside, text_of
+from chatclient.providers.fields import arguments_of, beside, text_of
 from chatclient.providers.media import is_here
 from chatclient.providers.openai_encoding import short_id
 from chatclient.providers.openai_media import file_name
@@ -335,16 +334,16 @@ def _reasoning_parts(item: Item, said: str) -> list[Part]:
 
 def _call_chunk(item: Item, number: int, said: str) -> ToolCallChunk:
     field = CALLS[item["type"]]
-    arguments = item.get(field) or ""
-    if not isinstance(arguments, str):
-        arguments = dumps(arguments).decode()
+    arguments = item.get(field)
+    if arguments or field == "arguments":  # the other kind is free text, which may be none
+        arguments = arguments_of(arguments)
     known = ("call_id", "name", field, *(["type"] if field == "arguments" else []))
     more = beside(item, known)
     return ToolCallChunk(
         number,
         text_of(item.get("call_id") or item.get("id")),
         text_of(item.get("name")),
-        rest_of(arguments, said),
+        rest_of(arguments or "", said),
         FrozenDict({PROVIDER: more}) if more else EMPTY,
     )
 

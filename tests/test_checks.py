@@ -491,6 +491,17 @@ def test_a_builder_says_how_to_begin_a_request() -> None:
     assert repr(builder) == "ChatClientBuilder(ScriptedModel)"
 
 
+@pytest.mark.parametrize("name", ["build", "clone"])
+def test_a_client_says_that_it_is_built(name: str) -> None:
+    """What is a builder's to do has been done."""
+    client: Any = ChatClient.create(MODEL)
+
+    with pytest.raises(
+        AttributeError, match=rf"no '{name}'; it is built and never changes: use it"
+    ):
+        getattr(client, name)()
+
+
 def test_any_name_goes_into_a_tool_context(ask: Ask) -> None:
     """Also those of the methods' own parameters."""
 

@@ -25,6 +25,7 @@ from chatclient import (
     SystemMessage,
     UserMessage,
 )
+from chatclient.advisors.tool_calling import ToolCallingAdvisor
 from chatclient.aggregator import MessageAggregator
 from chatclient.chain import AdvisorChain
 from chatclient.chain_text import draw_chain
@@ -960,6 +961,20 @@ def test_a_chain_without_a_loop_is_drawn_without_a_box() -> None:
         '    model[("ScriptedModel")]',
         "    advisor0 --> model",
     ]
+
+
+@pytest.mark.parametrize("loop", [(), (ToolCallingAdvisor(),)])
+def test_a_client_that_runs_no_tools_draws_none(loop: tuple[ToolCallingAdvisor, ...]) -> None:
+    """A loop that hands calls back is an advisor like any other, in picture and text."""
+    builder = ChatClient.builder(ScriptedModel()).default_advisors(*loop)
+    silent = builder.tool_calling(False).build()
+    told = builder.default_options(internal_tool_execution_enabled=False).build()
+
+    for client in (silent, told):
+        assert "tools" not in client.diagram()
+        assert "subgraph" not in client.diagram()
+        assert "once per round" not in str(client)
+    assert "tools" in builder.build().diagram()
 
 
 def test_a_system_text_is_written_for_each_request(ask: Ask) -> None:

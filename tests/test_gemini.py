@@ -42,7 +42,7 @@ from chatclient.errors import (
 from chatclient.events import ReasoningDelta, ToolCallDelta, ToolCallStarted
 from chatclient.messages import ProviderPart, Reasoning
 from chatclient.providers.gemini import GeminiChatModel, GeminiChatOptions
-from chatclient.providers.gemini_decoding import StreamDecoder, decode_part, decode_response
+from chatclient.providers.gemini_decoding import decode_part, decode_response
 from chatclient.providers.gemini_encoding import (
     FROM_3,
     UP_TO_2,
@@ -51,7 +51,7 @@ from chatclient.providers.gemini_encoding import (
     encode_message,
     encode_options,
 )
-from chatclient.providers.gemini_stream import StreamReader
+from chatclient.providers.gemini_stream import StreamDecoder, StreamReader
 from chatclient.serialization import message_from_dict, message_to_dict
 from chatclient.tool import ToolDefinition, ToolMetadata, ToolResult
 from chatclient.tools import ToolContext, tool, tool_callbacks

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import httpx
 import openai
 import pytest
 from conftest import Ask
@@ -1129,6 +1130,31 @@ def test_every_option_has_its_field() -> None:
         "top_logprobs": 2,
         "moderation": {"model": "m"},
     }
+
+
+@pytest.mark.parametrize(
+    ("url", "has_them"), [("https://api.openai.com/v1", False), ("http://vllm.test/v1", True)]
+)
+def test_options_that_openai_lacks_are_not_sent_to_it(url: str, *, has_them: bool) -> None:
+    """So options can be set once for several models, although it refuses unknown fields."""
+    sent: list[Json] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        sent.append(json.loads(request.content))
+        return httpx.Response(200, json=response("ok"))
+
+    options = ChatOptions(
+        top_k=5, stop="x", seed=7, presence_penalty=0.1, frequency_penalty=0.2, top_p=0.5
+    )
+    with httpx.Client(transport=httpx.MockTransport(answer)) as client:
+        model = OpenAIResponsesChatModel(
+            api_key="k", base_url=url, http_client=client, options=options
+        )
+        assert model.call("x").text == "ok"
+
+    lacked = {"top_k", "stop", "seed", "presence_penalty", "frequency_penalty"}
+    assert sent[0].keys() & lacked == (lacked if has_them else set())
+    assert sent[0]["top_p"] == 0.5
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,12 @@ from typing import Any
 import pytest
 
 from chatclient.driving import drive
-from chatclient.errors import ChatMemoryError, OverloadedError, UsageError
+from chatclient.errors import (
+    ChatMemoryError,
+    ContextLengthExceededError,
+    OverloadedError,
+    UsageError,
+)
 from chatclient.memory.conversation import conversation_problems
 from chatclient.memory.sessions import (
     COMPACTION_SOURCE,
@@ -34,9 +39,10 @@ from chatclient.messages import (
     ToolResponseMessage,
     UserMessage,
 )
+from chatclient.prompt import Prompt
 from chatclient.response import ChatResponse, FinishReason
 from chatclient.runtime import BLOCKING
-from chatclient.testing import ScriptedModel
+from chatclient.testing import Answer, ScriptedModel
 from chatclient.testing.memory import turn
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -356,6 +362,35 @@ def test_a_summary_that_is_not_whole_changes_nothing(reason: FinishReason) -> No
     strategy = RecursiveSummary(model, most=2, overlap=1)
 
     assert drive(strategy(events_of("U1 A1 U2 A2"), BLOCKING)) is None
+
+
+def test_what_is_too_long_for_the_model_is_summarised_bit_by_bit() -> None:
+    """A log that has outgrown the summariser would stay as it is for good otherwise."""
+
+    def short_sighted(prompt: Prompt) -> Answer:
+        archived = prompt.contents.partition("</conversation>")[0]
+        if archived.count('from="user"') > 2:
+            raise ContextLengthExceededError("too long")
+        return "Notes."
+
+    model = ScriptedModel(short_sighted)
+    log = events_of("U1 A1 U2 A2 x:U x:A U3 A3 U4 A4 U5 A5")
+    compaction = drive(RecursiveSummary(model, most=2, overlap=1)(log, BLOCKING))
+
+    assert compaction is not None
+    assert words(compaction.archived) == "U1 A1 U2 A2 x:U x:A"
+    assert '<continuation>\n<message from="user">U3' in model.prompts[-1].contents
+    assert len(model.prompts) == 2
+
+
+def test_a_turn_that_is_too_long_for_the_model_is_not_archived() -> None:
+    """Half a turn is no conversation."""
+    model = ScriptedModel(*[ContextLengthExceededError("too long")] * 9)
+    strategy = RecursiveSummary(model, most=2, overlap=1)
+
+    with pytest.raises(ContextLengthExceededError):
+        drive(strategy(events_of("U1 A1 U2 A2 U3 A3"), BLOCKING))
+    assert len(model.prompts) == 2
 
 
 # --- the service ----------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from chatclient.memory.sessions import (
     SessionRepository,
     SqlSessionRepository,
 )
-from chatclient.memory.sessions.sql_logs import SessionTables
+from chatclient.memory.sessions.sql_tables import SessionTables
 from chatclient.messages import Message, SystemMessage, UserMessage
 from chatclient.runtime import BLOCKING, ON_LOOP, Runtime
 from chatclient.testing.memory import AWKWARD_IDS, EVERY_KIND, turn

@@ -626,6 +626,15 @@ def test_a_call_that_was_forced_is_not_forced_again_after_the_wait(ask: Ask) -> 
     assert paid == [5]
 
 
+def test_an_approved_call_is_run_where_no_further_one_may_be_made(ask: Ask) -> None:
+    """The choice of a request is about what its model calls, not about what was approved."""
+    client = client_of(ScriptedModel(pay_call(5), "done"))
+    turn = pending(ask(client.prompt("x")))
+
+    assert ask(client.resume(turn, "approve").options(tool_choice="none")).text == "done"
+    assert paid == [5]
+
+
 def test_an_approved_call_may_still_fail(ask: Ask) -> None:
     """The model is told about it as always, and goes on."""
 

@@ -19,8 +19,9 @@ from chatclient.tool import (
 )
 from chatclient.tools.binding import read_arguments
 from chatclient.tools.callback import FunctionToolCallback
+from chatclient.tools.duplicates import without_duplicates
 from chatclient.tools.parameters import ToolParam
-from chatclient.tools.sources import ToolSource, tool_callbacks, without_duplicates
+from chatclient.tools.sources import ToolSource, tool_callbacks
 from chatclient.values import EMPTY, freeze_fields
 
 ACTIVATE_SKILL = "activate_skill"

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Iterable, Sequence
 from chatclient.checks import check_kind
 from chatclient.driving import drive
 from chatclient.errors import WrongTypeError
-from chatclient.logs import get_logger
+from chatclient.logs import described, get_logger
 from chatclient.memory.in_memory import InMemoryChatMemoryRepository
 from chatclient.memory.repository import ChatMemoryRepository, checked_id
 from chatclient.memory.window import TokenEstimator, Window, estimated_tokens, kept_from
@@ -314,7 +314,7 @@ async def afterwards(work: Awaitable[object], runtime: Runtime, failure: str, **
     try:
         await work
     except Exception as error:  # noqa: BLE001 - the next turn tries again
-        log.warning(failure, **about, error=repr(error))
+        log.warning(failure, **about, error=described(error))
     except BaseException:
         runtime.settle()
         raise

@@ -5,7 +5,7 @@ from html import escape
 
 from chatclient.checks import check_kind
 from chatclient.errors import ProviderError
-from chatclient.logs import get_logger
+from chatclient.logs import described, get_logger
 from chatclient.messages import UserMessage
 from chatclient.model import ChatModel
 from chatclient.model_calls import ask_model
@@ -67,7 +67,7 @@ class Asking(TemplateQuestion):
         try:
             said = await self.answer(runtime, query=escape(query.text, quote=False), **values)
         except ProviderError as error:
-            log.warning("no help with a query", model=self.model.name, error=repr(error))
+            log.warning("no help with a query", model=self.model.name, error=described(error))
             return ""
         if not said:
             log.warning("no help with a query", model=self.model.name, error="a blank answer")

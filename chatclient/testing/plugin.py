@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from chatclient.model import ChatModel
-from chatclient.testing.recording import Recording, RecordingModel, ReplayingModel
+from chatclient.testing.recording import Recording, RecordingModel
+from chatclient.testing.replaying import ReplayingModel
 
 MakeModel = Callable[[], ChatModel]
 

@@ -24,7 +24,7 @@ from mcp_types import (
 from referencing import Registry
 
 from chatclient.errors import ToolError, UsageError
-from chatclient.logs import get_logger
+from chatclient.logs import described, get_logger
 from chatclient.messages import AssistantMessage, Message, SystemMessage, UserMessage
 from chatclient.model import ChatModel
 from chatclient.model_calls import ask_model
@@ -75,7 +75,7 @@ async def _sample(
     try:
         return await _sampled(model, prompt)
     except Exception as error:  # noqa: BLE001 - what went wrong is not the server's business
-        log.warning("mcp sampling failed", server=server, error=repr(error))
+        log.warning("mcp sampling failed", server=server, error=described(error))
         return ErrorData(code=INTERNAL_ERROR, message="the model could not be asked")
 
 
