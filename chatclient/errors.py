@@ -353,6 +353,10 @@ class ChatMemoryError(ChatClientError):
         self.conversation_id = conversation_id
 
 
+class ChatMemoryUnavailableError(ChatMemoryError):
+    """The store of conversations cannot be reached, or is too busy; the cause says more."""
+
+
 class EntityError(ChatClientError):
     """The model's answer is not the value that was asked for.
 
@@ -424,10 +428,6 @@ class BudgetExceededError(ChatClientError):
         self.spent = spent
         self.limit = limit
         self.unit = unit
-
-
-class ChatMemoryUnavailableError(ChatMemoryError):
-    """The store of conversations cannot be reached, or is too busy; the cause says more."""
 
 
 class DeadlineExceededError(ChatClientError, TimeoutError):

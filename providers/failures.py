@@ -3,7 +3,6 @@
 import email.utils
 import re
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
@@ -23,8 +22,9 @@ from chatclient.errors import (
     ToolCallRefusedError,
 )
 from chatclient.json import dumps, loads
-from chatclient.parts import ToolCall
+from chatclient.parts import ToolCall, invented_call_id
 from chatclient.providers.fields import MISSHAPEN, count_of, text_of
+from chatclient.texts import shortened
 
 # --- what words mean ------------------------------------------------------------------------
 
@@ -136,7 +136,7 @@ def _refused_call(error: Any) -> ToolCall | None:
                 name, arguments = text_of(call["name"]), dumps(call["arguments"]).decode()
             except MISSHAPEN:
                 return None
-            return ToolCall(f"call_{uuid.uuid4().hex[:24]}", name, arguments) if name else None
+            return ToolCall(invented_call_id(), name, arguments) if name else None
         case _:
             return None
 
@@ -153,9 +153,7 @@ def refuse_error(provider: str, data: Any, headers: Mapping[str, str]) -> None:
 
 def _sentence(provider: str, status: int, said: str, kind: type[ProviderError]) -> str:
     where = f"{provider} answered {status}" if status else f"{provider} reported an error"
-    said = _KEY.sub("***", said.strip())
-    if len(said) > _SHOWN:
-        said = f"{said[:_SHOWN]}…"
+    said = shortened(_KEY.sub("***", said.strip()), _SHOWN)
     hint = "; check the API key" if kind is AuthenticationError else ""
     if _ANOTHER_API.search(said):
         hint = "; OpenAIResponsesChatModel speaks that API: name the model openai-responses:..."

@@ -3,6 +3,7 @@
 from collections.abc import Container, Mapping
 from typing import Any
 
+from chatclient.errors import UsageError
 from chatclient.json import dumps, loads
 from chatclient.options import ChatOptions
 from chatclient.values import EMPTY, FrozenDict
@@ -50,6 +51,11 @@ def object_in(text: str | bytes) -> dict[str, Any] | None:
     except ValueError:
         return None
     return value if isinstance(value, dict) else None
+
+
+def unsendable(message: object) -> UsageError:
+    """Return the error of a message of the application's own kind, which no provider knows."""
+    return UsageError(f"{type(message).__name__} is not a kind of message that can be sent")
 
 
 def arguments_in(text: str) -> dict[str, Any]:

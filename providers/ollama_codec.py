@@ -30,6 +30,7 @@ from chatclient.providers.fields import (
     object_in,
     overlaid,
     text_of,
+    unsendable,
 )
 from chatclient.providers.media import base64_of
 from chatclient.providers.sse import LARGEST_EVENT
@@ -101,8 +102,7 @@ def encode_message(message: Message, _form: str = PROVIDER) -> list[dict[str, An
         case ToolResponseMessage():
             return list(_tool_responses(message))
         case _:
-            msg = f"{type(message).__name__} is not a kind of message that can be sent"
-            raise UsageError(msg)
+            raise unsendable(message)
 
 
 def _assistant(message: AssistantMessage) -> dict[str, Any]:

@@ -64,10 +64,9 @@ from chatclient.providers.openai import OpenAIChatOptions
 from chatclient.providers.openai_responses import (
     OpenAIResponsesChatModel,
     OpenAIResponsesChatOptions,
-    encode_options,
-    form_for,
 )
 from chatclient.providers.openai_responses_decoding import decode_response
+from chatclient.providers.openai_responses_options import encode_options, form_for
 from chatclient.providers.openai_responses_stream import StreamDecoder
 from chatclient.runtime import ON_LOOP
 from chatclient.serialization import message_from_dict, message_to_dict

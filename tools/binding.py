@@ -192,14 +192,15 @@ def _place(location: Iterable[int | str], given: Any) -> str:
 
 def _steps(location: tuple[int | str, ...], given: Any) -> Iterator[str]:
     for at, step in enumerate(location):
-        if isinstance(given, dict) and (step in given or at == len(location) - 1):
-            given = given.get(step)
-            yield f".{step}"
-        elif isinstance(given, list) and isinstance(step, int):
-            if step < len(given):
+        is_last = at == len(location) - 1
+        match given:
+            case dict() if step in given or is_last:
+                given = given.get(step)
+                yield f".{step}"
+            case list() if isinstance(step, int) and step < len(given):
                 given = given[step]
                 yield f"[{step}]"
-            elif at == len(location) - 1:  # what a tuple lacks
+            case list() if isinstance(step, int) and is_last:  # what a tuple lacks
                 yield f"[{step}]"
 
 

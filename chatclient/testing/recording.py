@@ -122,7 +122,7 @@ class Recording:
         """Return what of *prompt* is recorded and compared."""
         options = prompt.options
         request = {
-            "messages": [without_notes(message_to_dict(m)) for m in prompt.messages],
+            "messages": [_without_notes(message_to_dict(m)) for m in prompt.messages],
             "tools": [_tool(callback) for callback in options.tool_callbacks or ()],
             "options": _set_options(options),
         }
@@ -222,7 +222,7 @@ def _cut_like(pieces: tuple[str, ...], text: str) -> tuple[str, ...]:
     return tuple(piece for piece in (*cut, text) if piece)
 
 
-def without_notes(message: dict[str, Any]) -> dict[str, Any]:
+def _without_notes(message: dict[str, Any]) -> dict[str, Any]:
     """Return *message* without what an application notes on a user's, such as when it came."""
     if message["role"] != "user":
         return message

@@ -15,7 +15,7 @@ from chatclient.prompt import Prompt
 from chatclient.response import ChatResponse, Generation
 from chatclient.runtime import Runtime
 from chatclient.serialization import response_from_dict
-from chatclient.testing.recording import Exchange, Recording, occasion, without_notes
+from chatclient.testing.recording import Exchange, Recording, occasion
 
 
 class ReplayError(AssertionError):
@@ -107,8 +107,7 @@ def _difference(unused: list[Exchange], asked: dict[str, Any]) -> str:
 def _comparable(exchange: Exchange, asked: dict[str, Any]) -> dict[str, Any]:
     recorded = exchange.request
     set_now = {k: v for k, v in recorded["options"].items() if k in asked["options"]}
-    messages = [without_notes(message) for message in recorded["messages"]]
-    return {**recorded, "messages": messages, "options": set_now}
+    return {**recorded, "options": set_now}
 
 
 def _text(request: dict[str, Any]) -> str:

@@ -203,3 +203,6 @@ def _compiled(pattern: str) -> "re.Pattern[str]":
 
 EVERYTHING = EventFilter()
 """All events there are, archived ones too."""
+
+ACTIVE = EventFilter(exclude_archived=True)
+"""What a model is shown: all events that compaction has left."""
