@@ -128,7 +128,7 @@ class Runtime:
 
     def silent(self) -> "Runtime":
         """Return this runtime with nothing streamed: for model calls the user must not see."""
-        return replace(self, streaming=False, emitter=_discard)
+        return replace(self, streaming=False)
 
     def with_deadline(self, seconds: float) -> "Runtime":
         """Return this runtime with at most *seconds* left; an earlier deadline stays."""

@@ -367,6 +367,10 @@ MISUSES: dict[str, tuple[Callable[[], object], str]] = {
         "put a single one into a list",
     ),
     "nothing at once": (lambda: ToolCallingManager(max_concurrency=0), "must be at least 1, not 0"),
+    "nothing at once in blocking calls": (
+        lambda: ToolCallingManager(blocking_concurrency=0),
+        "blocking_concurrency must be at least 1, not 0",
+    ),
     "limits as a manager": (
         lambda: ToolCallingAdvisor(ToolLimits()),  # type: ignore[arg-type]
         "what runs tools must be a ToolCallingManager",

@@ -198,6 +198,24 @@ def test_slips_undo_nothing(slip: Any, ask: Ask) -> None:
     assert [execution.is_error for execution in result.executions] == [False, True, False]
 
 
+def test_a_compensation_that_fails_is_not_tried_again(ask: Ask) -> None:
+    """However many there are to see that the turn has failed."""
+
+    class Stubborn(Trip):
+        async def cancel_hotel(self, execution: ToolExecution) -> None:
+            self.log.append("tried")
+            msg = "non-refundable"
+            raise RuntimeError(msg)
+
+    trip = Stubborn()
+    policy = ToolFailurePolicy(always_raise=True)
+    client = client_of(ScriptedModel(HOTEL, DEAR), trip, exception_processor=policy)
+    with pytest.raises(ToolExecutionError):
+        ask(client.prompt("x"))
+
+    assert trip.log.count("tried") == 1
+
+
 def test_the_others_are_undone_when_one_cannot_be(ask: Ask) -> None:
     """A compensation that fails is logged; the call still stands, and the model knows."""
 

@@ -155,7 +155,4 @@ class Window:
 
 def kept_from(messages: Sequence[Message], start: int) -> tuple[Message, ...]:
     """Return *messages* from index *start* on, behind all system messages."""
-    systems = system_messages(messages)
-    if not systems:
-        return tuple(messages[start:])
-    return (*systems, *without_system(messages[start:]))
+    return (*system_messages(messages), *without_system(messages[start:]))
