@@ -1,6 +1,6 @@
 """The fluent client: `ChatClient`, its builder and its requests."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
 from datetime import timedelta
@@ -660,10 +660,10 @@ class ChatClientRequestSpec:
         """Return what happens on the way to the answer, asynchronously."""
         return AsyncStreamResponse(self._run, ON_LOOP)
 
-    async def _run(
+    def _run(
         self, runtime: Runtime, output: StructuredOutput[Any] | None = None
-    ) -> ChatClientResponse:
-        return await self._client._run(self._spec, runtime, output)
+    ) -> Coroutine[Any, Any, ChatClientResponse]:
+        return self._client._run(self._spec, runtime, output)
 
     def _with(self, spec: RequestSpec) -> Self:
         return type(self)(self._client, spec)

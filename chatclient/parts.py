@@ -200,9 +200,10 @@ def join_parts(content: Any, more: Any) -> tuple[Any, ...]:
 
 def as_tuple(given: Any) -> tuple[Any, ...]:
     """Return what there is one or more of, as a tuple; whether it is right is seen later."""
-    if isinstance(given, tuple | list):  # by far the most common, and an abstract class is slow
+    # By far the most common come first: an abstract class is slow.
+    if isinstance(given, (tuple, list)):
         return tuple(given)
-    one = isinstance(given, str | Mapping) or not isinstance(given, Iterable)
+    one = isinstance(given, (str, Mapping)) or not isinstance(given, Iterable)
     return (given,) if one else tuple(given)
 
 
@@ -225,7 +226,7 @@ def text_of(parts: tuple[Any, ...]) -> str:
     return "".join(
         part if isinstance(part, str) else part.text
         for part in parts
-        if isinstance(part, str | ProviderPart)
+        if isinstance(part, (str, ProviderPart))
     )
 
 

@@ -27,7 +27,6 @@ shows the place. Code that is asynchronous by nature (an `async def` tool, say) 
 
 import asyncio
 import functools
-import inspect
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import contextmanager
@@ -54,7 +53,7 @@ from chatclient.jobs import (
 )
 from chatclient.observation import Observer, Operation, Step
 from chatclient.tasks import to_its_end
-from chatclient.threads import LoopThread, call_in_thread, is_async
+from chatclient.threads import LoopThread, call_in_thread, is_async, is_awaitable
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -205,7 +204,7 @@ class Runtime:
                 result = call_in_thread(function, args, timeout)
             else:
                 result = function(*args)
-            if inspect.isawaitable(result):
+            if is_awaitable(result):
                 return await wait_on_thread(lambda _: result, self.emit, end)
             return result
         if end is None:
@@ -284,7 +283,7 @@ class Runtime:
         async with asyncio.timeout(seconds):
             return await awaitable
 
-    async def until_deadline(self, awaitable: Awaitable[T]) -> T:
+    def until_deadline(self, awaitable: Awaitable[T]) -> Awaitable[T]:
         """Await until a little after the deadline; a blocking request is as good as its leaves.
 
         Those that know the deadline end at it, and say what they were about. This is for the
@@ -293,8 +292,10 @@ class Runtime:
         Raises:
             DeadlineExceededError: It has passed.
         """
-        if self.deadline is None or self.blocking:
-            return await awaitable
+        # Without one, no coroutine of its own: each event of a stream passes all there are.
+        return awaitable if self.deadline is None or self.blocking else self._until_end(awaitable)
+
+    async def _until_end(self, awaitable: Awaitable[T]) -> T:
         scope = asyncio.timeout(self.remaining() + _GRACE)
         try:
             async with scope:

@@ -632,6 +632,22 @@ def test_what_tools_have_done_is_remembered_when_the_model_says_nothing_to_the_u
     assert short(talk.stored) == [*TURN[:3], "u:two", "a:second"]
 
 
+def test_what_the_user_says_meanwhile_is_one_message_without_tool_messages(
+    ask: Ask, order: int
+) -> None:
+    """Nobody would answer between."""
+    talk = Talk([call("look")], "first", [call("look")], "second", order=order, tool_messages=False)
+    for begun in ([], [AssistantMessage("Well:")]):
+        steering = Steering()
+        steering.say("Quick!")
+        steering.say("Please.")
+        request = talk.client.prompt([UserMessage("one"), *begun]).conversation("c")
+        ask(request.advisors(steering))
+
+    first = ["u:one\n\nQuick!\n\nPlease.", "a:first"]
+    assert short(talk.stored) == [*first, "u:one", "a:Well:", "u:Quick!\n\nPlease.", "a:second"]
+
+
 def test_what_tools_have_done_is_not_remembered_without_tool_messages(ask: Ask, order: int) -> None:
     """A question without any answer is none that a provider accepts before the next."""
     talk = Talk([call("look")], "", order=order, tool_messages=False)
