@@ -88,7 +88,7 @@ class ChatClientResponse:
     Attributes:
         chat_response: What the model said, as far as the advisors let it.
         context: What advisors found out; it starts as the innermost request's context.
-        trail: Why the turn went as it did; the client sets it, once all advisors are done. It is
+        trail: What happened in the turn; the client sets it, once all advisors are done. It is
             not pickled, for it holds the tools, which are functions.
     """
 
@@ -138,7 +138,7 @@ class Advisor(Protocol):
     def __call__(
         self, request: ChatClientRequest, call_next: Next, /
     ) -> Awaitable[ChatClientResponse]:
-        """Return the response to *request*, from *call_next* or of one's own making."""
+        """Return the response to *request*, from *call_next* or made here."""
         ...
 
 

@@ -87,8 +87,10 @@ async def gather_in_tasks(
     room = asyncio.Semaphore(limit)
 
     async def run(job: Callable[[R], Coroutine[Any, Any, T]]) -> T:
-        async with room:
-            return await job(runtime)
+        await room.acquire()
+        result = await job(runtime)
+        room.release()  # not after an error: nothing else is to begin
+        return result
 
     crowded = limit < len(jobs)
     tasks = [asyncio.create_task(run(job) if crowded else job(runtime)) for job in jobs]
@@ -189,28 +191,50 @@ async def gather_in_threads(jobs: list[Job[T]], emit: Emitter, limit: int) -> li
     inbox: queue.SimpleQueue[Item | None] = queue.SimpleQueue()  # None: one of them has ended
     contexts = [copy_context() for _ in jobs]
     interruptions = [interruptible(context) for context in contexts]
+    errors: list[BaseException] = []
+
+    def run(job: Job[T], interruption: Interruption) -> T:
+        if errors:  # the pool goes on whatever happens
+            raise asyncio.CancelledError
+        try:
+            return _run_beside(job, inbox, interruption)
+        except BaseException as error:
+            errors.append(error)
+            raise
+
     with ThreadPoolExecutor(min(limit, len(jobs)), "chatclient-tool") as pool:
         futures = [
-            pool.submit(context.run, _run_beside, job, inbox, interruption)
+            pool.submit(context.run, run, job, interruption)
             for context, job, interruption in zip(contexts, jobs, interruptions, strict=True)
         ]
         for future in futures:
             future.add_done_callback(lambda _: inbox.put(None))
         try:
-            running = len(futures)
-            while running:
-                item = inbox.get()
-                if item is None:
-                    running -= 1
-                    _raise_first_error(futures)
-                else:
-                    await _pass_on(item, emit)
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
+            await _until_over(len(futures), errors, inbox, emit)
+        except BaseException as error:  # noqa: BLE001 - raised below; whoever consumes may leave
+            errors.insert(0, error)
+        if errors:
             for interruption in interruptions:
                 interruption.interrupt()
-            raise
+            raise errors[0]
         return [future.result() for future in futures]
+
+
+async def _until_over(
+    running: int,
+    errors: list[BaseException],
+    inbox: "queue.SimpleQueue[Item | None]",
+    emit: Emitter,
+) -> None:
+    """Pass on the events of jobs that are running, until all are over or one has failed."""
+    while running:
+        item = inbox.get()
+        if item is not None:
+            await _pass_on(item, emit)
+        elif errors:
+            return
+        else:
+            running -= 1
 
 
 def _run_beside(job: Job[T], inbox: Inbox, interruption: Interruption) -> T:
@@ -220,12 +244,6 @@ def _run_beside(job: Job[T], inbox: Inbox, interruption: Interruption) -> T:
         return drive(job(_posting(inbox)))
     finally:
         interruption.end()
-
-
-def _raise_first_error(futures: "list[Future[T]]") -> None:
-    for future in futures:
-        if future.done():
-            future.result()
 
 
 class BegunInThread(Generic[T]):

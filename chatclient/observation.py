@@ -126,7 +126,7 @@ class Step:
     started: float
     seconds: float | None
     error: BaseException | None
-    found: Mapping[str, str | bool | int | float]
+    found: Attributes
 
     def __init__(
         self,

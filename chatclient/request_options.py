@@ -13,7 +13,7 @@ from chatclient.options import NO_OPTIONS, ChatOptions, checked
 from chatclient.runtime import BLOCKING, Runtime
 from chatclient.spec import RequestSpec
 from chatclient.tool import CONVERSATION_ID, ToolCallback, ToolRequest
-from chatclient.tools.sources import without_duplicates
+from chatclient.tools.duplicates import without_duplicates
 from chatclient.values import merged
 
 
@@ -46,6 +46,12 @@ def static_options(engine: Engine, spec: RequestSpec) -> ChatOptions | None:
     if any(is_provider(source) for source in spec.tool_sources):
         return None
     return drive(complete_options(engine, spec, (), BLOCKING))
+
+
+def runs_tools(engine: Engine, spec: RequestSpec) -> bool:
+    """Return whether a request of *spec* runs tools, rather than handing calls back."""
+    options = engine.model.options.merge(spec.options)
+    return spec.tool_calling and options.internal_tool_execution_enabled is not False
 
 
 async def complete_request(

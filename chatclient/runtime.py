@@ -72,10 +72,10 @@ class Runtime:
     Attributes:
         blocking: Whether the request is driven on the caller's thread without an event loop.
             Application code has no reason to ask; use the methods, which do the right thing.
-        streaming: Whether somebody consumes events. Models stream only then.
+        streaming: Whether events are consumed. Models stream only then.
         deadline: When the whole call must be over, on the clock of `time.monotonic`, or None.
         emitter: Where events go.
-        observers: Who is told of the request's operations.
+        observers: They hear of the request's operations.
         steps: Where they are noted, for the request's trail, or None.
         unsettled: What the request has done and would undo if it failed, or None where it is not
             known when the request ends.
@@ -90,7 +90,7 @@ class Runtime:
     unsettled: list["Unsettled"] | None = None
 
     async def emit(self, event: Any) -> None:
-        """Hand *event* to whoever consumes the stream; without a stream this does nothing."""
+        """Pass *event* to the consumer of the stream; without a stream this does nothing."""
         if self.streaming:
             await self.emitter(event)
 
@@ -127,7 +127,7 @@ class Runtime:
 
     def silent(self) -> "Runtime":
         """Return this runtime with nothing streamed: for model calls the user must not see."""
-        return replace(self, streaming=False, emitter=_discard)
+        return replace(self, streaming=False)
 
     def with_deadline(self, seconds: float) -> "Runtime":
         """Return this runtime with at most *seconds* left; an earlier deadline stays."""
@@ -303,7 +303,8 @@ class Runtime:
         except TimeoutError as error:
             if not scope.expired():
                 raise
-            msg = "the deadline passed, and what the call was waiting for was cancelled"
+            waited_for = _cancelled_last(self.steps) or "what the call was waiting for"
+            msg = f"the deadline passed, and {waited_for} was cancelled"
             raise DeadlineExceededError(msg) from error
 
     async def gather(
@@ -342,6 +343,13 @@ class Unsettled(Protocol):
     async def undo(self) -> None:
         """Undo it, as far as that is possible; raises nothing."""
         ...
+
+
+def _cancelled_last(steps: list[Step] | None) -> str | None:
+    """Return the name of the innermost of *steps* that was cancelled."""
+    cancelled = (s for s in reversed(steps or ()) if isinstance(s.error, asyncio.CancelledError))
+    innermost = next(cancelled, None)
+    return None if innermost is None else repr(innermost.operation.name)
 
 
 async def _undone(unsettled: list[Unsettled]) -> None:

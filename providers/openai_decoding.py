@@ -2,11 +2,9 @@
 
 import base64
 import json
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from chatclient.json import dumps
 from chatclient.messages import (
     AssistantMessage,
     Media,
@@ -15,8 +13,9 @@ from chatclient.messages import (
     ToolCall,
     ToolCallChunk,
 )
+from chatclient.parts import invented_call_id
 from chatclient.providers.failures import error_from, no_answer, unreadable
-from chatclient.providers.fields import MISSHAPEN, beside, number_of, text_of
+from chatclient.providers.fields import MISSHAPEN, arguments_of, beside, number_of, text_of
 from chatclient.providers.keys import Headers
 from chatclient.providers.openai_dialect import REASONING_FIELD, Dialect
 from chatclient.providers.openai_metadata import metadata_of
@@ -227,7 +226,7 @@ def _whole_call(call: Mapping[str, Any]) -> ToolCall:
     if not arguments and "type" not in metadata:
         arguments = "{}"
     # The result has to name one.
-    return ToolCall(id or f"call_{uuid.uuid4().hex[:24]}", name, arguments, metadata)
+    return ToolCall(id or invented_call_id(), name, arguments, metadata)
 
 
 def call_chunk(call: Mapping[str, Any]) -> ToolCallChunk:
@@ -243,8 +242,7 @@ def _said_of(call: Mapping[str, Any]) -> tuple[str, str, str, Mapping[str, Any]]
     if function is None and (function := call.get("custom")) is not None:
         kept["type"] = "custom"
     function = function or {}
-    arguments = function.get("arguments") or function.get("input") or ""
-    if not isinstance(arguments, str):  # some servers give the object itself
-        arguments = dumps(arguments).decode()
+    arguments = function.get("arguments") or function.get("input")
+    written = arguments_of(arguments) if arguments else ""  # a fragment may have none
     id, name = str(call.get("id") or ""), text_of(function.get("name"))
-    return id, name, arguments, FrozenDict(kept) if kept else EMPTY
+    return id, name, written, FrozenDict(kept) if kept else EMPTY

@@ -5,7 +5,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from chatclient.errors import UsageError
 from chatclient.json import dumps
 from chatclient.messages import (
     AssistantMessage,
@@ -20,7 +19,7 @@ from chatclient.messages import (
     UserMessage,
 )
 from chatclient.options import ChatOptions
-from chatclient.providers.fields import arguments_in, fields_of, object_in, overlaid
+from chatclient.providers.fields import arguments_in, fields_of, object_in, overlaid, unsendable
 from chatclient.providers.openai_dialect import REASONING_FIELD, Dialect
 from chatclient.providers.openai_media import media_part
 from chatclient.providers.openai_schemas import enforceable, json_schema_format
@@ -43,7 +42,7 @@ _NAMES = {
 
 def encode_options(options: ChatOptions, dialect: Dialect, *, streaming: bool) -> dict[str, Any]:
     """Return all of a request but its messages."""
-    body = fields_of(options, _NAMES)
+    body = fields_of(options, _NAMES, dialect.lacks)
     renamed = (
         (dialect.max_tokens, options.max_tokens),
         (dialect.seed, options.seed),
@@ -159,8 +158,7 @@ def _elements(message: Message, dialect: Dialect) -> list[dict[str, Any]]:
         case ToolResponseMessage():
             return _tool_responses(message, dialect)
         case _:
-            msg = f"{type(message).__name__} is no kind of message that can be sent"
-            raise UsageError(msg)
+            raise unsendable(message)
 
 
 def _system(message: SystemMessage, dialect: Dialect) -> dict[str, Any]:

@@ -75,7 +75,7 @@ def test_on_a_loop_whatever_waits_is_cancelled(mode: str) -> None:
             ended.append("cleaned")
 
     ask = Ask("acall" if mode == "acall" else "astream")
-    with pytest.raises(DeadlineExceededError, match="was cancelled"):
+    with pytest.raises(DeadlineExceededError, match="and 'chat Patient' was cancelled"):
         ask(ChatClient.create(Patient(hang)).prompt("x").deadline(0.5))
 
     assert ended == ["cleaned"]
@@ -105,7 +105,7 @@ def test_what_is_asked_before_anything_is_sent_is_cancelled_too(mode: Mode) -> N
     model = ScriptedModel("never")
     request = ChatClient.create(model).prompt("x").deadline(0.05)
     for slow in (request.system(write), request.tools(Provider())):
-        with pytest.raises(DeadlineExceededError):
+        with pytest.raises(DeadlineExceededError, match="waiting for was cancelled"):
             Ask(mode)(slow)
     assert cancelled == ["writer", "provider"]
     assert model.prompts == []

@@ -71,8 +71,9 @@ def test_line_ends_may_be_mixed() -> None:
 
 
 def test_a_crlf_may_be_cut_in_two() -> None:
-    """A line feed that comes in the next chunk is not a second line end."""
+    """A line feed that comes in the next chunk is not a second line end; after another it is."""
     assert events_in(b"data: a\r", b"\ndata: b\r", b"\n\r", b"\n") == [("", "a\nb")]
+    assert events_in(b"data: a\n", b"\ndata: b\r\n\r\n") == [("", "a"), ("", "b")]
 
 
 def test_a_carriage_return_ends_its_line_at_once() -> None:

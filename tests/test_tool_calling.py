@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from conftest import Ask
+from conftest import Ask, Mode
 
 from chatclient import (
     HIGHEST_PRECEDENCE,
@@ -359,6 +359,21 @@ def test_a_tool_that_takes_too_long_is_told(ask: Ask) -> None:
     started = time.monotonic()
     assert told(ask, call("slow"), slow) == "The tool 'slow' did not answer in time."
     assert time.monotonic() - started < 2
+
+
+@pytest.mark.parametrize("mode", ["acall", "astream"])
+def test_a_tool_of_ones_own_making_that_takes_too_long_is_told(mode: Mode) -> None:
+    """It need not look at the time: on an event loop what it waits for is cancelled."""
+
+    class Slow:
+        definition = ToolDefinition("slow", "", {"type": "object", "properties": {}})
+        metadata = ToolMetadata(timeout=0.05)
+
+        async def invoke(self, arguments: str, context: ToolContext) -> ToolResult:
+            await asyncio.sleep(5)
+            return ToolResult("too late")
+
+    assert told(Ask(mode), call("slow"), Slow()) == "The tool 'slow' did not answer in time."
 
 
 def test_generators_are_tools(ask: Ask) -> None:

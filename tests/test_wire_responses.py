@@ -72,7 +72,7 @@ OTHER_IDS = "83ba2776a29f"
 def recorded() -> list[Exchange]:
     return [
         exchange
-        for exchange in exchanges("openai.responses")
+        for exchange in exchanges("openai.responses", "openai.responses.retrieve")
         if exchange.id != BROKEN_JSON and not is_several(exchange)
     ]
 

@@ -136,7 +136,7 @@ class FunctionToolCallback:
             return converted
         if isinstance(converted, str):
             return ToolResult(converted, value=value)
-        msg = f"the result converter of tool {self.name!r} returned {converted!r}, which is no text"
+        msg = f"the result converter of tool {self.name!r} returned {converted!r}, not a text"
         raise ToolResultError(msg)
 
     def read_arguments(self, arguments: str) -> Mapping[str, Any]:

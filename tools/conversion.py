@@ -87,7 +87,7 @@ def _text(value: Any, origin: str) -> str:
         return _json(value)
     except (ValueError, TypeError) as error:
         msg = (
-            f"{origin} returned a value of type {type(value).__qualname__}, which cannot be told to"
+            f"{origin} returned a value of type {type(value).__qualname__}, which cannot be sent to"
             f" a model ({error}); return text, JSON values, pydantic models, dataclasses or Media,"
             " or give the tool a result_converter"
         )
