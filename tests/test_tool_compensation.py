@@ -259,6 +259,31 @@ def test_a_compensation_knows_its_call_and_its_request(ask: Ask) -> None:
     assert 0 < seen[4] <= 30
 
 
+def test_what_an_interceptor_ran_before_it_failed_is_undone(ask: Ask) -> None:
+    """The tool has done its work once, whatever came of the call."""
+    log: list[str] = []
+
+    def take_back(city: str) -> None:
+        log.append(f"no flight to {city}")
+
+    @tool(compensation=take_back)
+    def fly(city: str) -> None:
+        """Book a flight."""
+        if log:
+            msg = "fully booked"
+            raise ValueError(msg)
+        log.append(f"flight to {city}")
+
+    async def twice(invocation: ToolInvocation, call_next: NextTool) -> ToolResult:
+        await call_next(invocation)
+        return await call_next(invocation)
+
+    model = ScriptedModel(call("fly", '{"city": "Rome"}'), "sorry")
+    ask(client_of(model, fly, interceptors=[twice]).prompt("x"))
+
+    assert log == ["flight to Rome", "no flight to Rome"]
+
+
 def test_what_came_to_nothing_is_not_undone(ask: Ask) -> None:
     """A tool may say so itself, without an exception."""
     undone: list[str] = []

@@ -86,7 +86,6 @@ async def run_tool(invocation: ToolInvocation) -> ToolResult:
     runtime = context.runtime
     context.timeout = timeout = time_for(callback.metadata.timeout, runtime)
     context.arguments = arguments = invocation.tool_call.arguments
-    context.result = None
     try:
         if timeout is None:
             result = await _started(callback, arguments, context)
