@@ -78,7 +78,7 @@ class InMemoryResponseStore:
         clock: Gives the time in seconds.
 
     Raises:
-        UsageError: A limit is no number, or not positive.
+        UsageError: A limit is not a number, or not positive.
     """
 
     def __init__(

@@ -139,7 +139,10 @@ class InputGuardrailAdvisor:
         for guardrail in self.guardrails:
             result = await _ask(guardrail, request.runtime, judged)
             if result.outcome in ("retry", "reprompt"):
-                msg = f"input guardrail {name_of(guardrail)!r} asks for another answer before any"
+                msg = (
+                    f"input guardrail {name_of(guardrail)!r} asks for another answer, but there is"
+                    " none yet"
+                )
                 raise UsageError(msg)
             if failures.add(guardrail, result):
                 break
@@ -160,8 +163,8 @@ def _rewritten(
     said = last_user_message(prompt.messages)
     if said is not None and is_blank(said):
         msg = (
-            f"input guardrail {name_of(guardrail)!r} leaves nothing of what the user says; let it"
-            " return a GuardrailResult.failure(...) then"
+            f"input guardrail {name_of(guardrail)!r} leaves nothing of what the user says; to"
+            " refuse a request, return GuardrailResult.failure(...)"
         )
         raise UsageError(msg)
     return request.mutate(prompt=prompt)

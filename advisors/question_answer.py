@@ -48,7 +48,7 @@ class QuestionAnswerAdvisor:
         order: Where the advisor stands in the chain.
 
     Raises:
-        UsageError: *top_k* is less than one, or *where* is no filter.
+        UsageError: *top_k* is less than one, or *where* is not a filter.
         TemplateError: The template lacks a placeholder.
     """
 

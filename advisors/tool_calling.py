@@ -141,7 +141,7 @@ class ToolCallingAdvisor:
         stream_tool_call_responses: bool = True,
     ) -> None:
         if not HIGHEST_PRECEDENCE < order < LOWEST_PRECEDENCE:
-            msg = "the order of a tool calling advisor lies between the highest and the lowest"
+            msg = "the order of a tool calling advisor must lie between the highest and the lowest"
             raise UsageError(msg)
         if manager is not None:
             check_kind("what runs tools", manager, ToolCallingManager)

@@ -1,4 +1,4 @@
-"""Joins the chunks of a stream into the response they spell."""
+"""Joins the chunks of a stream into one response."""
 
 from dataclasses import replace
 from typing import Any
@@ -24,7 +24,7 @@ from chatclient.values import EMPTY, merged
 
 
 class MessageAggregator:
-    """Takes chunks one by one and gives the whole response at any time.
+    """Takes chunks one by one and returns the response so far at any time.
 
     Text joins text and reasoning joins reasoning for as long as nothing comes between them, so
     the parts keep the order in which they began. Pieces of one sound join, whatever comes between

@@ -120,7 +120,7 @@ class ToolResultError(ToolUsageError, TypeError):
 
 
 class MissingContextError(ToolUsageError, KeyError):
-    """A tool wants a value of the tool context that the application has not passed."""
+    """A tool needs a value from the tool context that the application has not passed."""
 
     def __str__(self) -> str:
         return str(self.args[0])  # a KeyError quotes it
@@ -322,7 +322,7 @@ class ToolArgumentError(ToolExecutionError):
 
 
 class ToolDeniedError(ToolExecutionError):
-    """Somebody did not allow the call; the message says why, and is told to the model."""
+    """The call was not allowed; the message says why, and is sent to the model."""
 
 
 class ToolTimeoutError(ToolExecutionError, TimeoutError):

@@ -54,7 +54,7 @@ def present_ledger() -> Ledger | None:
 
 
 async def ask_model(model: ChatModel, prompt: PromptLike, runtime: Runtime) -> ChatResponse:
-    """Return what *model* says to *prompt*: for advisors that need a word of a model themselves.
+    """Return what *model* answers to *prompt*: for advisors that need a model themselves.
 
     Such as for a summary, a judgement or another way to put a question. The call is seen in the
     trail beside the rounds of the turn; telemetry has it, and a `Budget` counts it.

@@ -90,7 +90,7 @@ _NEVER, _BEFORE_TOOLS, _SPOKEN = range(3)
 
 
 def _spoken_after(event: Any, spoken: int) -> int:
-    """Return what was said after *event*, which is no text."""
+    """Return what was said after *event*, which is not a text."""
     tools = type(event) is ToolCallFinished or (
         type(event) is RoundEnded and event.response.has_tool_calls()
     )

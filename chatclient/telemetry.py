@@ -56,9 +56,9 @@ class Telemetry:
         tracer_provider: Where spans go; default: the application's.
         meter_provider: Where metrics go; default: the application's.
         capture_content: Whether prompts, answers, tool arguments and results are recorded as
-            attributes; default: as the environment says, which without a word is no.
+            attributes; default: as the environment variable says, otherwise not.
         redact: Sees every such text before it is recorded, those of errors as `error.message`.
-            What it cannot make up its mind about, because it raises, is left out.
+            A text for which it raises is left out.
     """
 
     def __init__(

@@ -176,7 +176,7 @@ def _lines(trail: Trail) -> Iterator[str]:
             yield f"aside: {step.operation.name}: {_outcome(step)}"
         if isinstance(step.operation, MemoryAccess) and not step.error:
             access, id = step.operation.access, step.operation.conversation_id
-            yield f"memory: {access} {len(step.result or ())} messages of {id!r}"
+            yield f"memory: {access} {_messages(len(step.result or ()))} of {id!r}"
     usage = trail.usage
     yield f"in all: {usage.input_tokens} + {usage.output_tokens} tokens"
 
@@ -201,7 +201,7 @@ def _outcome(call: Step) -> str:
 
 def _round_lines(round_: Round, call: Step) -> Iterator[str]:
     tools = f", tools: {', '.join(round_.offered)}" if round_.offered else ""
-    yield f"round {round_.number}: {round_.model}, {round_.messages} messages{tools}"
+    yield f"round {round_.number}: {round_.model}, {_messages(round_.messages)}{tools}"
     for change in round_.changes:
         yield f"    {change.advisor} {_words(change)}"
     if round_.discovered:
@@ -218,8 +218,8 @@ def _round_lines(round_: Round, call: Step) -> Iterator[str]:
 
 def _words(change: Change) -> str:
     words = [
-        f"added {len(change.added)} messages" if change.added else "",
-        f"removed {len(change.removed)} messages" if change.removed else "",
+        f"added {_messages(len(change.added))}" if change.added else "",
+        f"removed {_messages(len(change.removed))}" if change.removed else "",
         f"offered {', '.join(change.tools_added)}" if change.tools_added else "",
         f"hid {', '.join(change.tools_removed)}" if change.tools_removed else "",
         *(f"set {name}={_short(repr(value))}" for name, value in change.options),
@@ -243,3 +243,7 @@ def _took(step: Step) -> str:
 
 def _short(text: str) -> str:
     return on_one_line(text, _SHOWN)
+
+
+def _messages(count: int) -> str:
+    return "1 message" if count == 1 else f"{count} messages"

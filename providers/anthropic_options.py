@@ -117,7 +117,7 @@ def refuse_unenforceable(schema: Mapping[str, Any] | None) -> None:
     """
     if schema is not None and not is_enforceable(schema):
         msg = (
-            "Anthropic holds no answer to a schema that contains itself or has objects with "
+            "Anthropic cannot enforce a schema that contains itself or has objects with "
             "arbitrary keys; name all properties and close the objects, or ask for the answer "
             "with entity(..., native=True) in place of `output_schema`"
         )

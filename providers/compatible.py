@@ -45,7 +45,7 @@ class Preset:
         if given:
             return given.rstrip("/").removesuffix(self.url_path) + self.url_path
         if not self.base_url:
-            msg = f"{self.name} is somewhere else for everybody: set {self.url_variable}"
+            msg = f"{self.name} has another address for everybody: set {self.url_variable}"
             raise UsageError(f"{msg} or pass base_url=")
         return self.base_url
 

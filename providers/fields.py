@@ -55,7 +55,7 @@ def object_in(text: str | bytes) -> dict[str, Any] | None:
 
 def unsendable(message: object) -> UsageError:
     """Return the error of a message of the application's own kind, which no provider knows."""
-    return UsageError(f"{type(message).__name__} is no kind of message that can be sent")
+    return UsageError(f"{type(message).__name__} is not a kind of message that can be sent")
 
 
 def arguments_in(text: str) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def text_of(value: Any) -> str:
     if type(value) is str:
         return value
     if value:
-        msg = f"{value!r:.80} is no text"
+        msg = f"{value!r:.80} is not a text"
         raise TypeError(msg)
     return ""
 
@@ -107,7 +107,7 @@ def number_of(value: Any) -> int | None:
         return int(value) if value else None
     if isinstance(value, float) and value.is_integer():
         return int(value)
-    msg = f"{value!r:.80} is no number"
+    msg = f"{value!r:.80} is not a number"
     raise TypeError(msg)
 
 

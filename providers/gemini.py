@@ -141,17 +141,13 @@ class GeminiChatModel(OverHttp, ChatModel):
         path = f"{path_of(prompt.options.model or self.name)}:generateContent"
         return await self._http.post(runtime, path, self._body(prompt), _decoded)
 
-    async def generate_stream(
+    def generate_stream(
         self, prompt: Prompt, runtime: Runtime
     ) -> AsyncGenerator[ChatResponse | str, None]:
-        """Yield the model's response to *prompt* as it comes."""
+        """Return the chunks of the model's response to *prompt*, as they come."""
         path = f"{path_of(prompt.options.model or self.name)}:streamGenerateContent?alt=sse"
         body = self._body(prompt)
-        async with self._http.stream(runtime, path, body, _read) as (first, rest):
-            for chunk in first:
-                yield chunk
-            async for chunk in rest:
-                yield chunk
+        return self._http.stream(runtime, path, body, _read)
 
     def _body(self, prompt: Prompt) -> bytes:
         head = self._heads.get(prompt.options, _head)
@@ -194,7 +190,7 @@ def path_of(model: str) -> str:
     """
     steps = model.split("/")
     if {"", ".", ".."}.intersection(steps):
-        msg = f"{model!r} names no model of Gemini's"
+        msg = f"{model!r} is not the name of a Gemini model"
         raise UsageError(msg)
     path = "/".join(quote(step, safe="@") for step in steps)
     return f"/{path}" if "/" in model else f"/models/{path}"
@@ -212,6 +208,6 @@ def headers_for(api_key: Key, base_url: str, more: Headers | None) -> HeaderSour
         key = key_source(api_key, "GEMINI_API_KEY", "GOOGLE_API_KEY", wanted_by=wanted_by)
         return headers_with(key, more, name="x-goog-api-key", scheme="")
     if not api_key and on_google:
-        msg = "Vertex AI wants access tokens: pass a function that gives them as api_key="
+        msg = "Vertex AI wants access tokens: pass a function that returns them as api_key="
         raise UsageError(msg)
     return headers_with(key_source(api_key or ""), more)

@@ -124,8 +124,8 @@ def _content_part(part: str | Media | ProviderPart) -> dict[str, Any]:
         image = {"image_url": part.url()} if part.id is None else {"file_id": part.id}
         return {"type": "input_image", "detail": part.metadata.get("detail", "auto"), **image}
     if part.mime_type.startswith("audio/") and is_here(part):
-        msg = f"the Responses API takes no {part.mime_type}; send it to a model that listens with"
-        raise UsageError(f"{msg} OpenAIChatModel, or what is said in it as text")
+        msg = f"the Responses API does not take {part.mime_type}; use OpenAIChatModel with a model"
+        raise UsageError(f"{msg} that listens, or send what is said in it as text")
     return {"type": "input_file", **_file(part)}
 
 

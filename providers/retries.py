@@ -36,7 +36,7 @@ class RetryPolicy:
         on_client_errors: Whether to ask again after every other status from 400 to 499.
 
     Raises:
-        UsageError: *max_retries* is no number, or negative.
+        UsageError: *max_retries* is not a number, or negative.
     """
 
     max_retries: int = 2
@@ -82,8 +82,6 @@ async def with_retries(
     try:
         return await attempt()
     except ProviderError as error:
-        if not policy.max_retries or not policy.retries(error):
-            raise
         first: ProviderError | None = error
 
     async def again() -> T:

@@ -673,7 +673,7 @@ def test_ids_are_as_short_as_openai_wants_them() -> None:
 
 def test_a_message_of_no_known_kind_is_refused() -> None:
     """A kind of message that this library does not have is an error of the caller's."""
-    with pytest.raises(UsageError, match="Message is no kind of message"):
+    with pytest.raises(UsageError, match="Message is not a kind of message"):
         encode_message(Message(), OPENAI)
 
 

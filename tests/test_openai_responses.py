@@ -910,7 +910,7 @@ def test_a_user_shows_images() -> None:
 def test_a_sound_is_refused_with_a_word_on_who_takes_it() -> None:
     """The API has no form for one."""
     for content in (b"\1", "data:audio/mpeg;base64,AQ=="):
-        with pytest.raises(UsageError, match=r"no audio/mpeg; .* OpenAIChatModel"):
+        with pytest.raises(UsageError, match=r"not take audio/mpeg; .* OpenAIChatModel"):
             input_of(UserMessage([Media("audio/mpeg", content)]))
 
 
@@ -998,7 +998,7 @@ def test_a_tool_may_answer_with_images() -> None:
 
 def test_other_kinds_of_messages_cannot_be_sent() -> None:
     """The error names the kind."""
-    with pytest.raises(UsageError, match="Message is no kind of message"):
+    with pytest.raises(UsageError, match="Message is not a kind of message"):
         body_of(Message())
 
 

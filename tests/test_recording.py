@@ -224,7 +224,7 @@ def test_what_is_no_recording_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "r.json"
     path.write_text(text)
 
-    with pytest.raises(UsageError, match=r"r\.json is no recording"):
+    with pytest.raises(UsageError, match=r"r\.json is not a recording"):
         Recording.load(path)
 
 
@@ -256,7 +256,7 @@ def plain(response: ChatResponse) -> Any:
 )
 def test_what_is_no_response_is_refused(data: Any) -> None:
     """A broken file is an error of its own kind, with its cause."""
-    with pytest.raises(UsageError, match="no stored response"):
+    with pytest.raises(UsageError, match="not a stored response"):
         response_from_dict(data)
 
 

@@ -140,16 +140,16 @@ def test_sessions_have_names(id: str, user_id: str) -> None:
 @pytest.mark.parametrize(
     ("filter", "complaint"),
     [
-        ({"last": 0}, "last is at least 1"),
-        ({"page": -1}, "page is at least 0"),
-        ({"page_size": 0}, "page_size is at least 1"),
-        ({"last": 3, "page": 0}, "either the last events"),
-        ({"last": 3, "page_size": 5}, "either the last events"),
+        ({"last": 0}, "last must be at least 1"),
+        ({"page": -1}, "page must be at least 0"),
+        ({"page_size": 0}, "page_size must be at least 1"),
+        ({"last": 3, "page": 0}, "last= and page="),
+        ({"last": 3, "page_size": 5}, "last= and page="),
         ({"pattern": "("}, "not a regular expression"),
-        ({"keywords": "cats"}, "put a single one into keyword="),
+        ({"keywords": "cats"}, "pass a single one as keyword="),
         ({"branch": "a..b"}, "path of agents' names"),
-        ({"roles": "User"}, "a role is 'system', 'user', 'assistant' or 'tool', not 'User'"),
-        ({"match": "every"}, "match is None, 'any' or 'all', not 'every'"),
+        ({"roles": "User"}, "a role must be 'system', 'user', 'assistant' or 'tool', not 'User'"),
+        ({"match": "every"}, "match must be None, 'any' or 'all', not 'every'"),
     ],
 )
 def test_filters_that_cannot_be(filter: dict[str, Any], complaint: str) -> None:

@@ -238,6 +238,63 @@ def test_slips_undo_nothing(slip: Any, ask: Ask) -> None:
     assert [execution.is_error for execution in result.executions] == [False, True, False]
 
 
+def test_a_compensation_knows_its_call_and_its_request(ask: Ask) -> None:
+    """As the tool did."""
+    seen: list[Any] = []
+
+    def take_back(city: str, context: ToolContext) -> None:
+        seen.extend([city, context["tenant"], context.tool_name, context.tool_call_id])
+        seen.append(context.remaining_seconds)
+
+    @tool(compensation=take_back)
+    def ship(city: str) -> str:
+        """Ship it."""
+        return "shipped"
+
+    model = ScriptedModel(call("ship", '{"city": "Rome"}', id="17"), DEAR, "sorry")
+    request = client_of(model, ship, Trip()).prompt("x").tool_context(tenant="acme")
+    ask(request.deadline(30))
+
+    assert seen[:4] == ["Rome", "acme", "ship", "17"]
+    assert 0 < seen[4] <= 30
+
+
+def test_what_came_to_nothing_is_not_undone(ask: Ask) -> None:
+    """A tool may say so itself, without an exception."""
+    undone: list[str] = []
+
+    def take_back(city: str) -> None:
+        undone.append(city)
+
+    @tool(compensation=take_back)
+    def ship(city: str) -> ToolResult:
+        """Ship it."""
+        return ToolResult("There is no ship.", is_error=city == "Rome")
+
+    ships = [call("ship", '{"city": "Rome"}', id="1"), call("ship", '{"city": "Oslo"}', id="2")]
+    ask(client_of(ScriptedModel(ships, DEAR, "sorry"), ship, Trip()).prompt("x"))
+
+    assert undone == ["Oslo"]
+
+
+def test_a_compensation_that_fails_is_not_tried_again(ask: Ask) -> None:
+    """However many there are to see that the turn has failed."""
+
+    class Stubborn(Trip):
+        async def cancel_hotel(self, execution: ToolExecution) -> None:
+            self.log.append("tried")
+            msg = "non-refundable"
+            raise RuntimeError(msg)
+
+    trip = Stubborn()
+    policy = ToolFailurePolicy(always_raise=True)
+    client = client_of(ScriptedModel(HOTEL, DEAR), trip, exception_processor=policy)
+    with pytest.raises(ToolExecutionError):
+        ask(client.prompt("x"))
+
+    assert trip.log.count("tried") == 1
+
+
 def test_the_others_are_undone_when_one_cannot_be(ask: Ask) -> None:
     """A compensation that fails is logged; the call still stands, and the model knows."""
 
@@ -794,7 +851,7 @@ def test_a_resumed_turn_is_undone_once(ask: Ask) -> None:
 
     client = client_of(ScriptedModel(FLIGHT, DEAR), trip, **manager)
     pending = ask(client.prompt("x")).response.context["pending_turn"]
-    with pytest.raises(ToolLoopError, match="came to no end"):
+    with pytest.raises(ToolLoopError, match="did not finish"):
         ask(client.resume(pending, "approve").advisors(again))
 
     assert trip.log == ["flight to Rome", "no flight to Rome"]
@@ -1095,8 +1152,8 @@ def return_it(item: "Unknown") -> None:  # type: ignore[name-defined]  # noqa: F
     ("compensation", "problem"),
     [
         ("nothing", "is 'nothing', which cannot be called"),
-        (lambda item, price: None, r"wants \['price'\], which the tool does not get.*\['item'\]"),
-        (return_it, r"compensation of tool 'buy' cannot be told: name 'Unknown' is not defined"),
+        (lambda item, price: None, r"needs \['price'\], which the tool does not get.*\['item'\]"),
+        (return_it, r"compensation of tool 'buy' cannot be read: name 'Unknown' is not defined"),
         (dict.update, r"compensation of tool 'buy' "),
     ],
 )

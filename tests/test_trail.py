@@ -2,8 +2,11 @@
 
 import asyncio
 import copy
+import gc
 import pickle
+import weakref
 from collections.abc import Callable
+from contextvars import Context, copy_context
 from typing import Any
 
 import pytest
@@ -11,6 +14,7 @@ from conftest import Ask
 from servers import ChatServer, Reply, completion
 
 from chatclient import ChatClient, ChatClientRequest, ChatClientResponse, Next, UserMessage
+from chatclient.advisors.budget import Budget
 from chatclient.errors import OverloadedError, ProviderError, ToolCallRefusedError, UsageError
 from chatclient.events import RoundEnded, ToolCallStarted
 from chatclient.model_calls import ask_model
@@ -154,7 +158,7 @@ def test_the_text_tells_the_story(ask: Ask) -> None:
     lines = [line.split(" (")[0] for line in text.splitlines()]
     assert lines[1:6] == [
         "round 1: ScriptedModel, 2 messages, tools: get_weather",
-        "    Enriching added 1 messages; hid get_time; set temperature=0.3",
+        "    Enriching added 1 message; hid get_time; set temperature=0.3",
         "    tool_call",
         '    get_weather({"city": "Rome"}) -> sunny in Rome',
         "    get_time({}) failed: RuntimeError('no clock') -> " + lines[5].partition(" -> ")[2],
@@ -303,6 +307,31 @@ def test_without_a_trail_nothing_is_kept() -> None:
     assert BLOCKING.steps is None
 
 
+def test_a_context_that_is_kept_keeps_nothing_of_the_request(ask: Ask) -> None:
+    """As a pool does with the context in which a connection was opened."""
+    contexts: list[Context] = []
+
+    class Secret:
+        """Something of the request's."""
+
+    @tool
+    def keep() -> str:
+        contexts.append(copy_context())
+        return "kept"
+
+    secret = Secret()
+    found = weakref.ref(secret)
+    model = ScriptedModel(call("keep"), "Hi.")
+    client = ChatClient.builder(model).default_tools(keep).default_advisors(Budget()).build()
+    ask(client.prompt("Hi").tool_context(secret=secret))
+
+    del secret
+    model.prompts.clear()
+    gc.collect()
+    assert len(contexts) == 1
+    assert found() is None
+
+
 def test_words_aside_are_no_rounds(ask: Ask) -> None:
     """What an advisor asks a model is in the trail, and in its sum, beside the rounds."""
     helper = ScriptedModel("a friendly question", chunks=2)
@@ -357,7 +386,7 @@ def test_requests_within_a_step_of_an_advisors_own_belong_to_it(ask: Ask) -> Non
     depths = [depth for depth, step in trail.tree() if isinstance(step.operation, ClientCall)]
     assert depths == [0, 3]
     assert len(caught.value.trail.inner) == 1
-    assert "    round 1: ScriptedModel, 1 messages" in str(caught.value.trail)
+    assert "    round 1: ScriptedModel, 1 message" in str(caught.value.trail)
 
 
 def left(client: ChatClient, *, blocking: bool) -> Any:

@@ -188,14 +188,14 @@ def check_compensation(name: str, known: Sequence[str], compensation: Any) -> No
     try:
         alone = _wants_execution(compensation)
     except Exception as error:
-        msg = f"the parameters of the compensation of tool {name!r} cannot be told: {error}"
+        msg = f"the parameters of the compensation of tool {name!r} cannot be read: {error}"
         raise ToolDefinitionError(msg) from error
     if alone:
         return
     schema = signature_of(compensation, name=_name(name)).input_schema
     if missing := [each for each in schema.get("required", ()) if each not in known]:
         msg = (
-            f"the compensation of tool {name!r} wants {missing}, which the tool does not get; it "
+            f"the compensation of tool {name!r} needs {missing}, which the tool does not get; it "
             f"takes some of {list(known)}, or one ToolExecution"
         )
         raise ToolDefinitionError(msg)

@@ -86,7 +86,7 @@ class ToolSignature:
             return
         if conversation is None and not parameter.admits_none:
             msg = (
-                f"tool {self._reader.tool_name!r} wants the conversation's id for"
+                f"tool {self._reader.tool_name!r} needs the conversation's id for"
                 f" {parameter.name!r}, but the request belongs to no conversation;"
                 " give the request an id, or the parameter a default"
             )

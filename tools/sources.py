@@ -67,7 +67,7 @@ def offered_by(provider: ToolCallbackProvider, offered: Any) -> list[ToolCallbac
     """Return what *provider* has *offered* as callbacks; None is nothing.
 
     Raises:
-        ToolDefinitionError: Something of it is no tool.
+        ToolDefinitionError: Something of it is not a tool.
     """
     if offered is None:
         return []

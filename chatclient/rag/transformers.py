@@ -152,7 +152,7 @@ class MultiQueryExpander:
         options: ChatOptions | None = None,
     ) -> None:
         if number < 1:
-            msg = f"number is how many queries to add, at least 1, not {number}"
+            msg = f"number must be at least 1, not {number}"
             raise UsageError(msg)
         self._number = number
         self._include_original = include_original

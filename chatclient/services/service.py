@@ -86,7 +86,7 @@ def _made(kind: type[Any], name: str, declared: Any, client: ChatClient) -> Any:
         return _implemented(declared, method, client)
     wanted = _type_of(kind, name, declared)
     if not (inspect.isclass(wanted) and issubclass(wanted, ChatMemory)):
-        msg = "is not a plain method; a model can carry out no other"
+        msg = "is not a plain method, so a model cannot carry it out"
         raise UsageError(msg)
     return _memory_of(defaults.advisors, wanted)
 

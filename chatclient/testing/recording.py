@@ -68,7 +68,7 @@ class Recording:
 
         Raises:
             OSError: The file cannot be read.
-            UsageError: It is no recording.
+            UsageError: It is not a recording.
         """
         try:
             data = loads(Path(path).read_bytes())
@@ -78,7 +78,7 @@ class Recording:
             ]
             output_modes = dict(data.get("output_modes", {}))
         except (LookupError, TypeError, ValueError) as error:
-            msg = f"{path} is no recording: {error!r}"
+            msg = f"{path} is not a recording: {error!r}"
             raise UsageError(msg) from error
         return cls(redact, exchanges, output_modes)
 

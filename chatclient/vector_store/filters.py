@@ -53,10 +53,10 @@ def predicate(where: Filter | None, depth: int = 0) -> Predicate:
     """Return a function that says whether metadata fits *where*; None fits all.
 
     Raises:
-        UsageError: It is no filter.
+        UsageError: It is not a filter.
     """
     if depth > _DEPTH:
-        msg = f"there are filters in filters, more than {_DEPTH} deep; say it with fewer"
+        msg = f"the filter is nested more than {_DEPTH} deep"
         raise UsageError(msg)
     check_kind("a filter", {} if where is None else where, Mapping, 'write {"year": {"gte": 2020}}')
     tests = [_test(key, value, depth + 1) for key, value in (where or {}).items()]
@@ -113,10 +113,10 @@ def comparisons(key: Any, value: Any) -> list[tuple[str, Any]]:
 def _check_key(key: Any) -> None:
     """Make sure that *key* is a name that every store can look for."""
     if not isinstance(key, str):
-        msg = f"a filter names metadata with texts, not {key!r}"
+        msg = f"the keys of a filter must be texts, not {key!r}"
         raise UsageError(msg)
     if key.startswith("$"):
-        msg = f"{key!r} is no part of a filter; there are '$and', '$or' and '$not'"
+        msg = f"{key!r} is not an operator of filters; there are '$and', '$or' and '$not'"
         raise UsageError(msg)
     if '"' in key or "\\" in key or min(key, default=" ") < " " or not _plain(key):
         msg = f"a filter cannot name {key!r}: quotes, backslashes or control characters are in it"
