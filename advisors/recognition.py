@@ -46,14 +46,15 @@ def without_overlap(
     From *begin* on, an application may send the last turns again, or another memory show them;
     without, that is *begin*.
     """
-    known = [at for at, message in enumerate(history) if _is_said(message)]
     places = [at for at in _places_of(said) if at >= begin]
+    if len(places) < 2:  # noqa: PLR2004 - a question and its answer; most requests bring none
+        return history, begin
+    known = [at for at, message in enumerate(history) if _is_said(message)]
     present = [_words(said[at]) for at in places]
     for size in range(min(len(known), len(places)), 1, -1):
         first, end = known[-size], places[size - 1]
-        if not isinstance(said[end], AssistantMessage) or not begins_turn(history, first):
-            continue
-        if [_words(history[at]) for at in known[-size:]] == present[:size]:
+        same = [_words(history[at]) for at in known[-size:]] == present[:size]
+        if same and isinstance(said[end], AssistantMessage) and begins_turn(history, first):
             return (*history[:first], *system_messages(history[first:])), end + 1
     return history, begin
 
