@@ -1,6 +1,6 @@
 """The fluent client: `ChatClient`, its builder and its requests."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
 from datetime import timedelta
@@ -39,6 +39,7 @@ from chatclient.request_options import (
     runs_tools,
     static_options,
     with_options,
+    with_request_options,
 )
 from chatclient.runtime import BLOCKING, ON_LOOP, Runtime, within_callers_deadline
 from chatclient.spec import RequestSpec, TextSpec, refuse_no_text, with_more, with_system_text
@@ -317,12 +318,13 @@ class ChatClient(Closeable):
         said = spec.messages_beside_system()
         call.asked = said_before(spec.advisor_params) or said
         if spec.written_system is not None:
-            spec = await runtime.until_deadline(with_system_text(spec, said, runtime))
+            written = with_system_text(spec, said, runtime)
+            spec = await runtime.until_deadline(written, "what writes its system text")
         messages = spec.build_messages(said)
         options, context = self._options, spec.advisor_params
         if options is None or not spec.has_same_options(self._defaults):
             completion = complete_request(self._engine, spec, messages, runtime)
-            completed = await runtime.until_deadline(completion)
+            completed = await runtime.until_deadline(completion, "what offers its tools")
             options, context = completed
         if RESUME in context:
             _refuse_no_loop(options)
@@ -542,7 +544,7 @@ class ChatClientRequestSpec:
     def options(
         self, options: ChatOptions | None = None, /, **values: Unpack[OptionValues]
     ) -> Self:
-        """Set options over those set before.
+        """Set options over those set before; tools among them are those of the request.
 
         Args:
             options: Options of the model's provider, or common ones.
@@ -552,7 +554,8 @@ class ChatClientRequestSpec:
         Raises:
             UsageError: The model's provider has no such option, or *options* is not a ChatOptions.
         """
-        return self._with(with_options(self._client._engine, self._spec, options, values))
+        engine = self._client._engine
+        return self._with(with_request_options(engine, self._spec, options, values))
 
     def model(self, model: ChatModel) -> Self:
         """Use another model for this request, also of another provider.
@@ -660,10 +663,10 @@ class ChatClientRequestSpec:
         """Return what happens on the way to the answer, asynchronously."""
         return AsyncStreamResponse(self._run, ON_LOOP)
 
-    async def _run(
+    def _run(
         self, runtime: Runtime, output: StructuredOutput[Any] | None = None
-    ) -> ChatClientResponse:
-        return await self._client._run(self._spec, runtime, output)
+    ) -> Coroutine[Any, Any, ChatClientResponse]:
+        return self._client._run(self._spec, runtime, output)
 
     def _with(self, spec: RequestSpec) -> Self:
         return type(self)(self._client, spec)

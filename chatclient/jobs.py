@@ -6,7 +6,6 @@ threads, and waits on its own for them while it passes their events on.
 
 import asyncio
 import functools
-import inspect
 import queue
 import threading
 import time
@@ -21,7 +20,7 @@ from chatclient.driving import drive
 from chatclient.inbox import INBOX, Emitter, Inbox, Item, LoopInbox
 from chatclient.interruption import Interruption, interruptible, waiting_for
 from chatclient.tasks import ended, look_at_error, to_its_end
-from chatclient.threads import LoopThread, Work, is_async, private_loop
+from chatclient.threads import LoopThread, Work, is_async, is_awaitable, private_loop
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -53,7 +52,7 @@ async def invoke_on_loop(
     if is_async(function):
         return await function(*args)
     result = await _in_worker(functools.partial(function, *args), end)
-    return await result if inspect.isawaitable(result) else result
+    return await result if is_awaitable(result) else result
 
 
 async def _in_worker(call: Callable[[], T], end: float | None) -> T | None:
@@ -97,16 +96,14 @@ async def gather_in_tasks(
     tasks = [asyncio.create_task(run(job) if crowded else job(runtime)) for job in jobs]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-        for task in tasks:
-            if task.done():
-                task.result()
-        return [task.result() for task in tasks]
-    finally:
+        return [task.result() for task in tasks if task.done()]  # all are, unless one has failed
+    except BaseException:
         for task in tasks:
             task.cancel()
         await ended(tasks)
         for task in tasks:
             look_at_error(task)
+        raise
 
 
 class BegunInTask(Generic[T]):

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, TypeVar, get_args
 from chatclient.checks import check_kind
 from chatclient.errors import UsageError, WrongTypeError
 from chatclient.texts import shortened
-from chatclient.values import EMPTY, freeze_fields
+from chatclient.values import EMPTY, freeze_fields, quickly_made
 
 _P = TypeVar("_P")
 
@@ -122,6 +122,7 @@ class Reasoning:
         freeze_fields(self, "data")
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class ToolCall:
     """A model's request to run a tool.
@@ -200,9 +201,10 @@ def join_parts(content: Any, more: Any) -> tuple[Any, ...]:
 
 def as_tuple(given: Any) -> tuple[Any, ...]:
     """Return what there is one or more of, as a tuple; whether it is right is seen later."""
-    if isinstance(given, tuple | list):  # by far the most common, and an abstract class is slow
+    # By far the most common come first: an abstract class is slow.
+    if isinstance(given, (tuple, list)):
         return tuple(given)
-    one = isinstance(given, str | Mapping) or not isinstance(given, Iterable)
+    one = isinstance(given, (str, Mapping)) or not isinstance(given, Iterable)
     return (given,) if one else tuple(given)
 
 
@@ -225,7 +227,7 @@ def text_of(parts: tuple[Any, ...]) -> str:
     return "".join(
         part if isinstance(part, str) else part.text
         for part in parts
-        if isinstance(part, str | ProviderPart)
+        if isinstance(part, (str, ProviderPart))
     )
 
 

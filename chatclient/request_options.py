@@ -1,6 +1,7 @@
 """Completes the options of a request: the model's, the client's and its own, with all tools."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from chatclient.advisors.tool_calling import REFRESH_TOOLS
@@ -39,6 +40,28 @@ def with_options(
             spec = spec.with_options_of(kind)
         spec = spec.with_options(each)
     return spec
+
+
+def with_request_options(
+    engine: Engine, spec: RequestSpec, options: ChatOptions | None, values: Mapping[str, Any]
+) -> RequestSpec:
+    """Return *spec* with options of a single request; tools among them are the request's tools.
+
+    Raises:
+        UsageError: As in `with_options`.
+    """
+    before = _tools_in(spec)
+    spec = with_options(engine, spec, options, values)
+    callbacks = _tools_in(spec)
+    if callbacks is None or callbacks is before:
+        return spec
+    if spec.tools is not None and before:  # options stand in for those set before
+        spec = replace(spec, tools=tuple(t for t in spec.tools if t not in before))
+    return spec.with_tools(callbacks, keep_defaults=False)
+
+
+def _tools_in(spec: RequestSpec) -> Sequence[ToolCallback] | None:
+    return None if spec.options is None else spec.options.tool_callbacks
 
 
 def static_options(engine: Engine, spec: RequestSpec) -> ChatOptions | None:

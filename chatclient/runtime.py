@@ -27,7 +27,6 @@ shows the place. Code that is asynchronous by nature (an `async def` tool, say) 
 
 import asyncio
 import functools
-import inspect
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import contextmanager
@@ -54,7 +53,7 @@ from chatclient.jobs import (
 )
 from chatclient.observation import Observer, Operation, Step
 from chatclient.tasks import to_its_end
-from chatclient.threads import LoopThread, call_in_thread, is_async
+from chatclient.threads import LoopThread, call_in_thread, is_async, is_awaitable
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -205,7 +204,7 @@ class Runtime:
                 result = call_in_thread(function, args, timeout)
             else:
                 result = function(*args)
-            if inspect.isawaitable(result):
+            if is_awaitable(result):
                 return await wait_on_thread(lambda _: result, self.emit, end)
             return result
         if end is None:
@@ -284,17 +283,23 @@ class Runtime:
         async with asyncio.timeout(seconds):
             return await awaitable
 
-    async def until_deadline(self, awaitable: Awaitable[T]) -> T:
+    def until_deadline(
+        self, awaitable: Awaitable[T], what: str = "what the call was waiting for"
+    ) -> Awaitable[T]:
         """Await until a little after the deadline; a blocking request is as good as its leaves.
 
         Those that know the deadline end at it, and say what they were about. This is for the
-        others.
+        others: for *what* is cancelled at it, where no operation was.
 
         Raises:
             DeadlineExceededError: It has passed.
         """
+        # Without one, no coroutine of its own: each event of a stream passes all there are.
         if self.deadline is None or self.blocking:
-            return await awaitable
+            return awaitable
+        return self._until_end(awaitable, what)
+
+    async def _until_end(self, awaitable: Awaitable[T], what: str) -> T:
         scope = asyncio.timeout(self.remaining() + _GRACE)
         try:
             async with scope:
@@ -302,7 +307,7 @@ class Runtime:
         except TimeoutError as error:
             if not scope.expired():
                 raise
-            waited_for = _cancelled_last(self.steps) or "what the call was waiting for"
+            waited_for = _cancelled_last(self.steps) or what
             msg = f"the deadline passed, and {waited_for} was cancelled"
             raise DeadlineExceededError(msg) from error
 

@@ -44,16 +44,12 @@ class SpeakModel(OverHttp, ChatModel):
         body = body_of(prompt, stream=False)
         return await self._http.post(runtime, "/v0/speak", body, response_of)
 
-    async def generate_stream(
+    def generate_stream(
         self, prompt: Prompt, runtime: Runtime
     ) -> AsyncGenerator[ChatResponse | str, None]:
-        """Yield the model's response to *prompt* as it comes."""
+        """Return the chunks of the model's response to *prompt*, as they come."""
         body = body_of(prompt, stream=True)
-        async with self._http.stream(runtime, "/v0/speak", body, chunks_of) as (first, rest):
-            for chunk in first:
-                yield chunk
-            async for chunk in rest:
-                yield chunk
+        return self._http.stream(runtime, "/v0/speak", body, chunks_of)
 
 
 def body_of(prompt: Prompt, *, stream: bool) -> bytes:

@@ -172,17 +172,13 @@ class AnthropicChatModel(OverHttp, ChatModel):
         headers = self._headers(prompt.options)
         return await self._http.post(runtime, _PATH, body, _decoded, headers)
 
-    async def generate_stream(
+    def generate_stream(
         self, prompt: Prompt, runtime: Runtime
     ) -> AsyncGenerator[ChatResponse | str, None]:
-        """Yield the model's response to *prompt* as it comes."""
+        """Return the chunks of the model's response to *prompt*, as they come."""
         body = self._body(prompt, streaming=True)
         headers = self._headers(prompt.options)
-        async with self._http.stream(runtime, _PATH, body, _read, headers) as (first, rest):
-            for chunk in first:
-                yield chunk
-            async for chunk in rest:
-                yield chunk
+        return self._http.stream(runtime, _PATH, body, _read, headers)
 
     def _headers(self, options: ChatOptions) -> Headers:
         """Return the headers that a request has beside those of all requests."""
@@ -234,8 +230,8 @@ async def _read(pieces: Pieces, headers: Headers) -> AsyncGenerator[ChatResponse
     events = overheard(ServerSentEventDecoder())
     decoder = StreamDecoder(headers)
     async for piece in pieces:
-        for event in events.feed(piece):
-            chunk = decoder.feed(event.data)
+        for data, _ in events.feed(piece):
+            chunk = decoder.feed(data)
             if chunk is not None:
                 yield chunk
     last = decoder.finish(events.finish())

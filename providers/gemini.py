@@ -141,17 +141,13 @@ class GeminiChatModel(OverHttp, ChatModel):
         path = f"{path_of(prompt.options.model or self.name)}:generateContent"
         return await self._http.post(runtime, path, self._body(prompt), _decoded)
 
-    async def generate_stream(
+    def generate_stream(
         self, prompt: Prompt, runtime: Runtime
     ) -> AsyncGenerator[ChatResponse | str, None]:
-        """Yield the model's response to *prompt* as it comes."""
+        """Return the chunks of the model's response to *prompt*, as they come."""
         path = f"{path_of(prompt.options.model or self.name)}:streamGenerateContent?alt=sse"
         body = self._body(prompt)
-        async with self._http.stream(runtime, path, body, _read) as (first, rest):
-            for chunk in first:
-                yield chunk
-            async for chunk in rest:
-                yield chunk
+        return self._http.stream(runtime, path, body, _read)
 
     def _body(self, prompt: Prompt) -> bytes:
         head = self._heads.get(prompt.options, _head)

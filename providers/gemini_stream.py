@@ -65,7 +65,7 @@ class StreamReader:
                 raise InvalidResponseError(msg)
             return []
         events = self._events.feed(chunk)
-        return [event.data for event in events if event.data and not is_end(event.data)]
+        return [data for data, _ in events if data and not is_end(data)]
 
     def finish(self) -> list[bytes]:
         """Return the values that only the end of the stream completes."""

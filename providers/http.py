@@ -7,7 +7,7 @@ blocks.
 
 import os
 from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, aclosing, contextmanager, suppress
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -51,7 +51,6 @@ __all__ = [
     "Pieces",
     "Read",
     "RetryPolicy",
-    "Streamed",
     "Timeouts",
     "as_retry_policy",
     "as_timeouts",
@@ -85,18 +84,6 @@ class _Begun(NamedTuple):
     shard: Shard | None
     headers: Headers
     request: Any
-
-
-class Streamed(NamedTuple):
-    """A streamed answer, once it has said something.
-
-    Attributes:
-        first: Its chunks up to the first that says something.
-        rest: Those that follow.
-    """
-
-    first: list[Chunk]
-    rest: AsyncGenerator[Chunk, None]
 
 
 Pieces = AsyncGenerator[bytes, None]
@@ -211,11 +198,10 @@ class HttpClient:
 
         return await with_retries(attempt, self.retry, runtime, self.provider)
 
-    @asynccontextmanager
     async def stream(
         self, runtime: Runtime, path: str, body: bytes, read: Read, headers: Headers = EMPTY
-    ) -> AsyncGenerator[Streamed, None]:
-        """Send JSON, and give what the answer spells as it comes. Leaving the context hangs up.
+    ) -> AsyncGenerator[Chunk, None]:
+        """Send JSON, and yield what the answer spells as it comes. Closing the generator hangs up.
 
         Args:
             runtime: How the request runs.
@@ -231,7 +217,7 @@ class HttpClient:
         """
         runtime, outgoing = self._begin(runtime, path, body, headers)
 
-        async def attempt() -> tuple[AsyncExitStack, Streamed]:
+        async def attempt() -> tuple[AsyncExitStack, list[Chunk], AsyncGenerator[Chunk, None]]:
             async with AsyncExitStack() as stack:
                 begun = await self._open(runtime, outgoing)
                 stack.push_async_callback(self._hang_up, begun.response, begun.shard, runtime)
@@ -241,11 +227,14 @@ class HttpClient:
                 await stack.enter_async_context(aclosing(pieces))
                 chunks = await stack.enter_async_context(aclosing(read(pieces, begun.headers)))
                 first = await up_to_first_word(chunks)
-                return stack.pop_all(), Streamed(first, chunks)
+                return stack.pop_all(), first, chunks
 
-        stack, streamed = await with_retries(attempt, self.retry, runtime, self.provider)
+        stack, first, rest = await with_retries(attempt, self.retry, runtime, self.provider)
         async with stack:
-            yield streamed
+            for chunk in first:
+                yield chunk
+            async for chunk in rest:
+                yield chunk
 
     def close(self) -> None:
         """Close the connections of blocking requests."""

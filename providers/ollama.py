@@ -122,16 +122,12 @@ class OllamaChatModel(OverHttp, ChatModel):
         body = self._body(prompt, streaming=False)
         return await self._http.post(runtime, _PATH, body, _decoded)
 
-    async def generate_stream(
+    def generate_stream(
         self, prompt: Prompt, runtime: Runtime
     ) -> AsyncGenerator[ChatResponse | str, None]:
-        """Yield the model's response to *prompt* as it comes."""
+        """Return the chunks of the model's response to *prompt*, as they come."""
         body = self._body(prompt, streaming=True)
-        async with self._http.stream(runtime, _PATH, body, _read) as (first, rest):
-            for chunk in first:
-                yield chunk
-            async for chunk in rest:
-                yield chunk
+        return self._http.stream(runtime, _PATH, body, _read)
 
     def _body(self, prompt: Prompt, *, streaming: bool) -> bytes:
         head = self._heads.get(prompt.options, _head, streaming=streaming)

@@ -191,16 +191,12 @@ class OpenAIChatModel(OverHttp, ChatModel):
         body = self._body(prompt, streaming=False)
         return await self._http.post(runtime, _PATH, body, self._decoded)
 
-    async def generate_stream(
+    def generate_stream(
         self, prompt: Prompt, runtime: Runtime
     ) -> AsyncGenerator[ChatResponse | str, None]:
-        """Yield the model's response to *prompt* as it comes."""
+        """Return the chunks of the model's response to *prompt*, as they come."""
         body = self._body(prompt, streaming=True)
-        async with self._http.stream(runtime, _PATH, body, self._read) as (first, rest):
-            for chunk in first:
-                yield chunk
-            async for chunk in rest:
-                yield chunk
+        return self._http.stream(runtime, _PATH, body, self._read)
 
     async def _read(
         self, pieces: Pieces, headers: Headers
@@ -208,8 +204,8 @@ class OpenAIChatModel(OverHttp, ChatModel):
         events = overheard(ServerSentEventDecoder())
         decoder = StreamDecoder(self._dialect, headers)
         async for piece in pieces:
-            for event in events.feed(piece):
-                chunk = decoder.feed(event.data, event.event)
+            for data, kind in events.feed(piece):
+                chunk = decoder.feed(data, kind)
                 if chunk is not None:
                     yield chunk
         for last in decoder.finish(events.finish()):

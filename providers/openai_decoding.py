@@ -222,16 +222,20 @@ def _sound_type(sound: bytes) -> str:
 
 
 def _whole_call(call: Mapping[str, Any]) -> ToolCall:
-    chunk = call_chunk(call)
-    arguments = chunk.arguments
-    if not arguments and "type" not in chunk.metadata:
+    id, name, arguments, metadata = _said_of(call)
+    if not arguments and "type" not in metadata:
         arguments = "{}"
-    id = chunk.id or invented_call_id()
-    return ToolCall(id, chunk.name, arguments, chunk.metadata)
+    # The result has to name one.
+    return ToolCall(id or invented_call_id(), name, arguments, metadata)
 
 
 def call_chunk(call: Mapping[str, Any]) -> ToolCallChunk:
-    """Return a tool call, or a fragment of one."""
+    """Return a fragment of a tool call."""
+    return ToolCallChunk(number_of(call.get("index")), *_said_of(call))
+
+
+def _said_of(call: Mapping[str, Any]) -> tuple[str, str, str, Mapping[str, Any]]:
+    """Return the id, the name, the arguments and the metadata of a tool call, or a fragment."""
     extra = call.get("extra_content")
     kept = {"extra_content": extra} if extra else {}
     function = call.get("function")
@@ -239,10 +243,6 @@ def call_chunk(call: Mapping[str, Any]) -> ToolCallChunk:
         kept["type"] = "custom"
     function = function or {}
     arguments = function.get("arguments") or function.get("input")
-    return ToolCallChunk(
-        number_of(call.get("index")),
-        str(call.get("id") or ""),
-        text_of(function.get("name")),
-        arguments_of(arguments) if arguments else "",  # a fragment may have none
-        FrozenDict(kept) if kept else EMPTY,
-    )
+    written = arguments_of(arguments) if arguments else ""  # a fragment may have none
+    id, name = str(call.get("id") or ""), text_of(function.get("name"))
+    return id, name, written, FrozenDict(kept) if kept else EMPTY

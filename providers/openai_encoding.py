@@ -199,10 +199,12 @@ def _assistant(message: AssistantMessage, dialect: Dialect) -> dict[str, Any]:
     content: Any = text or None
     if dialect.reasoning_field == "content":
         content = _thinking_content(message, dialect) or content
-    elif kept := _kept_thoughts(message, dialect):
-        content = [*kept, _text(text)] if text else kept
-    elif fields.keys().isdisjoint(FIELDS):
-        fields.update(_thoughts(message, dialect))
+    # Without a field for it, reasoning is that of another API of the same provider.
+    elif dialect.reasoning_field is not None and message.reasoning:
+        if kept := _kept_thoughts(message, dialect):
+            content = [*kept, _text(text)] if text else kept
+        elif fields.keys().isdisjoint(FIELDS):
+            fields.update(_thoughts(message, dialect))
     if calls := message.tool_calls:
         fields["tool_calls"] = [_tool_call(call, dialect) for call in calls]
     elif content is None and not fields.keys() & {"refusal", "audio"}:
@@ -249,8 +251,6 @@ def _joined(old: Any, new: Any) -> Any:
 
 def _kept_thoughts(message: AssistantMessage, dialect: Dialect) -> list[dict[str, Any]]:
     """Return the reasoning that came as parts of the content, which goes back as such."""
-    if dialect.reasoning_field is None:  # so it is another API's of the same provider
-        return []
     own = [content_of(r) for r in message.reasoning if r.provider == dialect.provider]
     return [dict(data) for data in own if data is not None]
 

@@ -171,16 +171,12 @@ class OpenAIResponsesChatModel(OverHttp, ChatModel):
         body = self._body(prompt, streaming=False)
         return await self._http.post(runtime, _PATH, body, self._decoded)
 
-    async def generate_stream(
+    def generate_stream(
         self, prompt: Prompt, runtime: Runtime
     ) -> AsyncGenerator[ChatResponse | str, None]:
-        """Yield the model's response to *prompt* as it comes."""
+        """Return the chunks of the model's response to *prompt*, as they come."""
         body = self._body(prompt, streaming=True)
-        async with self._http.stream(runtime, _PATH, body, self._read) as (first, rest):
-            for chunk in first:
-                yield chunk
-            async for chunk in rest:
-                yield chunk
+        return self._http.stream(runtime, _PATH, body, self._read)
 
     async def _read(
         self, pieces: Pieces, headers: Headers
@@ -188,8 +184,8 @@ class OpenAIResponsesChatModel(OverHttp, ChatModel):
         events = overheard(ServerSentEventDecoder())
         decoder = StreamDecoder(self._http.provider, headers)
         async for piece in pieces:
-            for event in events.feed(piece):
-                chunk = decoder.feed(event.data)
+            for data, _ in events.feed(piece):
+                chunk = decoder.feed(data)
                 if chunk is not None:
                     yield chunk
         last = decoder.finish(events.finish())

@@ -44,6 +44,7 @@ from chatclient.tools import (
     ToolCallback,
     ToolCallingManager,
     tool,
+    tool_callbacks,
 )
 
 
@@ -597,8 +598,6 @@ def test_an_async_provider_is_asked_in_every_mode(ask: Ask) -> None:
             nonlocal asked_times
             asked_times += 1
             await asyncio.sleep(0)
-            from chatclient.tools import tool_callbacks
-
             return tool_callbacks(ping)
 
     model = ScriptedModel("ok", "ok")
@@ -608,6 +607,22 @@ def test_an_async_provider_is_asked_in_every_mode(ask: Ask) -> None:
 
     assert asked_times == 2
     assert tool_names(model.prompts[1]) == ["ping"]
+
+
+def test_tools_in_the_options_of_a_request_are_its_tools(ask: Ask) -> None:
+    """What is nearest to the request wins: default tools do not stand in for them."""
+    one, two = tool_callbacks(ping, echo)
+    model = ScriptedModel(*["ok"] * 5)
+    client = ChatClient.builder(model).default_tools(ping).default_options(tool_callbacks=[two])
+    request = client.build().prompt("Hi")
+    ask(request)
+    ask(request.options(tool_callbacks=[two]))
+    ask(request.options(tool_callbacks=[one]).options(tool_callbacks=[two]).options(top_k=1))
+    ask(request.tools(ping).options(ChatOptions(tool_callbacks=(two,))))
+    ask(request.options(tool_callbacks=[]))
+
+    offered = [tool_names(prompt) for prompt in model.prompts]
+    assert offered == [["ping"], ["echo"], ["echo"], ["ping", "echo"], []]
 
 
 def test_tool_names_in_options_are_resolved() -> None:
@@ -866,6 +881,17 @@ def test_an_async_answer_has_all_accessors() -> None:
         )
 
     assert asyncio.run(main()) == ("Done", "done", None)
+
+
+async def test_an_async_answer_has_the_turn_that_waits() -> None:
+    """To be decided about, and continued."""
+    manager = ToolCallingManager(interceptors=[ToolApproval()])
+    model = ScriptedModel(call("ping"), "never")
+    client = ChatClient.builder(model).default_tools(ping).tool_calling_manager(manager).build()
+    turn = await client.prompt("Ping!").acall().pending_turn()
+
+    assert turn is not None
+    assert [each.name for each in turn.pending] == ["ping"]
 
 
 def test_an_async_stream_has_all_views() -> None:

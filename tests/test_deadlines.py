@@ -104,8 +104,11 @@ def test_what_is_asked_before_anything_is_sent_is_cancelled_too(mode: Mode) -> N
 
     model = ScriptedModel("never")
     request = ChatClient.create(model).prompt("x").deadline(0.05)
-    for slow in (request.system(write), request.tools(Provider())):
-        with pytest.raises(DeadlineExceededError, match="waiting for was cancelled"):
+    for slow, what in (
+        (request.system(write), "what writes its system text was cancelled"),
+        (request.tools(Provider()), "what offers its tools was cancelled"),
+    ):
+        with pytest.raises(DeadlineExceededError, match=what):
             Ask(mode)(slow)
     assert cancelled == ["writer", "provider"]
     assert model.prompts == []

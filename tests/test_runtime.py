@@ -8,7 +8,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+import types
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -131,6 +132,10 @@ def test_invoke_calls_plain_and_async_functions(mode: str) -> None:
         await asyncio.sleep(0)
         return f"{value} {VAR.get()}"
 
+    @types.coroutine
+    def by_generator(value: str) -> Generator[Any, None, str]:
+        return (yield from waits(value).__await__())
+
     async def job(runtime: Runtime) -> list[str]:
         VAR.set("inside")
         return [
@@ -138,6 +143,7 @@ def test_invoke_calls_plain_and_async_functions(mode: str) -> None:
             await runtime.invoke(waits, "async"),
             await runtime.invoke(partial(waits, "partial")),
             await runtime.invoke(lambda: waits("lambda")),
+            await runtime.invoke(by_generator, "generator"),
         ]
 
     token = VAR.set("test")
@@ -147,6 +153,7 @@ def test_invoke_calls_plain_and_async_functions(mode: str) -> None:
             "async inside",
             "partial inside",
             "lambda inside",
+            "generator inside",
         ]
     finally:
         VAR.reset(token)
@@ -411,7 +418,9 @@ def test_finish_raises_what_the_function_raises(mode: str) -> None:
 
 @pytest.mark.parametrize("how", [ON_LOOP.finish, ON_LOOP.invoke])
 @pytest.mark.parametrize("outcome", ["returns", "raises"])
-async def test_a_cancelled_request_ends_when_its_function_has(how: Any, outcome: str) -> None:
+async def test_a_cancelled_request_ends_when_its_function_has(
+    how: Any, outcome: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """However often it is cancelled; what the function came to is nobody's business any more."""
     begun, go_on = threading.Event(), threading.Event()
     ended: list[str] = []
@@ -436,6 +445,8 @@ async def test_a_cancelled_request_ends_when_its_function_has(how: Any, outcome:
         await task
     await asyncio.sleep(0)
     assert ended == ["work", "request"]
+    gc.collect()
+    assert caplog.records == []
 
 
 # --- gather ---

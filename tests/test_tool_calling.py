@@ -233,6 +233,26 @@ def test_tools_run_side_by_side_up_to_the_limit(ask: Ask) -> None:
     assert overlap({"max_concurrency": 2, "blocking_concurrency": 2}, ask, goal=2) == 2
 
 
+def test_tools_that_run_one_by_one_do_so_in_the_order_of_the_calls(ask: Ask) -> None:
+    """Also where some of them would have to wait for each other if they ran side by side."""
+    log: list[int] = []
+
+    @tool
+    def free(n: int) -> None:
+        log.append(n)
+
+    @tool(concurrency_group="db")
+    def grouped(n: int) -> None:
+        log.append(n)
+
+    names = ["grouped", "free", "grouped", "free"]
+    calls = [call(name, f'{{"n": {n}}}', id=f"c{n}") for n, name in enumerate(names)]
+    model = ScriptedModel(calls, "done")
+    ask(client_of(model, free, grouped, max_concurrency=1).prompt("x"))
+
+    assert log == [0, 1, 2, 3]
+
+
 @pytest.mark.parametrize(
     "option", [{"sequential": True}, {"concurrency_group": "db"}, {"exclusive": True}]
 )

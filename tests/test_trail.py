@@ -2,8 +2,11 @@
 
 import asyncio
 import copy
+import gc
 import pickle
+import weakref
 from collections.abc import Callable
+from contextvars import Context, copy_context
 from typing import Any
 
 import pytest
@@ -11,6 +14,7 @@ from conftest import Ask
 from servers import ChatServer, Reply, completion
 
 from chatclient import ChatClient, ChatClientRequest, ChatClientResponse, Next, UserMessage
+from chatclient.advisors.budget import Budget
 from chatclient.errors import OverloadedError, ProviderError, ToolCallRefusedError, UsageError
 from chatclient.events import RoundEnded, ToolCallStarted
 from chatclient.model_calls import ask_model
@@ -301,6 +305,31 @@ def test_without_a_trail_nothing_is_kept() -> None:
         step.result = ()
     assert step.seconds is not None
     assert BLOCKING.steps is None
+
+
+def test_a_context_that_is_kept_keeps_nothing_of_the_request(ask: Ask) -> None:
+    """As a pool does with the context in which a connection was opened."""
+    contexts: list[Context] = []
+
+    class Secret:
+        """Something of the request's."""
+
+    @tool
+    def keep() -> str:
+        contexts.append(copy_context())
+        return "kept"
+
+    secret = Secret()
+    found = weakref.ref(secret)
+    model = ScriptedModel(call("keep"), "Hi.")
+    client = ChatClient.builder(model).default_tools(keep).default_advisors(Budget()).build()
+    ask(client.prompt("Hi").tool_context(secret=secret))
+
+    del secret
+    model.prompts.clear()
+    gc.collect()
+    assert len(contexts) == 1
+    assert found() is None
 
 
 def test_words_aside_are_no_rounds(ask: Ask) -> None:

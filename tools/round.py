@@ -54,10 +54,11 @@ class RoundRunner:
             self._single = replace(self._single, tools=tools)
         await self._admit(done)
         admitted = list(self._counted)
-        if len(admitted) == 1:
+        limit = self._single.runner.concurrency(self.runtime)
+        if limit == 1 or len(admitted) == 1:
             await self._run_lane(admitted, self.runtime)
         else:
-            await self._run_stages(admitted)
+            await self._run_stages(admitted, limit)
         for at in sorted(executions):
             if at in self._counted:
                 self.turn.remember(executions[at])
@@ -121,11 +122,10 @@ class RoundRunner:
         await self._single.undo((*earlier, *executions), cause, self.runtime)
         return bool(self.turn.undone)
 
-    async def _run_stages(self, admitted: Sequence[int]) -> None:
+    async def _run_stages(self, admitted: Sequence[int], limit: int) -> None:
         def job(lane: list[int]) -> Any:
             return lambda runtime: self._run_lane(lane, runtime)
 
-        limit = self._single.runner.concurrency(self.runtime)
         for stage in _stages([(at, self.calls[at]) for at in admitted], self.tools):
             await self.runtime.gather([job(lane) for lane in stage], limit=limit)
 

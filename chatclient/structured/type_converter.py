@@ -158,7 +158,8 @@ def entity_error(wanted: str, text: str, errors: Iterable[str]) -> EntityError:
     """Return the error of an answer that is not what was *wanted*."""
     errors = tuple(errors)
     told = "".join(f"\n- {line}" for line in errors)
-    msg = f"the answer does not fit {wanted}:{told}\nThe model answered: {shortened(text, _MOST_SHOWN)}"
+    shown = shortened(text, _MOST_SHOWN)
+    msg = f"the answer does not fit {wanted}:{told}\nThe model answered: {shown}"
     return EntityError(msg, text=text, errors=errors)
 
 
