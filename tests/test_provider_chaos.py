@@ -420,6 +420,7 @@ def test_an_error_after_the_first_word_is_raised(service: Service, mode: str, pl
 KEY = b"a-key-of-some-length"
 QUOTING: dict[str, Sequence[Step]] = {
     "as no JSON": [http(b"What is " + KEY + b"?")],
+    "as no text": [http(b'{"what": "\xff ' + KEY + b'"}')],
     "as an error": [http(b'{"error": {"message": "no ' + KEY + b'", "code": 503}}')],
     "in a refusal": [http(b'{"error": {"message": "no ' + KEY + b'"}}', 401)],
     "as no HTTP": [KEY + b"\r\n\r\n", CLOSE],
