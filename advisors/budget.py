@@ -84,7 +84,7 @@ class Budget:
         }
         self.limits = {unit: limit for unit, limit in limits.items() if limit is not None}
         if any(limit <= 0 for limit in self.limits.values()):
-            msg = f"the limits of a budget are positive, but these are {self.limits}"
+            msg = f"the limits of a budget must be positive, but these are {self.limits}"
             raise UsageError(msg)
         self.price = price
 

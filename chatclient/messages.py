@@ -86,7 +86,7 @@ class SystemMessage(Message):
     """What the application tells the model about its task.
 
     Raises:
-        WrongTypeError: It is no text.
+        WrongTypeError: It is not a text.
     """
 
     role: ClassVar[Role] = "system"
@@ -290,7 +290,7 @@ class ToolResponseMessage(Message):
 
     @property
     def text(self) -> str:
-        """Empty: a tool's answer is no text of the conversation."""
+        """Empty: a tool's answer is not a text of the conversation."""
         return ""
 
     def mutate(

@@ -65,8 +65,9 @@ class ClientCall(Operation):
         conversation_id: The conversation, if there is one.
         context: What the advisors are told beside it.
         said: What models and tools have said since, in whole rounds; the tool loop keeps it.
-        asked: What the request carries beside system texts, with what was undone since. Of a turn
-            that goes on, that is what was said before it waited, whatever its prompt says.
+        asked: What the request carries beside system texts, with what was undone since and as
+            guardrails let it pass. Of a turn that goes on, that is what was said before it waited,
+            whatever its prompt says.
     """
 
     kind: ClassVar[Kind] = "client"
@@ -246,11 +247,13 @@ class MemoryAccess(Operation):
     Attributes:
         access: `load` or `store`.
         conversation_id: Which conversation.
+        owner: Tells the memories of a chain apart, each of which has its own part of it.
     """
 
     kind: ClassVar[Kind] = "memory"
     access: str
     conversation_id: str
+    owner: str = ""
 
     @property
     def name(self) -> str:

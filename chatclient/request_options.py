@@ -14,7 +14,7 @@ from chatclient.options import NO_OPTIONS, ChatOptions, checked
 from chatclient.runtime import BLOCKING, Runtime
 from chatclient.spec import RequestSpec
 from chatclient.tool import CONVERSATION_ID, ToolCallback, ToolRequest
-from chatclient.tools.sources import without_duplicates
+from chatclient.tools.duplicates import without_duplicates
 from chatclient.values import merged
 
 

@@ -191,6 +191,14 @@ class ChatResponse:
         return self.generations[0].finish_reason if self.generations else None
 
     @property
+    def paused(self) -> bool:
+        """Whether the provider has paused in the middle of its own tools' work.
+
+        Sent back as it is, the message goes on.
+        """
+        return bool(self.generations) and self.generations[0].native_finish_reason == "pause_turn"
+
+    @property
     def usage(self) -> Usage:
         """Tokens spent."""
         return self.metadata.usage

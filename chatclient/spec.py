@@ -95,9 +95,9 @@ def refuse_no_text(given: object, *kinds: type) -> None:
         return
     match given:
         case PromptTemplate():
-            msg = "a template is no text until it is filled: pass template.render(...)"
+            msg = "a template has to be filled first: pass template.render(...)"
         case Path():
-            msg = f"a path is no text: pass Path({str(given)!r}).read_text()"
+            msg = f"a path is not a text: pass Path({str(given)!r}).read_text()"
         case _:
             msg = f"{given!r} is not a text"
     raise WrongTypeError(msg)
@@ -224,7 +224,7 @@ class RequestSpec:
         """Return this with more advisors, and more params for all of them.
 
         Raises:
-            WrongTypeError: One of them is no advisor, or *params* are no mapping.
+            WrongTypeError: One of them is not an advisor, or *params* are not a mapping.
         """
         if params:
             check_kind("params", params, Mapping)
@@ -319,6 +319,6 @@ async def with_system_text(
     text = await runtime.invoke(written.function, *arguments)
     if not isinstance(text, str):
         name = getattr(written.function, "__name__", repr(written.function))
-        msg = f"{name} has to return the system text, and returned {text!r}"
+        msg = f"{name} must return the system text, but returned {text!r}"
         raise UsageError(msg)
     return replace(spec, system=replace(spec.system, text=text), written_system=None)

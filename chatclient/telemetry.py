@@ -56,9 +56,9 @@ class Telemetry:
         tracer_provider: Where spans go; default: the application's.
         meter_provider: Where metrics go; default: the application's.
         capture_content: Whether prompts, answers, tool arguments and results are recorded as
-            attributes; default: as the environment says, which without a word is no.
+            attributes; default: as the environment variable says, otherwise not.
         redact: Sees every such text before it is recorded, those of errors as `error.message`.
-            What it cannot make up its mind about, because it raises, is left out.
+            A text for which it raises is left out.
     """
 
     def __init__(
@@ -75,35 +75,25 @@ class Telemetry:
         self._redact = redact
         self._tracer = trace.get_tracer(_NAME, tracer_provider=tracer_provider)
         meter = metrics.get_meter(_NAME, meter_provider=meter_provider)
-        self._duration = meter.create_histogram(
-            "gen_ai.client.operation.duration",
-            "s",
-            "How long a call of a model took",
-            explicit_bucket_boundaries_advisory=_SECONDS,
+        self._duration = _seconds(
+            meter, "gen_ai.client.operation.duration", "How long a call of a model took"
+        )
+        self._first_chunk = _seconds(
+            meter,
+            "gen_ai.client.operation.time_to_first_chunk",
+            "How long a stream let its consumer wait",
+        )
+        self._turn_duration = _seconds(
+            meter, "gen_ai.invoke_workflow.duration", "How long a request took, with all its rounds"
+        )
+        self._tool_duration = _seconds(
+            meter, "gen_ai.execute_tool.duration", "How long a tool took"
         )
         self._tokens = meter.create_histogram(
             "gen_ai.client.token.usage",
             "{token}",
             "How many tokens a call of a model took",
             explicit_bucket_boundaries_advisory=_TOKENS,
-        )
-        self._first_chunk = meter.create_histogram(
-            "gen_ai.client.operation.time_to_first_chunk",
-            "s",
-            "How long a stream let its consumer wait",
-            explicit_bucket_boundaries_advisory=_SECONDS,
-        )
-        self._turn_duration = meter.create_histogram(
-            "gen_ai.invoke_workflow.duration",
-            "s",
-            "How long a request took, with all its rounds",
-            explicit_bucket_boundaries_advisory=_SECONDS,
-        )
-        self._tool_duration = meter.create_histogram(
-            "gen_ai.execute_tool.duration",
-            "s",
-            "How long a tool took",
-            explicit_bucket_boundaries_advisory=_SECONDS,
         )
 
     def begin(self, operation: Operation) -> "_Spanned":
@@ -164,6 +154,10 @@ class Telemetry:
     def captures_content(self) -> bool:
         """Whether what was said is recorded."""
         return self._capture
+
+
+def _seconds(meter: metrics.Meter, name: str, what: str) -> metrics.Histogram:
+    return meter.create_histogram(name, "s", what, explicit_bucket_boundaries_advisory=_SECONDS)
 
 
 class _Spanned:

@@ -9,7 +9,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextvars import Context, ContextVar, copy_context
-from typing import Any, Generic, TypeVar, cast
+from types import GeneratorType
+from typing import Any, Generic, TypeGuard, TypeVar, cast
 
 from chatclient.forks import in_forked_children
 
@@ -25,6 +26,16 @@ def is_async(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
         getattr(function, "__call__", None)  # noqa: B004 - the method is wanted, not the fact
     )
+
+
+def is_awaitable(value: object) -> TypeGuard[Awaitable[Any]]:
+    """Return whether *value*, which some function has returned, is to be awaited.
+
+    As `inspect.isawaitable`, but without its abstract class for what cannot be: to ask that takes
+    longer than many a function.
+    """
+    may_be = hasattr(value, "__await__") or isinstance(value, GeneratorType)
+    return may_be and inspect.isawaitable(value)
 
 
 def call_in_thread(function: Callable[..., Any], args: tuple[Any, ...], timeout: float) -> Any:

@@ -11,6 +11,7 @@ from chatclient.operations import Fallback
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
 from chatclient.providers.choice import ModelChoice, prompt_for
+from chatclient.providers.first_word import up_to_first_word
 from chatclient.response import ChatResponse
 from chatclient.runtime import Runtime
 
@@ -131,18 +132,7 @@ async def _from_the_first_word(
     chunks: AsyncGenerator[ChatResponse | str, None],
 ) -> AsyncGenerator[ChatResponse | str, None]:
     """Yield *chunks*, but hold back those before the first that says something."""
-    silent: list[ChatResponse | str] = []
-    async for chunk in chunks:
-        silent.append(chunk)
-        if _says_something(chunk):
-            break
-    for chunk in silent:
+    for chunk in await up_to_first_word(chunks):
         yield chunk
     async for chunk in chunks:
         yield chunk
-
-
-def _says_something(chunk: ChatResponse | str) -> bool:
-    if isinstance(chunk, str):
-        return chunk != ""
-    return any(generation.output.parts for generation in chunk.generations)

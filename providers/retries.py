@@ -24,7 +24,7 @@ class RetryPolicy:
 
     A wait that the provider asks for is kept; where it is longer than `longest_wait`, the failure
     is raised at once, with `retry_after`. Otherwise the wait grows from `first_wait` on, less up
-    to a half by chance. A stream that has begun is not begun again.
+    to a half by chance. A stream that has said something is not begun again.
 
     Attributes:
         max_retries: How often to ask again.
@@ -36,7 +36,7 @@ class RetryPolicy:
         on_client_errors: Whether to ask again after every other status from 400 to 499.
 
     Raises:
-        UsageError: *max_retries* is no number, or negative.
+        UsageError: *max_retries* is not a number, or negative.
     """
 
     max_retries: int = 2

@@ -814,7 +814,7 @@ def test_params_and_metadata_are_mappings(what: str) -> None:
     request = ChatClient.create(ScriptedModel("never")).prompt()
     wrong: Any = {what: ["tier"]}
     for method in (request.user, request.system):
-        with pytest.raises(TypeError, match=f"{what} is a Mapping, not"):
+        with pytest.raises(TypeError, match=f"{what} must be a Mapping, not"):
             method("Hello", **wrong)
 
 
@@ -960,7 +960,7 @@ def test_a_chain_is_drawn_from_the_client() -> None:
     )
     page = Path(__file__).parent.parent / "docs" / "advisors.md"
 
-    assert f"```mermaid\n{drawn}\n```" in page.read_text(encoding="utf-8")
+    assert f"```text\n{drawn}\n```" in page.read_text(encoding="utf-8")
 
 
 def test_a_chain_without_a_loop_is_drawn_without_a_box() -> None:
@@ -1078,7 +1078,7 @@ def test_a_resumed_turn_takes_no_more_words(ask: Ask) -> None:
     more = [resumed.user("More."), resumed.user(media=Media("image/png", b"x"))]
     more += [resumed.system("Be brief."), resumed.system(lambda: "Be brief.")]
     for request in (*more, resumed.messages(UserMessage("More."))):
-        with pytest.raises(UsageError, match=r"would not hear more .* Steering"):
+        with pytest.raises(UsageError, match=r"would ignore .* Steering"):
             ask(request)
     assert len(model.prompts) == 1
     assert ask(resumed).text == "done"
@@ -1095,7 +1095,7 @@ def test_a_turn_is_resumed_in_the_loop_only(ask: Ask) -> None:
 
     off = resumed.options(internal_tool_execution_enabled=False)
     for request in (resumed.tool_calling(False), off):
-        with pytest.raises(UsageError, match="goes on in the tool loop, and this request has none"):
+        with pytest.raises(UsageError, match="resumed in the tool loop, and this request has none"):
             ask(request)
     assert len(model.prompts) == 1
     assert ask(resumed).text == "done"
@@ -1109,7 +1109,7 @@ def test_a_function_has_to_return_a_text(ask: Ask) -> None:
 
     client = ChatClient.builder(ScriptedModel()).default_system(forgetful).build()
 
-    with pytest.raises(UsageError, match="forgetful has to return the system text"):
+    with pytest.raises(UsageError, match="forgetful must return the system text"):
         ask(client.prompt("Hi"))
 
 

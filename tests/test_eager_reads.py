@@ -196,6 +196,18 @@ def test_what_does_not_begin_early(ask: Ask, calls: list[ToolCall]) -> None:
     assert len(result.executions) == len(calls)
 
 
+def test_nothing_begins_where_none_may_be_called(ask: Ask) -> None:
+    """As in a last answer that is to do without tools, whatever the model makes of that."""
+    shop = Shop()
+    model = ScriptedModel(lambda prompt: [look("tea"), look("jam")])
+    limits = ToolLimits(max_rounds=1, on_exceeded="final_answer")
+    result = ask(eager(model, shop, limits=limits).prompt("x"))
+
+    assert sorted(shop.done) == ["jam", "tea"]
+    assert len(model.prompts) == 2
+    assert sum(isinstance(event, ToolCallFinished) for event in result.events) in (0, 2)
+
+
 @pytest.mark.parametrize("ask", ["stream", "astream"], indirect=True)
 def test_what_was_begun_is_ended_with_the_turn(ask: Ask) -> None:
     """When the model breaks off, nothing is left running, and the error is the model's."""

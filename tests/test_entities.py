@@ -543,7 +543,7 @@ def test_events_without_a_type_end_without_an_entity(ask: Ask) -> None:
     [
         ({"native": False}, r"events\(entity=...\)"),
         ({"validate": True}, r"events\(entity=...\)"),
-        ({"entity": Film, "native": "json"}, "native is"),
+        ({"entity": Film, "native": "json"}, "native must be"),
     ],
 )
 def test_a_slip_in_how_to_ask_is_refused(ask: Ask, how: dict[str, Any], told: str) -> None:

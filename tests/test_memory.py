@@ -498,7 +498,7 @@ def test_a_turn_that_is_too_long_for_the_model_stays(caplog: pytest.LogCaptureFi
     assert texts(memory.get("c"))[1:] == ["notes", *texts(turns(7)[6:])]
     assert "folding failed" in caplog.text
     assert "too long" in caplog.text
-    assert 1 < len(model.prompts) < 6
+    assert 1 < len(model.prompts) < 7
 
 
 def test_turns_added_while_the_model_summarises_are_kept() -> None:

@@ -194,7 +194,7 @@ def test_a_table_that_is_none_is_refused(tmp_path: Path, toml: str) -> None:
     """By its name and that of the file."""
     (tmp_path / "pyproject.toml").write_text(toml)
 
-    with pytest.raises(UsageError, match=r"tool\.chatclient in 'pyproject\.toml' is a table"):
+    with pytest.raises(UsageError, match=r"tool\.chatclient in 'pyproject\.toml' must be a table"):
         ChatClientSettings.load()
 
 

@@ -76,7 +76,8 @@ def test_what_nobody_heard_is_left(ask: Ask) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"), [(" ", "blank"), (UserMessage(""), "blank"), (7, "is an UserMessage, not 7")]
+    ("wrong", "told"),
+    [(" ", "blank"), (UserMessage(""), "blank"), (7, "must be a UserMessage, not 7")],
 )
 def test_what_no_provider_would_take_is_refused_where_it_is_said(wrong: Any, told: str) -> None:
     """In the turn it would only show after its tools have run."""

@@ -11,7 +11,7 @@ from test_tool_calling import assert_paired, results
 from chatclient import ChatClient, ChatClientRequest, ChatClientResponse, Next
 from chatclient.advisors.guardrails import GuardrailResult, OutputGuardrailAdvisor
 from chatclient.advisors.memory import MessageChatMemoryAdvisor
-from chatclient.chain import TOOL_CALLING_ORDER
+from chatclient.chain import MEMORY_ORDER, TOOL_CALLING_ORDER
 from chatclient.errors import OverloadedError, ProviderError, ToolLoopError
 from chatclient.memory import MessageWindowChatMemory
 from chatclient.response import ChatResponse
@@ -178,6 +178,28 @@ def test_memory_keeps_what_passed_of_a_resumed_turn(ask: Ask) -> None:
 
     kept = [message.text for message in memory.get("c") if message.role != "tool"]
     assert (kept, done) == (["Buy it!", "", "Very well."], ["paid 90"])
+
+
+@pytest.mark.parametrize("order", [MEMORY_ORDER, TOOL_CALLING_ORDER + 100])
+@pytest.mark.parametrize("correction", ["Say it politely.", None])
+def test_memory_keeps_the_answer_of_a_resumed_turn_that_a_guard_around_it_lets_pass(
+    ask: Ask, correction: str | None, order: int
+) -> None:
+    """The turn as such is remembered once, however often it is resumed; this is another answer."""
+
+    def strict(answer: ChatResponse) -> GuardrailResult | None:
+        result = GuardrailResult("reprompt" if correction else "retry", "rude", correction)
+        return result if "Pah" in answer.text else None
+
+    memory = MessageWindowChatMemory()
+    model = ScriptedModel(call("pay", '{"amount": 90}'), "Pah.", "Very well.")
+    guard = OutputGuardrailAdvisor(strict, order=MEMORY_ORDER - 1)
+    resumed(ask, client_of(model, MessageChatMemoryAdvisor(memory, order=order), guard))
+
+    kept = [message.text for message in memory.get("c") if message.role != "tool"]
+    assert kept == ["Buy it!", "", "Pah.", correction or "Buy it!", "Very well."]
+    assert_paired(model.prompts[-1].messages)
+    assert (len(model.prompts[-1].messages), done) == (5 if correction else 3, ["paid 90"])
 
 
 def test_the_response_of_a_resumed_turn_can_be_pickled(ask: Ask) -> None:

@@ -36,6 +36,7 @@ from chatclient.advisors.vector_store_memory import VectorStoreChatMemoryAdvisor
 from chatclient.embedding import Vector
 from chatclient.errors import (
     GuardrailError,
+    OverloadedError,
     ProviderError,
     ToolDefinitionError,
     ToolExecutionError,
@@ -59,7 +60,7 @@ from chatclient.memory.sessions import (
     TurnCountTrigger,
 )
 from chatclient.runtime import Runtime
-from chatclient.testing import ScriptedModel, call
+from chatclient.testing import Answer, ScriptedModel, call
 from chatclient.tool import ToolContext, ToolMetadata
 from chatclient.tools import (
     Decision,
@@ -127,6 +128,7 @@ HOTEL = call("book_hotel", '{"city": "Rome"}', id="h")
 DEAR = call("pay", '{"euro": 900}', id="d")
 CHEAP = call("pay", '{"euro": 9}', id="c")
 BOOKED = ["flight to Rome", "hotel in Rome"]
+HOTEL_UNDONE = ["hotel in Rome", 'no hotel: {"city": "Rome"}, booked']
 UNDONE = ['no hotel: {"city": "Rome"}, booked', "no flight to Rome"]
 
 
@@ -194,6 +196,24 @@ def test_slips_undo_nothing(slip: Any, ask: Ask) -> None:
 
     assert trip.log == ["flight to Rome", "paid"]
     assert [execution.is_error for execution in result.executions] == [False, True, False]
+
+
+def test_a_compensation_that_fails_is_not_tried_again(ask: Ask) -> None:
+    """However many there are to see that the turn has failed."""
+
+    class Stubborn(Trip):
+        async def cancel_hotel(self, execution: ToolExecution) -> None:
+            self.log.append("tried")
+            msg = "non-refundable"
+            raise RuntimeError(msg)
+
+    trip = Stubborn()
+    policy = ToolFailurePolicy(always_raise=True)
+    client = client_of(ScriptedModel(HOTEL, DEAR), trip, exception_processor=policy)
+    with pytest.raises(ToolExecutionError):
+        ask(client.prompt("x"))
+
+    assert trip.log.count("tried") == 1
 
 
 def test_the_others_are_undone_when_one_cannot_be(ask: Ask) -> None:
@@ -319,6 +339,30 @@ def test_what_a_memory_has_kept_stands(ask: Ask) -> None:
 
     assert trip.log == ["flight to Rome"]
     assert memory.get("c")[-1].text == "done"
+
+
+@pytest.mark.parametrize(
+    "then", [OverloadedError("busy"), [HOTEL, DEAR]], ids=["model fails", "tool fails"]
+)
+@pytest.mark.parametrize("result", [GuardrailResult.retry("no"), GuardrailResult.reprompt("", "?")])
+def test_what_a_memory_has_kept_stands_when_it_is_asked_again(
+    ask: Ask, result: GuardrailResult, then: Answer
+) -> None:
+    """By a guard around it; what is done for the other answer is undone, if that fails."""
+    memory = MessageWindowChatMemory(InMemoryChatMemoryRepository())
+
+    def judge(answer: ChatResponse) -> GuardrailResult | None:
+        return result if answer.text == "bad" else None
+
+    guard = OutputGuardrailAdvisor(judge, order=MEMORY_ORDER - 1)
+    advisors: list[Advisor] = [guard, MessageChatMemoryAdvisor(memory)]
+    trip = Trip()
+    model = ScriptedModel(FLIGHT, "bad", then, OverloadedError("busy"))
+    with pytest.raises(OverloadedError):
+        ask(client_of(model, trip).prompt("x").conversation("c").advisors(*advisors))
+
+    assert trip.log == ["flight to Rome", *([] if isinstance(then, Exception) else HOTEL_UNDONE)]
+    assert [m.text for m in memory.get("c")] == ["x", "", "", "bad"]
 
 
 async def test_what_a_memory_keeps_while_the_request_is_cancelled_stands() -> None:
@@ -728,7 +772,7 @@ def test_a_resumed_turn_is_undone_once(ask: Ask) -> None:
 
     client = client_of(ScriptedModel(FLIGHT, DEAR), trip, **manager)
     pending = ask(client.prompt("x")).response.context["pending_turn"]
-    with pytest.raises(ToolLoopError, match="came to no end"):
+    with pytest.raises(ToolLoopError, match="did not finish"):
         ask(client.resume(pending, "approve").advisors(again))
 
     assert trip.log == ["flight to Rome", "no flight to Rome"]
@@ -1029,8 +1073,8 @@ def return_it(item: "Unknown") -> None:  # type: ignore[name-defined]  # noqa: F
     ("compensation", "problem"),
     [
         ("nothing", "is 'nothing', which cannot be called"),
-        (lambda item, price: None, r"wants \['price'\], which the tool does not get.*\['item'\]"),
-        (return_it, r"compensation of tool 'buy' cannot be told: name 'Unknown' is not defined"),
+        (lambda item, price: None, r"needs \['price'\], which the tool does not get.*\['item'\]"),
+        (return_it, r"compensation of tool 'buy' cannot be read: name 'Unknown' is not defined"),
         (dict.update, r"compensation of tool 'buy' "),
     ],
 )

@@ -66,6 +66,7 @@ def test_words_are_reduced_to_their_stems(word: str, expected: str) -> None:
         ("list_open-orders.v3", ["list", "open", "order", "v", "3"]),
         ("the user's Änderung", ["user", "anderung"]),
         ("天气 forecast", ["天气", "forecast"]),
+        ("Additionally, is there anything else you can assist me with? Thanks!", []),
         ("", []),
     ],
 )
@@ -161,6 +162,23 @@ def test_words_for_the_same_are_understood() -> None:
 
     assert first("a good movie", film) == "find_film"
     assert first("a good movie", film, ToolReference("z_movie", "Movies.")) == "z_movie"
+
+
+def test_a_word_that_no_tool_has_is_served_by_its_like() -> None:
+    """What a word means counts in full where no tool has the word itself."""
+    weather = ToolReference("outlook", "Gives information about the weather.")
+    planner = ToolReference("day_planner", "Plans the later hours of a day.")
+
+    assert first("will it rain later?", weather, planner) == "outlook"
+
+
+def test_a_number_counts_less_than_a_word() -> None:
+    """A number is an argument, as a rule, although a name may have it."""
+    named = ToolReference("apollo_7", "Tells a story.")
+    meant = ToolReference("units", "Expresses a weight in kilograms.")
+
+    assert first("7 kilograms", named, meant) == "units"
+    assert first("apollo 7", named, meant) == "apollo_7"
 
 
 @pytest.mark.parametrize(

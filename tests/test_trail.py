@@ -15,10 +15,11 @@ from servers import ChatServer, Reply, completion
 
 from chatclient import ChatClient, ChatClientRequest, ChatClientResponse, Next, UserMessage
 from chatclient.advisors.budget import Budget
-from chatclient.errors import OverloadedError, ProviderError, UsageError
+from chatclient.errors import OverloadedError, ProviderError, ToolCallRefusedError, UsageError
+from chatclient.events import RoundEnded, ToolCallStarted
 from chatclient.model_calls import ask_model
 from chatclient.observation import Step
-from chatclient.operations import ClientCall, MemoryAccess
+from chatclient.operations import ClientCall, MemoryAccess, ModelCall
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
 from chatclient.providers.http import RetryPolicy
@@ -157,7 +158,7 @@ def test_the_text_tells_the_story(ask: Ask) -> None:
     lines = [line.split(" (")[0] for line in text.splitlines()]
     assert lines[1:6] == [
         "round 1: ScriptedModel, 2 messages, tools: get_weather",
-        "    Enriching added 1 messages; hid get_time; set temperature=0.3",
+        "    Enriching added 1 message; hid get_time; set temperature=0.3",
         "    tool_call",
         '    get_weather({"city": "Rome"}) -> sunny in Rome',
         "    get_time({}) failed: RuntimeError('no clock') -> " + lines[5].partition(" -> ")[2],
@@ -385,7 +386,7 @@ def test_requests_within_a_step_of_an_advisors_own_belong_to_it(ask: Ask) -> Non
     depths = [depth for depth, step in trail.tree() if isinstance(step.operation, ClientCall)]
     assert depths == [0, 3]
     assert len(caught.value.trail.inner) == 1
-    assert "    round 1: ScriptedModel, 1 messages" in str(caught.value.trail)
+    assert "    round 1: ScriptedModel, 1 message" in str(caught.value.trail)
 
 
 def left(client: ChatClient, *, blocking: bool) -> Any:
@@ -424,6 +425,22 @@ def test_a_stream_that_was_left_has_its_trail(blocking: bool) -> None:
     assert "    left: Sun" in str(trail)
     with pytest.raises(UsageError, match="has not ended"):
         stream.round_responses()
+
+
+@pytest.mark.parametrize("at", [RoundEnded, ToolCallStarted])
+def test_a_stream_that_was_left_at_the_end_of_a_round_tells_what_was_said(at: type) -> None:
+    """Also where that is a call which the provider has refused."""
+    refused = ToolCallRefusedError("no", tool_call=call("pay"))
+    client = ChatClient.create(ScriptedModel(refused, "Sorry."))
+    stream = client.prompt("x").tools(pay).stream()
+    events = stream.events()
+    next(event for event in events if isinstance(event, at))
+    events.close()
+    said = next(
+        step.result for step in stream.trail().steps if isinstance(step.operation, ModelCall)
+    )
+
+    assert [each.name for each in said.output.tool_calls] == ["pay"]
 
 
 def test_a_stream_has_its_trail_while_it_runs() -> None:

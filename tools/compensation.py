@@ -55,7 +55,7 @@ def executed_in(messages: Sequence[Message], turn: ToolTurn) -> list[ToolExecuti
 
     What was told is in the messages, and what tools returned as *turn* has it.
     """
-    known = {id(each.tool_call): each for each in turn.executions}
+    known = turn.by_identity()
     return [
         replace(known.get(id(call)) or ToolExecution(call, told), response=told)
         for call, told in answered_in(last_turn(messages))
@@ -71,7 +71,8 @@ async def undo(
 ) -> None:
     """Undo what can be undone of *executions*, the last one first, and note it in *turn*.
 
-    Cancelling the request waits until that is done. What was undone before is left alone.
+    Cancelling the request waits until that is done. What was undone before is left alone, and what
+    stands.
 
     Args:
         executions: In the order in which they were made.
@@ -86,6 +87,7 @@ async def undo(
         if _was_done(execution)
         and execution.arguments is not None
         and id(execution.tool_call) not in turn.undone
+        and id(execution.tool_call) not in turn.settled
     ]
     if done:
         await runtime.shielded(_undo(done[::-1], cause, tool_of, turn, runtime))
@@ -178,14 +180,14 @@ def check_compensation(name: str, known: Sequence[str], compensation: Any) -> No
     try:
         alone = _wants_execution(compensation)
     except Exception as error:
-        msg = f"the parameters of the compensation of tool {name!r} cannot be told: {error}"
+        msg = f"the parameters of the compensation of tool {name!r} cannot be read: {error}"
         raise ToolDefinitionError(msg) from error
     if alone:
         return
     schema = signature_of(compensation, name=_name(name)).input_schema
     if missing := [each for each in schema.get("required", ()) if each not in known]:
         msg = (
-            f"the compensation of tool {name!r} wants {missing}, which the tool does not get; it "
+            f"the compensation of tool {name!r} needs {missing}, which the tool does not get; it "
             f"takes some of {list(known)}, or one ToolExecution"
         )
         raise ToolDefinitionError(msg)

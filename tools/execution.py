@@ -74,8 +74,9 @@ def with_distinct_ids(message: AssistantMessage) -> AssistantMessage:
     Some servers give every call the same id. No provider takes such a message back, and no decision
     about one of the calls would be about that one only.
     """
-    taken = {call.id for call in message.tool_calls}
-    if len(taken) == len(message.tool_calls) and "" not in taken:
+    calls = message.tool_calls
+    taken = {call.id for call in calls}
+    if len(taken) == len(calls) and "" not in taken:
         return message
     seen = {""}
 

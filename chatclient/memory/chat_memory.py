@@ -23,7 +23,7 @@ log = get_logger(__name__)
 
 
 class ChatMemory(ABC):
-    """Remembers conversations: takes what is said, gives back what the model is to be shown.
+    """Remembers conversations: stores messages, and returns those that the model is shown.
 
     An implementor writes the three coroutines `load`, `append` and `delete`, which serve blocking
     and asynchronous callers alike and do all waiting through the runtime they are given. The
@@ -32,7 +32,7 @@ class ChatMemory(ABC):
 
     @abstractmethod
     async def load(self, conversation_id: str, runtime: Runtime) -> tuple[Message, ...]:
-        """Return what the model is to be shown of a conversation, in order."""
+        """Return the messages of a conversation that the model is shown, in order."""
 
     @abstractmethod
     async def append(
@@ -260,7 +260,7 @@ def checked_repository(repository: ChatMemoryRepository | None) -> ChatMemoryRep
     if not isinstance(given, ChatMemoryRepository):
         msg = (
             f"{repository!r} is not a repository: conversations are kept in a ChatMemoryRepository,"
-            " such as SqlChatMemoryRepository(url); how many are shown is max_messages="
+            " such as SqlChatMemoryRepository(url); the number of messages is max_messages="
         )
         raise WrongTypeError(msg)
     return repository

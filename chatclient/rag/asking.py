@@ -1,6 +1,7 @@
 """What the steps that ask a model about a query have in common."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from html import escape
 
 from chatclient.checks import check_kind
@@ -72,3 +73,8 @@ class Asking(TemplateQuestion):
         if not said:
             log.warning("no help with a query", model=self.model.name, error="a blank answer")
         return said
+
+    async def anew(self, query: Query, runtime: Runtime, **values: str) -> Query:
+        """Return *query* as the model puts it, or as it is if the model does not say."""
+        said = await self(query, runtime, **values)
+        return replace(query, text=said) if said else query

@@ -103,7 +103,7 @@ async def _asked(
         return ElicitResult(action="accept")
     if schema is None or not isinstance(answer, Mapping):
         wanted = "True, False or None" if schema is None else "the form's values, False or None"
-        msg = f"an elicitation handler returns {wanted}, not a {type(answer).__name__}"
+        msg = f"an elicitation handler must return {wanted}, not a {type(answer).__name__}"
         raise UsageError(msg)
     _check(dict(answer), schema)
     return ElicitResult(action="accept", content=dict(answer))

@@ -9,8 +9,10 @@ All is there twice: by term, to find tools, and by tool, to look at those closel
 """
 
 from array import array
+from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 from chatclient.tools.search.index import ToolReference
@@ -39,6 +41,8 @@ _PARAMETER_DESCRIPTIONS = _Field(0.30, 0.27, 14.0)
 _VALUES = _Field(0.17, 1.0, 1.3)
 _SATURATION = 0.8
 _LEVELS = 255
+_TOOL_BITS = 32
+_TOOL = (1 << _TOOL_BITS) - 1
 
 IN_NAME = 1
 """The bit of an impact that says that the term is in the name of the tool."""
@@ -53,6 +57,7 @@ def impacts(reference: ToolReference, words: Words) -> dict[str, int]:
     in_name = words.identifier_terms(reference.tool_name)
     in_values = words.terms(" ".join(values))
     occurrences: dict[str, float] = {}
+    get = occurrences.get
     for spec, terms in (
         (_NAME, in_name),
         (_SUMMARY, words.terms(reference.summary)),
@@ -63,10 +68,10 @@ def impacts(reference: ToolReference, words: Words) -> dict[str, int]:
         if terms:
             worth = spec.worth(len(terms))
             for term in terms:
-                occurrences[term] = occurrences.get(term, 0.0) + worth
+                occurrences[term] = get(term, 0.0) + worth
     levels = {
-        term: int(_LEVELS * count / (_SATURATION + count)) & ~_FLAGS or _FLAGS + 1
-        for term, count in occurrences.items()
+        term: int(_LEVELS * worth / (_SATURATION + worth)) & ~_FLAGS or _FLAGS + 1
+        for term, worth in occurrences.items()
     }
     found = _concept_impacts(levels)
     for term in in_name:
@@ -117,43 +122,44 @@ class Postings:
     )
 
     def __init__(self, references: Sequence[ToolReference], words: Words) -> None:
-        numbers: dict[str, int] = {}
-        tools: list[list[int]] = []
-        strengths: list[bytearray] = []
+        numbers: defaultdict[str, int] = defaultdict(count().__next__)
         places: list[int] = []
         levels = bytearray()
         name_lengths = bytearray()
         self._ends = array("I", [0])
         self.totals = array("I")
-        for tool, reference in enumerate(references):
+        for reference in references:
             found = impacts(reference, words)
-            for term, level in found.items():
-                number = numbers.get(term)
-                if number is None:
-                    numbers[term] = number = len(tools)
-                    tools.append([])
-                    strengths.append(bytearray())
-                tools[number].append(tool)
-                strengths[number].append(level)
-                places.append(number)
-            levels += bytes(found.values())
-            name_lengths.append(min(sum(level & IN_NAME for level in found.values()), 255))
-            self.totals.append(sum(found.values()))
+            places += map(numbers.__getitem__, found)
+            strengths = bytes(found.values())
+            levels += strengths
+            name_lengths.append(min(sum(map(IN_NAME.__and__, strengths)), 255))
+            self.totals.append(sum(strengths))
             self._ends.append(len(places))
-        self._numbers = numbers
-        self._starts = array("I", [0])
-        self._tools = array(_kind(len(references)))
-        impacts_ = bytearray()
-        for each, levels_ in zip(tools, strengths, strict=True):
-            strongest = sorted(range(len(each)), key=levels_.__getitem__, reverse=True)
-            self._tools.extend(map(each.__getitem__, strongest))
-            impacts_ += bytes(map(levels_.__getitem__, strongest))
-            self._starts.append(len(self._tools))
-        self._impacts = bytes(impacts_)
+        self._numbers = dict(numbers)
         self._places = array(_kind(len(numbers)), places)
         self._levels = bytes(levels)
         self.name_lengths = bytes(name_lengths)
         self.required = bytes(_required(reference.parameters) for reference in references)
+        self._invert()
+
+    def _invert(self) -> None:
+        """Note which tools have each term, those that it has the greatest impact on first."""
+        # A tool and an impact in one number, which is less for a greater impact.
+        having: list[list[int]] = [[] for _ in self._numbers]
+        for tool in range(len(self.totals)):
+            start, end = self._ends[tool], self._ends[tool + 1]
+            for number, level in zip(self._places[start:end], self._levels[start:end], strict=True):
+                having[number].append((_LEVELS - level) << _TOOL_BITS | tool)
+        starts = array("I", [0])
+        strongest = []
+        for each in having:
+            each.sort()
+            strongest += each
+            starts.append(len(strongest))
+        self._starts = starts
+        self._tools = array(_kind(len(self.totals)), [code & _TOOL for code in strongest])
+        self._impacts = bytes([_LEVELS - (code >> _TOOL_BITS) for code in strongest])
 
     def has(self, term: str) -> bool:
         """Return whether a tool has *term*."""

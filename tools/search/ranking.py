@@ -5,7 +5,8 @@ BM25F gives each tool the sum of its terms' impacts, rare terms counting more. O
 * A request often wishes for several things. Each clause of it is scored by itself, and a tool that
   serves one clause well counts beside one that serves a little of everything; once a tool is
   chosen, what it serves counts less for those after it.
-* A concept stands for words that mean nearly the same, and counts a third of a word.
+* A concept stands for words that mean nearly the same, and counts a third of a word; it counts as
+  one where no tool has the word itself.
 * It tells for a tool how much of the request it covers, how much of the tool the request speaks of,
   and how much of its name; that the request has one of the values that a parameter allows, or the
   very name. It tells against it how many arguments it cannot do without.
@@ -26,6 +27,7 @@ from chatclient.tools.search.text import Words, concepts, hinted, is_concept, ti
 Scored = tuple[float, int]
 
 _CONCEPT = 0.35  # what a concept counts beside a word
+_NUMBER = 0.3  # what a number counts: it is an argument, as a rule
 _HINT = 0.4  # what the kind of a value counts
 _MISSPELT = 0.5  # what a word counts that is nearly one of the request's
 _MOST_NEIGHBOURS = 20_000  # words that are looked up for that: those that some forty could be
@@ -52,7 +54,7 @@ _STRONG = 0.9  # share of all weights whose terms nominate in any case
 
 
 _Term = tuple[str, float, bool, Sequence[list[float]]]
-"""A term of the query in one part: itself, its weight, whether it is a word, and where it counts:
+"""A term of the query in one part: itself, its weight, whether it is asked for, where it counts:
 the rows of scores of its clauses."""
 
 
@@ -66,8 +68,21 @@ class Ranking:
         self._size = catalog.size
         self._reference = catalog.reference
         self._query = query = tidied(query)
-        self._clauses = [_with_concepts(clause) for clause in words.clauses(query)]
+        self._clauses = [self._with_concepts(clause) for clause in words.clauses(query)]
         self._weigh()
+
+    def _with_concepts(self, clause: Iterable[str]) -> dict[str, float]:
+        """Return the terms of a clause and the concepts behind them, with what each counts.
+
+        Where no tool has a word, its concepts stand for it.
+        """
+        shares = {term: _NUMBER if term.isdigit() else 1.0 for term in clause}
+        known = concepts()
+        for term in list(shares):
+            for concept in known.get(term, ()):
+                share = _CONCEPT if self._is_known(term) else 1.0
+                shares[concept] = max(share, shares.get(concept, 0.0))
+        return shares
 
     def _weigh(self) -> None:
         """Find out what each term counts: more, the fewer tools have it."""
@@ -87,7 +102,9 @@ class Ranking:
             term: shares[term] * math.log(1 + max(0.5, size - count) / (count + 0.5)) ** _RARITY
             for term, count in having.items()
         }
-        self._whole = math.fsum(w for term, w in self._weights.items() if not is_concept(term))
+        # A concept that stands for an unknown word is as good as a word.
+        self._asked = {t for t, share in shares.items() if share == 1.0 or not is_concept(t)}
+        self._whole = math.fsum(w for term, w in self._weights.items() if term in self._asked)
 
     def correct(self) -> bool:
         """Add to the clauses what their unknown words could be meant for, and tell if any was."""
@@ -192,11 +209,11 @@ class Ranking:
         covered = allowed = 0.0
         named = spoken_of = 0
         for number, impact in postings.matches(tool, wanted):
-            text, weight, is_word, rows = wanted[number]
+            text, weight, is_asked, rows = wanted[number]
             gained[text] = gain = weight * impact
             for row in rows:
                 row[place] += gain
-            if is_word:
+            if is_asked:
                 covered += weight
                 spoken_of += impact
                 if impact & IN_NAME:
@@ -221,7 +238,7 @@ class Ranking:
         clauses = list(zip(rows, self._clauses, strict=False))  # no rows for a single clause
         for text, number in numbers.items():
             own = [row for row, clause in clauses if text in clause]
-            found[number] = text, self._weights[text], not is_concept(text), own
+            found[number] = text, self._weights[text], text in self._asked, own
         return found
 
 
@@ -239,16 +256,6 @@ def _top(sums: dict[int, float], wanted: int) -> list[int]:
         equal = sorted(number for number in top if sums[number] == least)
         top = better + equal[: wanted - len(better)]
     return sorted(top)
-
-
-def _with_concepts(clause: Iterable[str]) -> dict[str, float]:
-    """Return the terms of a clause and the concepts behind them, with what each counts."""
-    shares = dict.fromkeys(clause, 1.0)
-    known = concepts()
-    for term in list(shares):
-        for concept in known.get(term, ()):
-            shares.setdefault(concept, _CONCEPT)
-    return shares
 
 
 def _relative(row: Sequence[float]) -> list[float]:

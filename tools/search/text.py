@@ -4,12 +4,14 @@ import re
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cache
+from itertools import chain
 from typing import Any
 
 from chatclient.tools.search.stemming import stem
 from chatclient.tools.search.vocabulary import CONCEPTS, STOP_WORDS
 
 _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)?")
+_PLAIN_WORD = re.compile(r"[A-Za-z0-9]+(?:'[A-Za-z0-9]+)?")  # the same where all is ASCII
 # An identifier's words: `getHTTPCode2` is get, http, code, 2.
 _PART = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
 # Beyond ASCII, what is a capital is not so easily said: letters and digits are told apart.
@@ -64,23 +66,40 @@ _VALUES = tuple(
 )
 
 
+class _Known(dict[str, tuple[str, ...]]):
+    """The terms of words, made when one is looked up for the first time."""
+
+    def __init__(self, make: Callable[[str], tuple[str, ...]]) -> None:
+        self._make = make
+
+    def __missing__(self, word: str) -> tuple[str, ...]:
+        if len(self) >= _REMEMBERED:
+            self.clear()
+        self[word] = terms = self._make(word)
+        return terms
+
+    def of(self, words: Iterable[str]) -> list[str]:
+        """Return the terms of *words*."""
+        return list(chain.from_iterable(map(self.__getitem__, words)))
+
+
 class Words:
     """Turns text into terms, and remembers how each word came out."""
 
     def __init__(self) -> None:
-        self._words: dict[str, tuple[str, ...]] = {}
-        self._identifiers: dict[str, tuple[str, ...]] = {}
+        self._words = _Known(_word_terms)
+        self._identifiers = _Known(_identifier_terms)
 
     def terms(self, text: str) -> list[str]:
         """Return the stems of the words of *text* that say something, in their order.
 
         A word such as `YouTube` counts as what it is made of and as a whole.
         """
-        return _looked_up(_words(text), self._words, _word_terms)
+        return self._words.of(_words(text))
 
     def identifier_terms(self, *names: str) -> list[str]:
         """Return the stems of what *names* are made of, what says nothing only if all says so."""
-        return _looked_up(names, self._identifiers, _identifier_terms)
+        return self._identifiers.of(names)
 
     def clauses(self, query: str) -> list[list[str]]:
         """Return the terms of each wish of *query*: what stands between full stops and `and`s.
@@ -102,26 +121,12 @@ class Words:
         return " ".join(part for word in _WORD.findall(identifier) for part in _parts(word))
 
 
-def _looked_up(
-    words: Iterable[str],
-    known: dict[str, tuple[str, ...]],
-    make: Callable[[str], tuple[str, ...]],
-) -> list[str]:
-    """Return the terms of *words*, made where they are not *known*."""
-    found: list[str] = []
-    for word in words:
-        terms = known.get(word)
-        if terms is None:
-            if len(known) >= _REMEMBERED:
-                known.clear()
-            known[word] = terms = make(word)
-        found += terms
-    return found
-
-
 def _word_terms(word: str) -> tuple[str, ...]:
+    if word.isalpha() and word[1:].islower():  # as nearly all are
+        lower = word.lower()
+        return () if lower in STOP_WORDS else (stem(lower),)
     parts = [part.lower() for part in _parts(word.partition("'")[0])]
-    terms = tuple(stem(part) for part in parts if part not in STOP_WORDS)
+    terms = _stems(parts)
     if len(parts) == 2 and word.isalpha():  # noqa: PLR2004
         return (*terms, stem("".join(parts)))
     return terms
@@ -129,13 +134,17 @@ def _word_terms(word: str) -> tuple[str, ...]:
 
 def _identifier_terms(name: str) -> tuple[str, ...]:
     parts = [part.lower() for word in _words(name) for part in _parts(word)]
-    return tuple(stem(part) for part in parts if part not in STOP_WORDS) or tuple(map(stem, parts))
+    return _stems(parts) or tuple(map(stem, parts))
+
+
+def _stems(parts: Iterable[str]) -> tuple[str, ...]:
+    return tuple([stem(part) for part in parts if part not in STOP_WORDS])
 
 
 def _words(text: str) -> list[str]:
     """Return the words of *text*, without accents."""
     if text.isascii():
-        return _WORD.findall(text)
+        return _PLAIN_WORD.findall(text)
     plain = unicodedata.normalize("NFC", _ACCENTS.sub("", unicodedata.normalize("NFKD", text)))
     found: list[str] = []
     for at, piece in enumerate(_UNSPACED.split(plain)):

@@ -1,17 +1,21 @@
 """What the search knows of English: words that say nothing, and words that are about one thing."""
 
 _STOP_WORDS = """
-a about all also am an and any are as at be been being both but by can could d did do does doing
-don done each find for from gave get gets getting give given got had has have having he hello
-help her hey hi him his how i if in into is it its just know let lets like ll look looking m
-make may me might mine my need needs no not of off on or our out over per please provide re s
-shall she should show so some sure t tell than that the their them there these they this those
-to too under up us use used using ve very via want wanted wants was we were what when where
-which who whom whose why will with would yes you your
+a about additionally after afterwards all along already also am an and another any anything are as
+assist assistance at based be because been before being both but by can could curious d did do
+does doing don done each else ensure etc everything few finally find firstly for from furthermore
+gave get gets getting give given going got had has have having he hello help her hey hi him his
+how however i if in instead interested into is it its just know lastly let lets like ll look
+looking m make many may me might mine more moreover most much my need needs no not now of off on
+once or other our out over per please possible provide re really regarding s same secondly see
+shall she should show since so some something still such sure t tell than thank thanks that the
+their them then there these they thirdly this those to too under up us use used using ve very via
+want wanted wants was we well were what when where which while who whom whose why will with within
+without wondering would yes you your
 """
 
 STOP_WORDS = frozenset(_STOP_WORDS.split())
-"""Words that occur in every request, those with which one asks among them."""
+"""Words that occur in any request: those with which one asks, and that join one wish to another."""
 
 _CONCEPTS = """
 weather forecast temperature rain snow climate humidity sunny storm
