@@ -84,7 +84,7 @@ class Budget:
         }
         self.limits = {unit: limit for unit, limit in limits.items() if limit is not None}
         if any(limit <= 0 for limit in self.limits.values()):
-            msg = f"the limits of a budget are positive, but these are {self.limits}"
+            msg = f"the limits of a budget must be positive, but these are {self.limits}"
             raise UsageError(msg)
         self.price = price
 
@@ -95,19 +95,20 @@ class Budget:
             BudgetExceededError: A limit was reached, and there is more to be sent.
         """
         ledger = _Ledger(self, present_ledger(), request.runtime.steps)
-        if note := note_of(ledger.note, request):
+        key = ledger.note
+        if note := note_of(key, request):
             ledger.spent = Spent(usage_from_dict(note["usage"]), note["calls"], note["cost"])
         try:
             with booked_in(ledger):
                 response = await call_next(request)
         finally:
-            ledger.closed = True
+            ledger.close()
         spent = ledger.spent
 
         def noting() -> dict[str, Any]:
             return {"usage": usage_to_dict(spent.usage), "calls": spent.calls, "cost": spent.cost}
 
-        response = noted(ledger.note, noting, request, response) or response
+        response = noted(key, noting, request, response) or response
         return response.mutate(context={SPENT: spent})
 
 
@@ -119,7 +120,7 @@ class _Ledger:
         budget: Says how much that may be.
         around: What books another budget of the same turn, or the turn in which this one is made,
             if any.
-        steps: What the turn consists of; tells it from others.
+        steps: What the turn consists of; tells it from others while it goes on.
         spent: How much it is.
         closed: Whether the turn is over: what it has begun for later is not booked any more.
     """
@@ -138,6 +139,10 @@ class _Ledger:
         while isinstance(around, _Ledger) and around.steps is self.steps:
             budgets, around = budgets + 1, around.around
         return f"budget {budgets}"
+
+    def close(self) -> None:
+        """Book nothing more, and hold nothing of the turn: a context may hold this for long."""
+        self.closed, self.steps = True, None
 
     def check(self) -> None:
         """Raise when a limit is reached, here or around."""

@@ -78,7 +78,7 @@ class InMemoryResponseStore:
         clock: Gives the time in seconds.
 
     Raises:
-        UsageError: A limit is no number, or not positive.
+        UsageError: A limit is not a number, or not positive.
     """
 
     def __init__(
@@ -200,7 +200,7 @@ class ResponseCacheAdvisor:
             log.warning("response not kept", store=type(self.store).__name__, error=repr(error))
 
     async def _do(self, runtime: Runtime, method: Callable[..., Any], *arguments: Any) -> Any:
-        if isinstance(self.store, InMemoryResponseStore):  # which has nothing to wait for
+        if type(self.store) is InMemoryResponseStore:  # which has nothing to wait for
             return method(*arguments)
         return await runtime.invoke(method, *arguments)
 

@@ -55,7 +55,7 @@ class ContextWindowAdvisor:
         order: int = CONTEXT_WINDOW_ORDER,
     ) -> None:
         if max_tokens < 1:
-            msg = f"a context window holds some tokens, not {max_tokens}"
+            msg = f"max_tokens must be positive, not {max_tokens}"
             raise UsageError(msg)
         self.max_tokens = max_tokens
         self.order = order
@@ -80,9 +80,9 @@ class ContextWindowAdvisor:
         tokens = self._tokens(kept)
         if tokens > room:
             msg = (
-                f"the prompt comes to about {tokens} tokens, but of the context window of"
-                f" {self.max_tokens} there is room for {max(room, 0)} beside tools and answer;"
-                " shorten the present turn, or lower max_tokens in the options"
+                f"the prompt has about {tokens} tokens, but the context window of {self.max_tokens}"
+                f" has room for {max(room, 0)} beside tools and answer;"
+                " shorten the current turn, or lower max_tokens in the options"
             )
             raise ContextWindowError(msg, tokens=tokens, limit=room)
         trimmed = len(prompt.messages) - len(kept)

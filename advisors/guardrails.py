@@ -21,6 +21,7 @@ from chatclient.events import TextDelta
 from chatclient.exchange import as_said
 from chatclient.messages import Message, UserMessage, last_user_message
 from chatclient.moderation import ModerationModel
+from chatclient.operations import ClientCall
 from chatclient.prompt import Prompt, is_blank
 from chatclient.response import NO_USAGE, ChatResponse
 from chatclient.runtime import Runtime
@@ -138,14 +139,21 @@ class InputGuardrailAdvisor:
         for guardrail in self.guardrails:
             result = await _ask(guardrail, request.runtime, judged)
             if result.outcome in ("retry", "reprompt"):
-                msg = f"input guardrail {name_of(guardrail)!r} asks for another answer before any"
+                msg = (
+                    f"input guardrail {name_of(guardrail)!r} asks for another answer, but there is"
+                    " none yet"
+                )
                 raise UsageError(msg)
             if failures.add(guardrail, result):
                 break
             if result.text is not None:
                 judged = _rewritten(judged, result.text, guardrail)
         failures.raise_if_any(None)
-        return await call_next(request if RESUME in request.context else judged)
+        if RESUME in request.context:
+            return await call_next(request)
+        if judged is not request:
+            _note(request, judged)
+        return await call_next(judged)
 
 
 def _rewritten(
@@ -155,11 +163,20 @@ def _rewritten(
     said = last_user_message(prompt.messages)
     if said is not None and is_blank(said):
         msg = (
-            f"input guardrail {name_of(guardrail)!r} leaves nothing of what the user says; let it"
-            " return a GuardrailResult.failure(...) then"
+            f"input guardrail {name_of(guardrail)!r} leaves nothing of what the user says; to"
+            " refuse a request, return GuardrailResult.failure(...)"
         )
         raise UsageError(msg)
     return request.mutate(prompt=prompt)
+
+
+def _note(request: ChatClientRequest, judged: ChatClientRequest) -> None:
+    """Let the trail, and who asks for the turn's messages, know only what the user may say."""
+    steps = request.runtime.steps
+    before = last_user_message(request.prompt.messages)
+    after = last_user_message(judged.prompt.messages)
+    if steps and isinstance(call := steps[0].operation, ClientCall) and after is not None:
+        call.asked = tuple(after if message is before else message for message in call.asked)
 
 
 class OutputGuardrailAdvisor:

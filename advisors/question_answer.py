@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
-from chatclient.advisors.retrieval import RETRIEVAL_ORDER, Augmentation
+from chatclient.advisors.augmentation import Augmentation
+from chatclient.advisors.retrieval import RETRIEVAL_ORDER
 from chatclient.chain import ChatClientRequest, ChatClientResponse, Next
 from chatclient.rag.augmentation import framed
 from chatclient.rag.query import Query
@@ -47,7 +48,7 @@ class QuestionAnswerAdvisor:
         order: Where the advisor stands in the chain.
 
     Raises:
-        UsageError: *top_k* is less than one, or *where* is no filter.
+        UsageError: *top_k* is less than one, or *where* is not a filter.
         TemplateError: The template lacks a placeholder.
     """
 

@@ -75,7 +75,7 @@ class Resumed:
         if result is None:
             turn.abandoned = True  # what there was to undo has been undone
             msg = (
-                "the calls of the resumed turn were begun and came to no end; they are not run "
+                "the calls of the resumed turn were started but did not finish; they are not run "
                 "again unless somebody resumes the turn again"
             )
             raise ToolLoopError(msg)

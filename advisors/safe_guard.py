@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from itertools import takewhile
+from itertools import dropwhile, takewhile
 from typing import Any
 
 from chatclient.advisors.tool_calling import RESUME
@@ -51,7 +51,7 @@ class SafeGuardAdvisor:
 
     Each round of the tool loop is looked at, with what the user says meanwhile, and what is refused
     there ends the turn: the tools that the round asked for are not run. What tools did in earlier
-    rounds stands.
+    rounds stands, and memory keeps that they did.
 
     In a stream nothing forbidden is ever emitted: words are held back for as long as they may
     become forbidden, and with patterns and functions until the round has ended. What was already
@@ -219,7 +219,10 @@ def _said_meanwhile(request: ChatClientRequest) -> str:
 
 def _said_by_user(request: ChatClientRequest, since: type[Message]) -> str:
     """Return what the user says behind the last message of a kind; advisors may have spoken too."""
-    said = list(takewhile(lambda m: not isinstance(m, since), reversed(request.prompt.messages)))
+    messages: Iterable[Message] = reversed(request.prompt.messages)
+    # What the answer is to begin with may stand behind it.
+    messages = dropwhile(lambda m: isinstance(m, AssistantMessage), messages)
+    said = list(takewhile(lambda m: not isinstance(m, since), messages))
     return "\n".join(
         m.text
         for m in reversed(said)

@@ -105,6 +105,7 @@ class _AroundLoop:
 def _param(request: ChatClientRequest, key: str, kind: type[Any]) -> Any:
     value = request.context.get(key)
     if value is not None and not isinstance(value, kind):
-        msg = f"the advisor param {key!r} is a {type(value).__name__}, not a {kind.__name__}"
+        found = type(value).__name__
+        msg = f"the advisor param {key!r} must be of type {kind.__name__}, not {found}"
         raise UsageError(msg)
     return value

@@ -10,7 +10,7 @@ from chatclient.messages import Message, UserMessage
 
 
 class Steering:
-    """Tells a model that works with tools what its user says meanwhile; one for each turn.
+    """Passes on what the user says while the model works with tools; make one for each turn.
 
     Given to a request, as `.advisors(steering)`; `say` may then be called from anywhere, such as
     the loop that reads the stream or another thread. What is said goes to the model with the next
@@ -33,7 +33,7 @@ class Steering:
         message = UserMessage(text) if isinstance(text, str) else text
         check_kind("what is said to a turn", message, UserMessage)
         if all(isinstance(part, str) and not part.strip() for part in message.parts):
-            msg = "what is said to a turn is blank, and no provider would take it"
+            msg = "the text is blank, and no provider would accept it"
             raise UsageError(msg)
         self._said.append(message)
 

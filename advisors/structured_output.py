@@ -68,10 +68,12 @@ class StructuredOutputValidationAdvisor:
         order: int = VALIDATION_ORDER,
     ) -> None:
         if max_attempts < 1:
-            msg = f"max_attempts counts the first attempt, so it is at least 1, not {max_attempts}"
+            msg = (
+                f"max_attempts counts the first attempt: it must be at least 1, not {max_attempts}"
+            )
             raise UsageError(msg)
         if not HIGHEST_PRECEDENCE < order < LOWEST_PRECEDENCE:
-            msg = "the order of a validation advisor lies between the highest and the lowest"
+            msg = "the order of a validation advisor must lie between the highest and the lowest"
             raise UsageError(msg)
         self.converter = None if kind is None else converter_of(kind)
         self.max_attempts = max_attempts

@@ -141,7 +141,7 @@ class ToolCallingAdvisor:
         stream_tool_call_responses: bool = True,
     ) -> None:
         if not HIGHEST_PRECEDENCE < order < LOWEST_PRECEDENCE:
-            msg = "the order of a tool calling advisor lies between the highest and the lowest"
+            msg = "the order of a tool calling advisor must lie between the highest and the lowest"
             raise UsageError(msg)
         if manager is not None:
             check_kind("what runs tools", manager, ToolCallingManager)
@@ -182,6 +182,7 @@ class ToolCallingAdvisor:
         request = await self.initialize_loop(request)
         turn = ToolTurn(_tool_context(request, request.prompt.options))
         turn.undone = _undone_before(request.runtime, turn)
+        turn.settled = _settled_before(request)
         turn.executions.extend(request.context.get(TOOL_EXECUTIONS, ()))
         turn.unoffered = self.unoffered_tools(request)
         loop = _Loop(self, request, call_next, turn)
@@ -256,6 +257,25 @@ def _undone_before(runtime: Runtime, turn: ToolTurn) -> dict[int, ToolExecution]
     """
     earlier = (each.turn for each in runtime.unsettled or () if isinstance(each, _Loop))
     return next(earlier, turn).undone
+
+
+def _settled_before(request: ChatClientRequest) -> frozenset[int]:
+    """Return the calls, by identity, that *request* goes on from and that nobody may undo.
+
+    They were made for it before, and are not among what its failure would undo.
+    """
+    known: Sequence[ToolExecution] = request.context.get(TOOL_EXECUTIONS, ())
+    unsettled = request.runtime.unsettled
+    if not known or unsettled is None:
+        return frozenset()
+    turns = [each.turn for each in unsettled if isinstance(each, _Loop)]
+    to_undo = {
+        id(execution.tool_call)
+        for turn in turns
+        for execution in turn.executions
+        if id(execution.tool_call) not in turn.settled
+    }
+    return frozenset(id(execution.tool_call) for execution in known) - to_undo
 
 
 def _tool_context(request: ChatClientRequest, options: ChatOptions) -> Mapping[str, Any]:
@@ -369,8 +389,7 @@ class _Loop:
         steps, undone = self.request.runtime.steps, self.turn.undone
         if undone and steps and isinstance(call := steps[0].operation, ClientCall):
             call.said = rewritten(call.said, undone)
-            # The request carries what was said before its turn waited.
-            call.asked = rewritten(call.asked or call.prompt.messages, undone)
+            call.asked = rewritten(call.asked, undone)
 
     async def _round(self) -> tuple[ChatClientRequest, ChatClientResponse]:
         """Call the model once."""

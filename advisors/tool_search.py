@@ -124,7 +124,7 @@ class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
     ) -> None:
         super().__init__(**loop)
         if max_results is not None and max_results < 1:
-            msg = f"max_results is a number of tools, at least 1, or None, not {max_results}"
+            msg = f"max_results must be at least 1, or None, not {max_results}"
             raise UsageError(msg)
         if tool_index is not None:
             check_kind("a tool index", tool_index, ToolIndex)

@@ -116,7 +116,7 @@ class ToolSearchTool:
     async def _search(self, request: ToolSearchRequest, runtime: Runtime) -> Sequence[str]:
         response = await self._find(request, runtime)
         names = [name for name in response.tool_names if name in self._names]
-        log.debug("tool search", query=request.query, found=names, seconds=response.seconds)
+        log.debug("tool search", found=names, seconds=response.seconds)
         return names
 
     def _limit(self, wanted: int | None) -> int | None:

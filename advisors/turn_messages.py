@@ -23,10 +23,7 @@ class TurnMessages:
         self.history = self.to_send = messages
         self.before = before
         self._begin = _begin_of(before, messages)
-        self._added: tuple[Message, ...] = ()
-        self._own_words: dict[int, Message] = {}
-        if self._begin < len(messages):
-            self._look_through(messages[self._begin :])
+        self._look_through(messages[self._begin :])
 
     @property
     def said(self) -> tuple[Message, ...]:

@@ -7,12 +7,13 @@ failed, was cancelled or limited by an error, or waits for approval) leaves noth
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any
 from uuid import uuid4
 
 from chatclient.advisors.notes import note_messages, noted, noted_messages
+from chatclient.advisors.recognition import end_of, without_end, without_overlap
 from chatclient.advisors.tool_calling import (
     EARLIER_MESSAGES,
     PENDING_TURN,
@@ -23,15 +24,14 @@ from chatclient.advisors.tool_calling import (
 from chatclient.chain import ChatClientRequest, ChatClientResponse, Next
 from chatclient.checks import check_kind
 from chatclient.errors import DeadlineExceededError, UsageError
-from chatclient.exchange import ended_by_tools, whole_answer
+from chatclient.exchange import continued, ended_by_tools, whole_answer
 from chatclient.memory.chat_memory import ChatMemory
 from chatclient.memory.conversation import says_something
 from chatclient.memory.repository import checked_id
-from chatclient.memory.summary import SUMMARY
 from chatclient.messages import (
     AssistantMessage,
-    Media,
     Message,
+    ToolResponse,
     ToolResponseMessage,
     UserMessage,
     last_turn_begin,
@@ -125,17 +125,26 @@ class Turns:
             ChatMemoryError: The conversation cannot be read.
         """
         conversation_id = conversation_id_of(request)
-        key = turn_key_of(request)
-        if RESUME in request.context:
-            return await self._resume(request, conversation_id, key)
+        begin = self._resume if RESUME in request.context else self._start
+        turn = await begin(request, conversation_id, turn_key_of(request))
+        earlier = self._stored_already(request, conversation_id)
+        return _asked_again(turn, request, earlier) if earlier else turn
+
+    async def _start(
+        self, request: ChatClientRequest, conversation_id: str, key: str | None
+    ) -> Turn:
+        """Return the turn that begins with the last words of *request*."""
         said = spoken(request)
         own: tuple[Message, ...] | None = request.context.get(NEW_MESSAGES)
         if own is None:
             own = said[default_count(request, said) :]
         history = await self._load(conversation_id, request.runtime)
-        end = _end_of(without_system(history), said)
+        end = end_of(without_system(history), said)
         if end is not None:
-            own, history = own[max(0, end - len(said) + len(own)) :], ()
+            history = ()
+        else:
+            history, end = without_overlap(history, said, default_count(request, said))
+        own = own[max(0, end - len(said) + len(own)) :]
         return Turn(conversation_id, own, history, key)
 
     async def _resume(
@@ -156,6 +165,19 @@ class Turns:
         # What advisors have said to the model on the way, such as that it errs, is among the rest.
         tools = noted_messages(note["said"], pending) if note else said[start + len(own) :]
         return Turn(conversation_id, own, history, note.get("key", key), tools)
+
+    def _stored_already(
+        self, request: ChatClientRequest, conversation_id: str
+    ) -> list[tuple[Message, ...]]:
+        """Return the turns that *request* has led to already, where an advisor asks again."""
+        return [
+            step.result
+            for step in request.runtime.steps or ()
+            if isinstance(done := step.operation, MemoryAccess)
+            and (done.access, done.conversation_id) == ("store", conversation_id)
+            and done.owner == self.slot
+            and step.result
+        ]
 
     async def end(
         self, turn: Turn, request: ChatClientRequest, response: ChatClientResponse
@@ -186,8 +208,9 @@ class Turns:
         messages = self._kept(turn, said, response.chat_response)
         if messages:
             in_time(request.runtime)
-            with request.runtime.observe(MemoryAccess("store", turn.conversation_id)) as observed:
-                runtime = request.runtime
+            runtime = request.runtime
+            access = MemoryAccess("store", turn.conversation_id, self.slot)
+            with runtime.observe(access) as observed:
                 work = self.memory.append(turn.conversation_id, messages, runtime, key=turn.key)
                 await stored(work, runtime)
                 observed.result = messages
@@ -199,17 +222,17 @@ class Turns:
         """Return what is remembered of a turn that is over: nothing if it came to nothing."""
         if not turn.own:
             return ()
-        if not self.tool_messages:  # but what the user said meanwhile
-            said = tuple(message for message in said if isinstance(message, UserMessage))
-        kept = (*turn.own, *said)
+        kept = continued(turn.own, said) if self.tool_messages else _with_words(turn.own, said)
         answer = answer_of(response)
         if answer is not None:
-            return (*kept, answer)
-        return _without_answer(kept) if _is_over(response) else ()
+            return continued(kept, (answer,))
+        goes_on = response.has_tool_calls() or response.paused
+        return () if goes_on else _without_answer(kept, response)
 
     async def _load(self, conversation_id: str, runtime: Runtime) -> tuple[Message, ...]:
         in_time(runtime)
-        with runtime.observe(MemoryAccess("load", conversation_id)) as observed:
+        access = MemoryAccess("load", conversation_id, self.slot)
+        with runtime.observe(access) as observed:
             messages = observed.result = await self.memory.load(conversation_id, runtime)
         return messages
 
@@ -313,32 +336,64 @@ def shown_as_messages(
 def answer_of(response: ChatResponse) -> AssistantMessage | None:
     """Return the message that answers a turn, or None when there is none that can be sent back.
 
-    That is so when the model said nothing, when its tool calls were not run, and when a filter
-    or guard withheld the answer: neither what was refused nor the refusal belongs in a memory.
+    That is so when the model said nothing, when its tool calls were not run, when it has paused and
+    the application is to send it back, and when a filter or guard withheld the answer: neither
+    what was refused nor the refusal belongs in a memory.
     """
-    answer = whole_answer(response) if _is_over(response) else None
+    if response.has_tool_calls() or response.paused or _is_withheld(response):
+        return None
+    answer = whole_answer(response)
     return answer if answer is not None and says_something(answer) else None
 
 
-def _is_over(response: ChatResponse) -> bool:
-    """Return whether a turn has come to its end, be it without a word."""
-    generations = response.generations
-    if not generations or response.has_tool_calls():
-        return False
-    return generations[0].finish_reason != "content_filter"
+def _is_withheld(response: ChatResponse) -> bool:
+    """Return whether a filter or guard has withheld the answer."""
+    return response.finish_reason == "content_filter"
 
 
-def _without_answer(said: tuple[Message, ...]) -> tuple[Message, ...]:
+def _with_words(own: tuple[Message, ...], said: Sequence[Message]) -> tuple[Message, ...]:
+    """Return *own* with what the user has *said* meanwhile, in one message with the words before.
+
+    Without what the tools said between, the user would speak twice in a row.
+    """
+    words = [message for message in said if isinstance(message, UserMessage)]
+    if not words:
+        return own
+    if isinstance(last := own[-1], UserMessage):
+        own, words = own[:-1], [last, *words]
+    parts = [part for message in words for part in ("\n\n", *message.parts)]
+    return (*own, UserMessage(parts[1:], metadata=words[0].metadata))
+
+
+def _without_answer(said: tuple[Message, ...], response: ChatResponse) -> tuple[Message, ...]:
     """Return what of *said* tools have come to, as a whole turn; nothing where there were none.
 
-    The model said nothing to it, and would do it all again if it did not know.
+    The model would do it all again if it did not know.
     """
     heard = len(said)
     while heard and isinstance(said[heard - 1], UserMessage):  # while tools ran, and to nobody
         heard -= 1
-    if heard and isinstance(said[heard - 1], ToolResponseMessage):
-        return ended_by_tools(said[:heard])
-    return ()
+    last = said[heard - 1] if heard else None
+    if not isinstance(last, ToolResponseMessage):
+        return ()
+    if _is_withheld(response):
+        last = _unseen(last)
+    return ended_by_tools((*said[: heard - 1], last))
+
+
+def _unseen(results: ToolResponseMessage) -> ToolResponseMessage:
+    """Return that tools have run, without what they returned: the answer to it was withheld.
+
+    It may be the reason, and would then be the reason for each answer to come.
+    """
+
+    def unseen(result: ToolResponse) -> ToolResponse:
+        if result.is_error:
+            return result
+        told = f"What '{result.name}' returned is not shown: the answer to it was withheld."
+        return replace(result, data=told, media=())
+
+    return results.mutate(responses=map(unseen, results.responses))
 
 
 def _begin_of(own: Sequence[Message], said: Sequence[Message], waiting: Sequence[Message]) -> int:
@@ -353,38 +408,24 @@ def _begin_of(own: Sequence[Message], said: Sequence[Message], waiting: Sequence
     return max(0, len(waiting) - len(own) - len(said))
 
 
-def _end_of(part: tuple[Message, ...], whole: tuple[Message, ...]) -> int | None:
-    """Return the index behind *part* where it stands in *whole*, or None if it does not.
+def _asked_again(
+    turn: Turn, request: ChatClientRequest, earlier: Sequence[tuple[Message, ...]]
+) -> Turn:
+    """Return what *turn* adds to the *earlier* ones that the same *request* has led to.
 
-    What was said is compared, and by whom: an application that sends a conversation again has the
-    answers as texts, without the tool calls, reasoning and metadata that memory has.
+    An advisor outside of the memory asks again: with words to the last answer, from what tools
+    have said already, or just once more.
     """
-    wanted = [m for m in part if _is_said(m) and SUMMARY not in m.metadata]
-    places = [at for at, message in enumerate(whole) if _is_said(message)]
-    if whole and isinstance(whole[-1], UserMessage):
-        places.pop()  # it is asked now, even if in the same words as before
-    size = len(wanted)
-    if not 0 < size <= len(places):
-        return None
-    words = [_words(message) for message in wanted]
-    present = [_words(whole[at]) for at in places]
-    for end in range(len(places), size - 1, -1):
-        if present[end - size : end] == words:
-            # Tools may have had the last word.
-            rest = range(places[end - 1] + 1, len(whole))
-            return next((at for at in rest if _is_said(whole[at])), len(whole))
-    return None
-
-
-def _is_said(message: Message) -> bool:
-    if isinstance(message, AssistantMessage):
-        return not message.tool_calls and says_something(message)
-    return isinstance(message, UserMessage)
-
-
-def _words(message: Message) -> tuple[object, ...]:
-    media = [part for part in getattr(message, "parts", ()) if isinstance(part, Media)]
-    return message.role, message.text, media
+    said = spoken(request)
+    end = end_of(earlier[-1], said)
+    known = {id(message) for message in request.context.get(TOOL_MESSAGES, ())}
+    own = tuple(m for m in turn.own if id(m) not in known) if end is None else said[end:]
+    history = turn.history
+    if end is not None or any(id(m) in known for m in said):
+        # The request itself shows what the model has said, or its tools have done.
+        history = without_end(history, [message for each in earlier for message in each])
+    key = turn.key and f"{turn.key} {len(earlier)}"
+    return Turn(turn.conversation_id, own, history, key)
 
 
 def _set_here(request: ChatClientRequest) -> set[str]:

@@ -185,5 +185,5 @@ def _number(value: object) -> int:
     try:
         return int(str(value))
     except ValueError as error:
-        msg = f"{TOP_K} is a number of entries, not {value!r}"
+        msg = f"{TOP_K} must be a number of entries, not {value!r}"
         raise UsageError(msg) from error

@@ -26,10 +26,12 @@ from stub_server import running
 import chatclient.client
 import chatclient.observers
 from chatclient import ChatClient
-from chatclient.chain import AdvisorChain, ChatClientRequest, ChatClientResponse
+from chatclient.chain import ChatClientRequest, ChatClientResponse
+from chatclient.operations import NOTHING_YET, ClientCall
 from chatclient.providers.openai import OpenAIChatModel
 from chatclient.runtime import Runtime
 from chatclient.telemetry import Telemetry
+from chatclient.watching import Prepare
 
 AIM = 1.03
 _NOWHERE = SimpleNamespace(result=None, note=lambda *_: None)
@@ -57,8 +59,10 @@ def _no_observers(_: object) -> tuple[()]:
 
 
 async def _passed(
-    chain: AdvisorChain, prompt: Any, context: Any, runtime: Runtime, *_others: Any
+    prepare: Prepare, context: Any, runtime: Runtime, *_others: Any
 ) -> ChatClientResponse:
+    call = ClientCall(NOTHING_YET, (), runtime.streaming, None)
+    chain, prompt, context = await prepare(call, runtime)
     return await chain(ChatClientRequest(prompt, context, runtime))
 
 

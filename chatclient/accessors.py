@@ -87,7 +87,8 @@ def refuse_forgotten(response: ChatClientResponse) -> None:
     if pending_in(response) is None or trail_of(response).parent is None:
         return
     msg = (
-        "a client asked within another turn waits for approval, and nobody would go on with it;"
-        " offer it as client.as_tool(...), so that the other turn waits too, or see pending_turn()"
+        "a client that was asked within another turn waits for approval, and nobody would resume"
+        " it; offer it as client.as_tool(...), so that the other turn waits, too, or handle its"
+        " pending_turn()"
     )
     raise ToolUsageError(msg)

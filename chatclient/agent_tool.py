@@ -122,8 +122,8 @@ def _conversation_below(name: str, context: ToolContext) -> str:
     outside = context.conversation_id
     if outside is None:
         msg = (
-            f"the agent {name!r} remembers, and there is no conversation for it to go on with: give"
-            ' the request one with .conversation("..."), or as_tool(..., conversation=...)'
+            f"the agent {name!r} has a memory, and there is no conversation for it to continue:"
+            ' give the request one with .conversation("..."), or as_tool(..., conversation=...)'
         )
         raise ToolUsageError(msg)
     return f"{outside}/{name}"

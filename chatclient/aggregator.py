@@ -1,6 +1,5 @@
-"""Joins the chunks of a stream into the response they spell."""
+"""Joins the chunks of a stream into one response."""
 
-import uuid
 from dataclasses import replace
 from typing import Any
 
@@ -13,9 +12,9 @@ from chatclient.messages import (
     ToolCall,
     ToolCallChunk,
 )
+from chatclient.parts import invented_call_id
 from chatclient.response import (
     NO_METADATA,
-    NO_USAGE,
     ChatResponse,
     ChatResponseMetadata,
     Generation,
@@ -25,7 +24,7 @@ from chatclient.values import EMPTY, merged
 
 
 class MessageAggregator:
-    """Takes chunks one by one and gives the whole response at any time.
+    """Takes chunks one by one and returns the response so far at any time.
 
     Text joins text and reasoning joins reasoning for as long as nothing comes between them, so
     the parts keep the order in which they began. Pieces of one sound join, whatever comes between
@@ -83,8 +82,6 @@ def _joined(old: ChatResponseMetadata, new: ChatResponseMetadata) -> ChatRespons
 
 def _latest(old: Usage, new: Usage) -> Usage:
     """Return *new* where it says something: providers send running totals, never differences."""
-    if old is NO_USAGE:
-        return new
     return Usage(
         new.input_tokens or old.input_tokens,
         new.output_tokens or old.output_tokens,
@@ -127,7 +124,7 @@ class _CallBuilder:
         if elsewhere or (chunk.id and not numbered):
             return 0
         if chunk.id and self.id:  # some servers make a new id for each fragment
-            goes_on = self.name and not chunk.name and not self._is_followed_by(chunk.arguments)
+            goes_on = not chunk.name and not self._is_followed_by(chunk.arguments)
             return _BY_INDEX if goes_on else 0
         return _UNNAMED
 
@@ -152,7 +149,7 @@ class _CallBuilder:
 
     def build(self) -> ToolCall:
         if not self.id and not self._made_id:  # no response could be tied to the call
-            self._made_id = f"call_{uuid.uuid4().hex[:24]}"
+            self._made_id = invented_call_id()
         arguments = "".join(self.arguments)
         return ToolCall(self.id or self._made_id, self.name, arguments, self.metadata)
 

@@ -1,4 +1,4 @@
-"""What a request gives: an answer, or a stream of what happens on the way to it."""
+"""The answer to a request, or a stream of what happens on the way to it."""
 
 import asyncio
 import threading
@@ -101,7 +101,7 @@ class CallResponse(PendingRequest):
     def content(self) -> str:
         """Return the text of the answer; empty when the model gave none.
 
-        Of a turn that waits for approval it is what the model said before its calls, as a rule
+        If the turn waits for approval, this is what the model said before its calls, usually
         nothing: see `pending_turn`.
 
         Raises:
@@ -154,15 +154,15 @@ class CallResponse(PendingRequest):
     def entity(self, kind: Any, *, native: Native | None = None, validate: bool = False) -> Any:
         """Return the answer as a value of a type.
 
-        When this is the first thing that is asked for, the model is told how to answer. Asked
-        after anything else, it reads the answer that there is.
+        If this is the first accessor that is called, the model is told how to answer. Called
+        after another one, it reads the answer that has arrived.
 
         Args:
             kind: A pydantic model, dataclass, `TypedDict`, `NamedTuple`, enum, primitive,
                 `Literal`, union, `list[...]`, `dict[...]`, a `StructuredOutputConverter`, or a
                 JSON Schema as a mapping, for plain data.
-            native: Whether the provider is to hold its model to the type's schema; without, the
-                model is told in words. True chooses the model's best way: `"schema"` or `"tool"`.
+            native: Whether the provider enforces the type's schema; if not, the model is told in
+                words. True chooses the model's best way: `"schema"` or `"tool"`.
             validate: Whether the model is asked again, up to three times in all, when its answer
                 does not fit; another `StructuredOutputValidationAdvisor` in the chain replaces it.
 
@@ -207,12 +207,12 @@ class CallResponse(PendingRequest):
     def documents(self) -> "tuple[Document, ...]":
         """Return the documents that retrieval found for this answer, in the order of their numbers.
 
-        Numbers count from 1, and anew with each advisor that retrieves.
+        Numbers start at 1 for each advisor that retrieves.
         """
         return documents_in(self.chat_client_response())
 
     def messages(self) -> tuple[Message, ...]:
-        """Return what the request carried, what was said on the way, and the answer.
+        """Return the messages of the request, of the turn, and the answer.
 
         Tool calls and their results are among them. System texts and the client's default
         messages are not, and neither is what a memory showed: without a memory, these are the
@@ -229,7 +229,7 @@ class CallResponse(PendingRequest):
         return round_responses_in(self.chat_client_response())
 
     def trail(self) -> Trail:
-        """Return why the turn went as it did, round by round; `print` it."""
+        """Return what happened in the turn, round by round; `print` it."""
         return trail_of(self.chat_client_response())
 
     def pending_turn(self) -> PendingTurn | None:
@@ -241,7 +241,7 @@ class AsyncCallResponse(PendingRequest):
     """The answer to an asynchronous call: `await` it, or one of its accessors.
 
     The request runs once, when first awaited; what is awaited later is free. When it fails, every
-    accessor raises its error. One that was cancelled runs anew when something is awaited again.
+    accessor raises its error. A cancelled request runs again when something is awaited again.
     """
 
     def __init__(self, run: Run, runtime: Runtime) -> None:
@@ -352,7 +352,7 @@ class AsyncCallResponse(PendingRequest):
         return round_responses_in(await self.chat_client_response())
 
     async def trail(self) -> Trail:
-        """Return why the turn went as it did, round by round."""
+        """Return what happened in the turn, round by round."""
         return trail_of(await self.chat_client_response())
 
     async def pending_turn(self) -> PendingTurn | None:

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from inspect import CO_VARARGS
-from types import CoroutineType, FunctionType, MethodType
+from types import FunctionType, MethodType
 from typing import Any, Protocol, Self
 
 from chatclient.errors import WrongTypeError
@@ -14,9 +14,10 @@ from chatclient.operations import AdvisorPass, ModelCall
 from chatclient.prompt import Prompt
 from chatclient.response import ChatResponse
 from chatclient.runtime import BLOCKING, Runtime
+from chatclient.threads import is_awaitable
 from chatclient.tool import CONVERSATION_ID
 from chatclient.trail import Trail
-from chatclient.values import EMPTY, freeze_fields, merged
+from chatclient.values import EMPTY, freeze_fields, merged, quickly_made
 
 HIGHEST_PRECEDENCE = -(2**31)
 """The order of an advisor that stands outside of all others."""
@@ -34,6 +35,7 @@ SOURCES = "sources"
 retrieved for it, in order."""
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class ChatClientRequest:
     """What travels down the chain.
@@ -78,6 +80,7 @@ class ChatClientRequest:
         )
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class ChatClientResponse:
     """What travels back up the chain.
@@ -85,7 +88,7 @@ class ChatClientResponse:
     Attributes:
         chat_response: What the model said, as far as the advisors let it.
         context: What advisors found out; it starts as the innermost request's context.
-        trail: Why the turn went as it did; the client sets it, once all advisors are done. It is
+        trail: What happened in the turn; the client sets it, once all advisors are done. It is
             not pickled, for it holds the tools, which are functions.
     """
 
@@ -135,7 +138,7 @@ class Advisor(Protocol):
     def __call__(
         self, request: ChatClientRequest, call_next: Next, /
     ) -> Awaitable[ChatClientResponse]:
-        """Return the response to *request*, from *call_next* or of one's own making."""
+        """Return the response to *request*, from *call_next* or made here."""
         ...
 
 
@@ -211,7 +214,7 @@ def _step(advisor: Advisor, call_next: Next, model: ChatModel) -> Next:
             raise _no_request(request)
         with request.runtime.observe(AdvisorPass(name, order, request.prompt)) as observed:
             pending: Any = advisor(request, call_next)
-            if type(pending) is not CoroutineType and not inspect.isawaitable(pending):
+            if not is_awaitable(pending):
                 raise _no_coroutine(name, pending)
             response: object = await pending
             observed.result = response

@@ -3,28 +3,31 @@
 from chatclient.chain import AdvisorChain, is_tool_calling, name_of, order_of
 
 
-def describe_chain(chain: AdvisorChain) -> str:
-    """Return the chain as text, outermost first, with what runs once per round indented."""
+def describe_chain(chain: AdvisorChain, *, rounds: bool = True) -> str:
+    """Return the chain as text, outermost first, with what runs once per round indented.
+
+    Without *rounds*, a tool loop hands calls back, and is an advisor like any other.
+    """
     lines = ["ChatClient"]
     indent = ""
     for advisor in chain.advisors:
         lines.append(f"{indent}→ {name_of(advisor)} (order {order_of(advisor)})")
-        if is_tool_calling(advisor):
+        if rounds and is_tool_calling(advisor):
             indent = "    "
             lines[-1] += ": what follows runs once per round"
     lines.append(f"{indent}→ {chain.model.name} ({type(chain.model).__name__})")
     return "\n".join(lines)
 
 
-def draw_chain(chain: AdvisorChain) -> str:
-    """Return the chain as a Mermaid flowchart; what runs once per round is in a box."""
+def draw_chain(chain: AdvisorChain, *, rounds: bool = True) -> str:
+    """Return the chain as a Mermaid flowchart; what runs once per round, if any, is in a box."""
     lines = ["flowchart TB", '    client(["ChatClient"])']
     indent, above = "    ", "client"
     for number, advisor in enumerate(chain.advisors):
         here = f"advisor{number}"
         lines.append(f'{indent}{here}["{name_of(advisor)}"]')
         lines.append(f"{indent}{above} --> {here}")
-        if is_tool_calling(advisor):
+        if rounds and is_tool_calling(advisor):
             lines.append(f'{indent}tools[["tools"]]')
             lines.append(f"{indent}{here} <--> tools")
             lines.append(f'{indent}subgraph loop ["once per round"]')

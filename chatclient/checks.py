@@ -25,7 +25,7 @@ def check_word(
     words = [word for each in known for word in get_args(each) or (each,)]
     # 1 is equal to True, and "READ" to nothing.
     if not any(given is word or (given == word and isinstance(given, str)) for word in words):
-        msg = f"{what} is {_listed(words)}, not {given!r}"
+        msg = f"{what} must be {_listed(words)}, not {given!r}"
         raise error(msg)
 
 
@@ -83,7 +83,7 @@ def check_number(what: str, given: object, *, least: float = 0) -> None:
     if not isinstance(given, int | float) or isinstance(given, bool):
         raise _wrong(what, "a number", given, None)
     if not given >= least:
-        msg = f"{what} is at least {least}, not {given!r}"
+        msg = f"{what} must be at least {least}, not {given!r}"
         raise UsageError(msg)
 
 
@@ -99,7 +99,7 @@ def seconds(what: str, given: object) -> float:
     if not isinstance(given, int | float) or isinstance(given, bool):
         raise _wrong(what, "a number of seconds or a timedelta", given, None)
     if not given > 0:
-        msg = f"{what} is a positive number of seconds, not {given!r}"
+        msg = f"{what} must be a positive number of seconds, not {given!r}"
         raise UsageError(msg)
     return given
 
@@ -116,7 +116,7 @@ def lasting(what: str, given: float | timedelta | None) -> timedelta | None:
     try:
         return given if isinstance(given, timedelta) else timedelta(seconds=length)
     except OverflowError:
-        msg = f"{what} is None for ever, and no more than {timedelta.max.days} days, not {given!r}"
+        msg = f"{what} must be at most {timedelta.max.days} days, or None for ever, not {given!r}"
         raise UsageError(msg) from None
 
 
@@ -124,7 +124,7 @@ def names(given: str | Iterable[str]) -> frozenset[str]:
     """Return the names in *given*; a text is one of them, and not its letters.
 
     Raises:
-        WrongTypeError: It is no text, and holds something else than texts.
+        WrongTypeError: It is not a text, and holds something else than texts.
     """
     if type(given) is frozenset:  # as a rule this has been done already
         return given
@@ -174,7 +174,7 @@ def wants_argument(function: Callable[..., object]) -> bool:
 
 def _wrong(what: str, right: str, given: object, hint: str | None) -> WrongTypeError:
     shown = f"the class {given.__name__}" if isinstance(given, type) else repr(given)
-    return WrongTypeError(f"{what} is {right}, not {shown}{f'; {hint}' if hint else ''}")
+    return WrongTypeError(f"{what} must be {right}, not {shown}{f'; {hint}' if hint else ''}")
 
 
 def _make_one(kind: type) -> str:
@@ -182,7 +182,7 @@ def _make_one(kind: type) -> str:
 
 
 def _a(name: str) -> str:
-    return f"{'an' if name[0] in 'AEIOUaeio' else 'a'} {name}"
+    return f"{'an' if name[0] in 'AEIOaeio' else 'a'} {name}"
 
 
 def _listed(words: Iterable[object]) -> str:

@@ -22,6 +22,7 @@ from chatclient.memory import MessageWindowChatMemory
 from chatclient.observation import Operation
 from chatclient.operations import ModelCall
 from chatclient.streams import StreamResponse
+from chatclient.texts import on_one_line
 from chatclient.trail import Trail
 from chatclient.version import __version__
 
@@ -106,7 +107,8 @@ class Chat:
                     at_line_start = text.endswith("\n")
                 case ToolCallFinished(tool_call=call, response=response):
                     mark = "failed" if response.is_error else "->"
-                    line = f"[{call.name}({call.arguments}) {mark} {_short(response.data)}]\n"
+                    result = on_one_line(response.data, _SHOWN)
+                    line = f"[{call.name}({call.arguments}) {mark} {result}]\n"
                     self._write(line if at_line_start else f"\n{line}")
                     at_line_start = True
                 case _:
@@ -136,11 +138,6 @@ def _tokens(operation: Operation, result: Any) -> str:
     if not isinstance(operation, ModelCall) or result is None:
         return ""
     return f", {result.usage.input_tokens} + {result.usage.output_tokens} tokens"
-
-
-def _short(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= _SHOWN else f"{line[:_SHOWN]}…"
 
 
 # --- the client -----------------------------------------------------------------------------

@@ -1,9 +1,10 @@
 """The fluent client: `ChatClient`, its builder and its requests."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from chatclient import checks
@@ -29,10 +30,17 @@ from chatclient.instructions import SystemFunction
 from chatclient.messages import Media, Message
 from chatclient.model import ChatModel
 from chatclient.observation import Observer
+from chatclient.operations import ClientCall
 from chatclient.options import ChatOptions, OptionValues
 from chatclient.prompt import DEFAULT_MESSAGES, Prompt
 from chatclient.providers.registry import chat_model
-from chatclient.request_options import complete_request, static_options, with_options
+from chatclient.request_options import (
+    complete_request,
+    runs_tools,
+    static_options,
+    with_options,
+    with_request_options,
+)
 from chatclient.runtime import BLOCKING, ON_LOOP, Runtime, within_callers_deadline
 from chatclient.spec import RequestSpec, TextSpec, refuse_no_text, with_more, with_system_text
 from chatclient.streams import AsyncStreamResponse, StreamResponse
@@ -46,7 +54,8 @@ from chatclient.tool import (
 )
 from chatclient.tools import PendingTurn, ToolCallbackResolver, ToolCallingManager
 from chatclient.tools.approval import Decisions, decisions_for
-from chatclient.tools.sources import DuplicatePolicy, ToolSource
+from chatclient.tools.duplicates import DuplicatePolicy
+from chatclient.tools.sources import ToolSource
 from chatclient.values import merged
 from chatclient.watching import run_observed
 
@@ -99,7 +108,7 @@ class ChatClient(Closeable):
         resolver: ToolCallbackResolver | None = None,
         tool_index: "ToolIndex | None" = None,
     ) -> "ChatClient":
-        """Return a client that is as its settings say; `mutate()` it for anything else.
+        """Return a client configured by settings; use `mutate()` for anything else.
 
         Args:
             settings: The settings; default: those of the process, from its environment and files.
@@ -185,20 +194,20 @@ class ChatClient(Closeable):
         """Return this client as a tool for another one: an agent that a model can ask.
 
         Each call is a request of its own, within the deadline of the one it is made in. What the
-        agent does appears in the stream as `ToolProgress`, and in the trail of its asker.
+        agent does appears in the stream as `ToolProgress`, and in the trail of its caller.
 
         Args:
             name: What the model calls it.
             description: What it can be asked for.
-            metadata: How it is to be run.
-            conversation: Which conversation the agent goes on with, for one that remembers: an id,
+            metadata: How the tool is run.
+            conversation: The conversation that an agent with a memory continues: an id,
                 or a function of the `ToolContext`, plain or asynchronous, that returns it. Default:
-                one of its own in each conversation of its asker's, `{id}/{name}`.
-            input_type: What it is to be given, such as a pydantic model; the agent reads it as
+                one of its own for each conversation of its caller, `{id}/{name}`.
+            input_type: The type of the input, such as a pydantic model; the agent reads it as
                 JSON. Default: a text, `request`.
 
         Raises:
-            ToolDefinitionError: The name is none that providers take, or the type has no schema.
+            ToolDefinitionError: Providers do not accept the name, or the type has no schema.
         """
         if conversation is None and self._remembers():
             conversation = conversation_below(name)
@@ -249,7 +258,9 @@ class ChatClient(Closeable):
 
         def __getattr__(self, name: str) -> Any:
             hint = ""
-            if hasattr(ChatClientBuilder, name):
+            if name in ("build", "clone"):
+                hint = "; it is built and never changes: use it as it is, or client.mutate() it"
+            elif hasattr(ChatClientBuilder, name):
                 hint = f"; a changed client is client.mutate().{name}(...).build()"
             elif hasattr(ChatClientRequestSpec, name):
                 hint = f"; a request has: client.prompt(...).{name}(...)"
@@ -259,11 +270,11 @@ class ChatClient(Closeable):
         return f"ChatClient({self._engine.model.name})"
 
     def __str__(self) -> str:
-        return describe_chain(self._chain)
+        return describe_chain(self._chain, rounds=runs_tools(self._engine, self._defaults))
 
     def diagram(self) -> str:
         """Return the effective chain as a Mermaid flowchart, for documentation."""
-        return draw_chain(self._chain)
+        return draw_chain(self._chain, rounds=runs_tools(self._engine, self._defaults))
 
     # What a request has in common with the client's defaults was computed with the client.
 
@@ -288,30 +299,43 @@ class ChatClient(Closeable):
         runtime = within_callers_deadline(runtime)
         if spec.deadline is not None:
             runtime = runtime.with_deadline(spec.deadline)
+        if self._defaults.messages:
+            params = merged(spec.advisor_params, {DEFAULT_MESSAGES: self._defaults.messages})
+            spec = replace(spec, advisor_params=params)
+        prepare, observers = partial(self._prepare, spec, output), self._engine.observers
+        return noted(await run_observed(prepare, spec.advisor_params, runtime, observers))
+
+    async def _prepare(
+        self,
+        spec: RequestSpec,
+        output: StructuredOutput[Any] | None,
+        call: ClientCall,
+        runtime: Runtime,
+    ) -> tuple[AdvisorChain, Prompt, Mapping[str, Any]]:
+        """Return what a request goes through, and what it begins with; see `run_observed`."""
         if RESUME in spec.advisor_params:
             _refuse_words(spec)
+        said = spec.messages_beside_system()
+        call.asked = said_before(spec.advisor_params) or said
         if spec.written_system is not None:
-            spec = await runtime.until_deadline(with_system_text(spec, runtime))
-        messages = spec.build_messages()
+            written = with_system_text(spec, said, runtime)
+            spec = await runtime.until_deadline(written, "what writes its system text")
+        messages = spec.build_messages(said)
         options, context = self._options, spec.advisor_params
         if options is None or not spec.has_same_options(self._defaults):
             completion = complete_request(self._engine, spec, messages, runtime)
-            completed = await runtime.until_deadline(completion)
+            completed = await runtime.until_deadline(completion, "what offers its tools")
             options, context = completed
         if RESUME in context:
             _refuse_no_loop(options)
-        if self._defaults.messages:
-            context = merged(context, {DEFAULT_MESSAGES: self._defaults.messages})
         prompt = Prompt.of(messages, options)
         if output is not None:
             prompt, context = prompt_for_entity(output, prompt, context, self._engine.model)
-        chain = self._chain_of(spec, output)
-        observers, asked = self._engine.observers, said_before(context)
-        return noted(await run_observed(chain, prompt, context, runtime, observers, asked))
+        return self._chain_of(spec, output), prompt, context
 
 
 class ChatClientBuilder:
-    """Gathers what a client is to have; immutable, so each method returns a new builder."""
+    """Collects the settings of a client; immutable, so each method returns a new builder."""
 
     def __init__(self, engine: Engine, spec: RequestSpec) -> None:
         self._engine = engine
@@ -359,7 +383,7 @@ class ChatClientBuilder:
     def default_tool_context(
         self, context: Mapping[str, Any] | None = None, /, **more: Any
     ) -> Self:
-        """Add what tools are told behind the model's back in every request."""
+        """Add values for the tools of every request, which the model does not see."""
         return self._with(self._spec.with_tool_context(with_more("a tool context", context, more)))
 
     def default_advisors(
@@ -382,7 +406,7 @@ class ChatClientBuilder:
         return self._with(replace(self._spec, renderer=renderer))
 
     def model(self, model: ChatModel | str) -> Self:
-        """Set another model, of another provider perhaps; see `ChatClientRequestSpec.model`.
+        """Set another model, also of another provider; see `ChatClientRequestSpec.model`.
 
         Args:
             model: A chat model, or its name; see `ChatClient.builder`.
@@ -394,7 +418,7 @@ class ChatClientBuilder:
         return type(self)(engine, self._spec.without_model_name())
 
     def tool_calling(self, enabled: bool) -> Self:  # noqa: FBT001 - reads as a fact
-        """Say whether requests run tools; without, tool calls come back unexecuted."""
+        """Say whether requests run tools; if not, tool calls come back unexecuted."""
         return self._with(replace(self._spec, tool_calling=enabled))
 
     def tool_calling_manager(self, manager: ToolCallingManager) -> Self:
@@ -409,7 +433,7 @@ class ChatClientBuilder:
         return type(self)(replace(self._engine, resolver=resolver), self._spec)
 
     def observers(self, *observers: Observer | Iterable[Observer]) -> Self:
-        """Add observers of every request's operations, such as a `Telemetry` of one's own.
+        """Add observers of every request's operations, such as your own `Telemetry`.
 
         Raises:
             WrongTypeError: One of them observes nothing.
@@ -477,12 +501,12 @@ class ChatClientRequestSpec:
         params: Mapping[str, Any] | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> Self:
-        """Tell the model about its task.
+        """Set the system text: what the model should do, and how.
 
         Args:
             text: Goes first in the conversation, in place of the default text. A template when
                 params are given, otherwise sent as it is. Or a function, plain or asynchronous,
-                that returns it anew whenever the request is sent; it may take a `SystemRequest`.
+                that is called each time the request is sent; it may take a `SystemRequest`.
             params: Values for the template's placeholders, added to those already set.
             metadata: For the application, not sent.
 
@@ -499,7 +523,7 @@ class ChatClientRequestSpec:
         media: Media | Iterable[Media] = (),
         metadata: Mapping[str, Any] | None = None,
     ) -> Self:
-        """Say what the user says.
+        """Set the user's text and media.
 
         Args:
             text: Goes last in the conversation, in place of the text set before. A template when
@@ -520,7 +544,7 @@ class ChatClientRequestSpec:
     def options(
         self, options: ChatOptions | None = None, /, **values: Unpack[OptionValues]
     ) -> Self:
-        """Set options over those set before.
+        """Set options over those set before; tools among them are those of the request.
 
         Args:
             options: Options of the model's provider, or common ones.
@@ -530,10 +554,11 @@ class ChatClientRequestSpec:
         Raises:
             UsageError: The model's provider has no such option, or *options* is not a ChatOptions.
         """
-        return self._with(with_options(self._client._engine, self._spec, options, values))
+        engine = self._client._engine
+        return self._with(with_request_options(engine, self._spec, options, values))
 
     def model(self, model: ChatModel) -> Self:
-        """Have another model answer this request, of another provider perhaps.
+        """Use another model for this request, also of another provider.
 
         Its own default options hold in place of those of the client's model. Options set before
         stay as far as its provider knows them; only a model's name does not.
@@ -548,7 +573,7 @@ class ChatClientRequestSpec:
         given: object = model
         if not isinstance(given, ChatModel):
             msg = (
-                f"{given!r} is no chat model; make one once, for all requests, or choose another"
+                f"{given!r} is not a chat model; make one once, for all requests, or choose another"
                 ' model of the same provider by its name: .options(model="...")'
             )
             raise UsageError(msg)
@@ -569,7 +594,7 @@ class ChatClientRequestSpec:
         return self._with(self._spec.with_tools(sources, keep_defaults=keep_defaults))
 
     def tool_context(self, context: Mapping[str, Any] | None = None, /, **more: Any) -> Self:
-        """Add what tools are told behind the model's back."""
+        """Add values for the tools, which the model does not see."""
         return self._with(self._spec.with_tool_context(with_more("a tool context", context, more)))
 
     def advisors(
@@ -592,7 +617,7 @@ class ChatClientRequestSpec:
         """
         given: object = conversation_id
         if not isinstance(given, str) or not given.strip():
-            msg = f"a conversation id is a text that is not blank, not {given!r}"
+            msg = f"a conversation id must be a text that is not blank, not {given!r}"
             raise UsageError(msg)
         return self.advisor_params({CONVERSATION_ID: conversation_id})
 
@@ -600,7 +625,7 @@ class ChatClientRequestSpec:
         """Give the whole call, with all its rounds and tools, at most *seconds*.
 
         Raises:
-            UsageError: That is no number, nor a `timedelta`, or not greater than 0.
+            UsageError: That is not a number, nor a `timedelta`, or not greater than 0.
         """
         return self._with(replace(self._spec, deadline=checks.seconds("a deadline", seconds)))
 
@@ -638,10 +663,10 @@ class ChatClientRequestSpec:
         """Return what happens on the way to the answer, asynchronously."""
         return AsyncStreamResponse(self._run, ON_LOOP)
 
-    async def _run(
+    def _run(
         self, runtime: Runtime, output: StructuredOutput[Any] | None = None
-    ) -> ChatClientResponse:
-        return await self._client._run(self._spec, runtime, output)
+    ) -> Coroutine[Any, Any, ChatClientResponse]:
+        return self._client._run(self._spec, runtime, output)
 
     def _with(self, spec: RequestSpec) -> Self:
         return type(self)(self._client, spec)
@@ -661,7 +686,7 @@ class ChatClientRequestSpec:
 
 
 def _refuse_words(spec: RequestSpec) -> None:
-    """Refuse what a turn that goes on would not hear: it says what it said before.
+    """Refuse words that a resumed turn would ignore.
 
     Raises:
         UsageError: The request says more.
@@ -670,21 +695,21 @@ def _refuse_words(spec: RequestSpec) -> None:
     said = spec.system.text or spec.written_system or spec.user.text or spec.user.media
     if said or len(spec.messages) > len(turn.messages):
         msg = (
-            "a turn that goes on has its messages and would not hear more of .system(), .user() or"
-            " .messages(); put a word into its decisions, or into a Steering among its advisors"
+            "a resumed turn has its own messages and would ignore those of .system(), .user() and"
+            " .messages(); give a decision a message, or the request a Steering"
         )
         raise UsageError(msg)
 
 
 def _refuse_no_loop(options: ChatOptions) -> None:
-    """Refuse to go on with a turn where nothing does: its calls would be lost in silence.
+    """Refuse to resume a turn without a tool loop: its calls would be lost in silence.
 
     Raises:
         UsageError: The request runs no tools.
     """
     if options.internal_tool_execution_enabled is False:
         msg = (
-            "a turn goes on in the tool loop, and this request has none: leave out"
+            "a turn is resumed in the tool loop, and this request has none: leave out"
             " .tool_calling(False), or use manager.resume_tool_calls(...) in a loop of your own"
         )
         raise UsageError(msg)

@@ -188,9 +188,10 @@ def observers_of(settings: ChatClientSettings) -> tuple[Observer, ...]:
 
 def _loop(settings: ChatClientSettings, order: int | None) -> dict[str, Any]:
     loop = settings.tool_calling
-    order = loop.advisor_order if order is None else order
-    stream = {"stream_tool_call_responses": loop.stream_tool_call_responses}
-    return stream if order is None else {**stream, "order": order}
+    return _given(
+        order=loop.advisor_order if order is None else order,
+        stream_tool_call_responses=loop.stream_tool_call_responses,
+    )
 
 
 def _tool_search(settings: ChatClientSettings, manager: ToolCallingManager, index: Any) -> Advisor:
@@ -199,19 +200,18 @@ def _tool_search(settings: ChatClientSettings, manager: ToolCallingManager, inde
     )
 
     search = settings.tool_search
-    given: dict[str, Any] = {
-        "max_results": search.max_results,
-        "system_message_suffix": search.system_message_suffix,
-        "session_id_key_name": search.session_id_key_name,
-        "threshold": search.threshold,
-    }
     return ToolSearchToolCallingAdvisor(
         _index(search) if index is None else index,
         reference_tool_name_accumulation=search.reference_tool_name_accumulation,
         eviction_strategy=_eviction(search.eviction),
         always_visible=search.always_visible,
         manager=manager,
-        **{name: value for name, value in given.items() if value is not None},
+        **_given(
+            max_results=search.max_results,
+            system_message_suffix=search.system_message_suffix,
+            session_id_key_name=search.session_id_key_name,
+            threshold=search.threshold,
+        ),
         **_loop(settings, search.advisor_order),
     )
 
@@ -242,9 +242,7 @@ def _eviction(settings: EvictionSettings) -> Any:
 
 def _memory(settings: MemorySettings, repository: ChatMemoryRepository) -> Advisor:
     memory = MessageWindowChatMemory(repository, max_messages=settings.max_messages)
-    given: dict[str, Any] = {"tool_messages": settings.tool_messages}
-    if settings.advisor_order is not None:
-        given["order"] = settings.advisor_order
+    given = _given(tool_messages=settings.tool_messages, order=settings.advisor_order)
     kind = MessageChatMemoryAdvisor if settings.advisor == "messages" else PromptChatMemoryAdvisor
     return kind(memory, **given)
 
@@ -259,9 +257,7 @@ def repository_of(settings: ChatClientSettings) -> ChatMemoryRepository | None:
             from chatclient.memory.sql import SqlChatMemoryRepository  # noqa: PLC0415 - an extra
 
             sql = memory.sql
-            given: dict[str, Any] = {"create_schema": sql.initialize_schema}
-            if sql.table_prefix is not None:
-                given["table_prefix"] = sql.table_prefix
+            given = _given(create_schema=sql.initialize_schema, table_prefix=sql.table_prefix)
             return SqlChatMemoryRepository(sql.url, **given)
         case "redis":
             from chatclient.memory.redis import (  # noqa: PLC0415 - an extra
@@ -269,8 +265,8 @@ def repository_of(settings: ChatClientSettings) -> ChatMemoryRepository | None:
             )
 
             redis = memory.redis
-            prefix = {} if redis.key_prefix is None else {"key_prefix": redis.key_prefix}
-            return RedisChatMemoryRepository(redis.url, time_to_live=redis.time_to_live, **prefix)
+            given = _given(key_prefix=redis.key_prefix, time_to_live=redis.time_to_live)
+            return RedisChatMemoryRepository(redis.url, **given)
         case _:
             return InMemoryChatMemoryRepository()
 
@@ -283,18 +279,21 @@ def model_settings_of(settings: ChatClientSettings) -> dict[str, Any]:
     from chatclient.providers.retries import RetryPolicy  # noqa: PLC0415 - only for those who say
 
     first, longest = retry.backoff.initial_interval, retry.backoff.max_interval
-    given = {
-        "max_retries": retry.max_attempts,
-        "first_wait": None if first is None else first.total_seconds(),
-        "longest_wait": None if longest is None else longest.total_seconds(),
-        "multiplier": retry.backoff.multiplier,
-    }
-    policy: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     return {
         "max_retries": RetryPolicy(
-            **policy,
+            **_given(
+                max_retries=retry.max_attempts,
+                first_wait=None if first is None else first.total_seconds(),
+                longest_wait=None if longest is None else longest.total_seconds(),
+                multiplier=retry.backoff.multiplier,
+            ),
             on_codes=retry.on_http_codes,
             excluded_codes=retry.exclude_on_http_codes,
             on_client_errors=retry.on_client_errors,
         )
     }
+
+
+def _given(**values: Any) -> dict[str, Any]:
+    """Return those of *values* about which the settings say something."""
+    return {name: value for name, value in values.items() if value is not None}

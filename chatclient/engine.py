@@ -6,7 +6,7 @@ from chatclient.closing import Closeable
 from chatclient.model import ChatModel
 from chatclient.observation import Observer
 from chatclient.tools import ToolCallbackResolver, ToolCallingManager
-from chatclient.tools.sources import DuplicatePolicy
+from chatclient.tools.duplicates import DuplicatePolicy
 
 
 @dataclass(frozen=True)

@@ -120,7 +120,7 @@ class ToolResultError(ToolUsageError, TypeError):
 
 
 class MissingContextError(ToolUsageError, KeyError):
-    """A tool wants a value of the tool context that the application has not passed."""
+    """A tool needs a value from the tool context that the application has not passed."""
 
     def __str__(self) -> str:
         return str(self.args[0])  # a KeyError quotes it
@@ -322,7 +322,7 @@ class ToolArgumentError(ToolExecutionError):
 
 
 class ToolDeniedError(ToolExecutionError):
-    """Somebody did not allow the call; the message says why, and is told to the model."""
+    """The call was not allowed; the message says why, and is sent to the model."""
 
 
 class ToolTimeoutError(ToolExecutionError, TimeoutError):
@@ -351,6 +351,10 @@ class ChatMemoryError(ChatClientError):
     def __init__(self, message: str, *, conversation_id: str | None = None) -> None:
         super().__init__(message)
         self.conversation_id = conversation_id
+
+
+class ChatMemoryUnavailableError(ChatMemoryError):
+    """The store of conversations cannot be reached, or is too busy; the cause says more."""
 
 
 class EntityError(ChatClientError):
@@ -424,10 +428,6 @@ class BudgetExceededError(ChatClientError):
         self.spent = spent
         self.limit = limit
         self.unit = unit
-
-
-class ChatMemoryUnavailableError(ChatMemoryError):
-    """The store of conversations cannot be reached, or is too busy; the cause says more."""
 
 
 class DeadlineExceededError(ChatClientError, TimeoutError):

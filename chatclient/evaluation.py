@@ -41,7 +41,7 @@ _YES_OR_NO = re.compile(r"[\W_]*(yes|no)\b[\W_]*", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class EvaluationRequest:
-    """What is to be judged.
+    """An answer to be judged, with its question and documents.
 
     Attributes:
         question: What the user said.
@@ -80,10 +80,10 @@ class Evaluator(ABC):
 
     @abstractmethod
     async def judge(self, request: EvaluationRequest, runtime: Runtime) -> EvaluationResponse:
-        """Return what is to be said of an answer; for guardrails, which have a runtime."""
+        """Return the verdict on an answer; for guardrails, which have a runtime."""
 
     def evaluate(self, request: EvaluationRequest) -> EvaluationResponse:
-        """Return what is to be said of an answer.
+        """Return the verdict on an answer.
 
         Raises:
             UsageError: There is nothing to judge by.
@@ -92,7 +92,7 @@ class Evaluator(ABC):
         return drive(self.judge(request, BLOCKING))
 
     async def aevaluate(self, request: EvaluationRequest) -> EvaluationResponse:
-        """Return what is to be said of an answer; see `evaluate`."""
+        """Return the verdict on an answer; see `evaluate`."""
         return await self.judge(request, ON_LOOP)
 
 
@@ -103,7 +103,7 @@ class _Judge(TemplateQuestion):
         said = await self.answer(runtime, **values)
         verdict = _YES_OR_NO.match(said)
         if verdict is None:
-            msg = f"the judge {self.model.name} was to say yes or no, and said neither"
+            msg = f"the judge {self.model.name} said neither yes nor no"
             raise InvalidResponseError(msg, body=said)
         passed = verdict[1].lower() == "yes"
         return EvaluationResponse(passed, float(passed), said[verdict.end() :])

@@ -20,11 +20,6 @@ _EVENT = object()  # what a suspended `emit` yields to `drive_stream`
 _QUEUE_LENGTH = 64  # events a stream on a loop may run ahead of its consumer
 
 
-@types.coroutine
-def _suspend() -> Generator[object, None, None]:
-    yield _EVENT
-
-
 class _Channel(Generic[E]):
     """Carries one event at a time from a suspended `emit` to `drive_stream`."""
 
@@ -35,14 +30,15 @@ class _Channel(Generic[E]):
     def __init__(self) -> None:
         self.closed = False
 
-    async def emit(self, event: E) -> None:
+    @types.coroutine
+    def emit(self, event: E) -> Generator[object, None, None]:
         inbox = INBOX.get()
         if inbox is not None:
             inbox.put((event, self.emit))
         # Once the consumer has left, `finally` blocks still run, and may still emit.
         elif not self.closed:
             self.event = event
-            await _suspend()
+            yield _EVENT
 
 
 def drive_stream(

@@ -64,7 +64,9 @@ def messages_in(response: ChatClientResponse) -> tuple[Message, ...]:
     """Return what the request carried, what models and tools said, and the answer."""
     said = _said(response)
     answer = whole_answer(response.chat_response)
-    return ended_by_tools(said) if answer is None or not answer.parts else (*said, answer)
+    if answer is None or not answer.parts:
+        return ended_by_tools(said)
+    return continued(said, (answer,))
 
 
 def new_messages_in(response: ChatClientResponse) -> tuple[Message, ...]:
@@ -95,6 +97,17 @@ def whole_answer(response: ChatResponse) -> AssistantMessage | None:
     return AssistantMessage(parts)
 
 
+def continued(said: tuple[Message, ...], more: tuple[Message, ...]) -> tuple[Message, ...]:
+    """Return *said* and *more*; where the assistant goes on with its own words, as one message."""
+    match said[-1:], more[:1]:
+        case (AssistantMessage(tool_calls=()) as last,), (AssistantMessage() as next,):
+            metadata = {**last.metadata, **next.metadata}
+            whole = AssistantMessage((*last.parts, *next.parts), metadata=metadata)
+            return (*said[:-1], whole, *more[1:])
+        case _:
+            return (*said, *more)
+
+
 def ended_by_tools(said: tuple[Message, ...]) -> tuple[Message, ...]:
     """Return *said*; if its end is what tools have answered, that ends the turn."""
     last = said[-1] if said else None
@@ -106,7 +119,7 @@ def ended_by_tools(said: tuple[Message, ...]) -> tuple[Message, ...]:
 def _said(response: ChatClientResponse) -> tuple[Message, ...]:
     """Return what was said up to the answer."""
     tool_messages: tuple[Message, ...] = response.context.get(TOOL_MESSAGES, ())
-    return (*_asked(response), *tool_messages)
+    return continued(_asked(response), tool_messages)
 
 
 def _asked(response: ChatClientResponse) -> tuple[Message, ...]:

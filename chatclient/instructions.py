@@ -1,4 +1,4 @@
-"""System texts that are written anew for each request."""
+"""System texts that a function writes for each request."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ A parameter with a value of its own keeps that.
 
 @dataclass(frozen=True, slots=True)
 class WrittenSystem:
-    """A function that writes system texts, and whether it wants to know the request."""
+    """A function that writes system texts, and whether it takes the request."""
 
     function: Callable[..., Any]
     wants_request: bool

@@ -6,7 +6,6 @@ threads, and waits on its own for them while it passes their events on.
 
 import asyncio
 import functools
-import inspect
 import queue
 import threading
 import time
@@ -21,7 +20,7 @@ from chatclient.driving import drive
 from chatclient.inbox import INBOX, Emitter, Inbox, Item, LoopInbox
 from chatclient.interruption import Interruption, interruptible, waiting_for
 from chatclient.tasks import ended, look_at_error, to_its_end
-from chatclient.threads import LoopThread, Work, is_async, private_loop
+from chatclient.threads import LoopThread, Work, is_async, is_awaitable, private_loop
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -53,7 +52,7 @@ async def invoke_on_loop(
     if is_async(function):
         return await function(*args)
     result = await _in_worker(functools.partial(function, *args), end)
-    return await result if inspect.isawaitable(result) else result
+    return await result if is_awaitable(result) else result
 
 
 async def _in_worker(call: Callable[[], T], end: float | None) -> T | None:
@@ -88,23 +87,23 @@ async def gather_in_tasks(
     room = asyncio.Semaphore(limit)
 
     async def run(job: Callable[[R], Coroutine[Any, Any, T]]) -> T:
-        async with room:
-            return await job(runtime)
+        await room.acquire()
+        result = await job(runtime)
+        room.release()  # not after an error: nothing else is to begin
+        return result
 
     crowded = limit < len(jobs)
     tasks = [asyncio.create_task(run(job) if crowded else job(runtime)) for job in jobs]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-        for task in tasks:
-            if task.done():
-                task.result()
-        return [task.result() for task in tasks]
-    finally:
+        return [task.result() for task in tasks if task.done()]  # all are, unless one has failed
+    except BaseException:
         for task in tasks:
             task.cancel()
         await ended(tasks)
         for task in tasks:
             look_at_error(task)
+        raise
 
 
 class BegunInTask(Generic[T]):
@@ -192,28 +191,50 @@ async def gather_in_threads(jobs: list[Job[T]], emit: Emitter, limit: int) -> li
     inbox: queue.SimpleQueue[Item | None] = queue.SimpleQueue()  # None: one of them has ended
     contexts = [copy_context() for _ in jobs]
     interruptions = [interruptible(context) for context in contexts]
+    errors: list[BaseException] = []
+
+    def run(job: Job[T], interruption: Interruption) -> T:
+        if errors:  # the pool goes on whatever happens
+            raise asyncio.CancelledError
+        try:
+            return _run_beside(job, inbox, interruption)
+        except BaseException as error:
+            errors.append(error)
+            raise
+
     with ThreadPoolExecutor(min(limit, len(jobs)), "chatclient-tool") as pool:
         futures = [
-            pool.submit(context.run, _run_beside, job, inbox, interruption)
+            pool.submit(context.run, run, job, interruption)
             for context, job, interruption in zip(contexts, jobs, interruptions, strict=True)
         ]
         for future in futures:
             future.add_done_callback(lambda _: inbox.put(None))
         try:
-            running = len(futures)
-            while running:
-                item = inbox.get()
-                if item is None:
-                    running -= 1
-                    _raise_first_error(futures)
-                else:
-                    await _pass_on(item, emit)
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
+            await _until_over(len(futures), errors, inbox, emit)
+        except BaseException as error:  # noqa: BLE001 - raised below; whoever consumes may leave
+            errors.insert(0, error)
+        if errors:
             for interruption in interruptions:
                 interruption.interrupt()
-            raise
+            raise errors[0]
         return [future.result() for future in futures]
+
+
+async def _until_over(
+    running: int,
+    errors: list[BaseException],
+    inbox: "queue.SimpleQueue[Item | None]",
+    emit: Emitter,
+) -> None:
+    """Pass on the events of jobs that are running, until all are over or one has failed."""
+    while running:
+        item = inbox.get()
+        if item is not None:
+            await _pass_on(item, emit)
+        elif errors:
+            return
+        else:
+            running -= 1
 
 
 def _run_beside(job: Job[T], inbox: Inbox, interruption: Interruption) -> T:
@@ -223,12 +244,6 @@ def _run_beside(job: Job[T], inbox: Inbox, interruption: Interruption) -> T:
         return drive(job(_posting(inbox)))
     finally:
         interruption.end()
-
-
-def _raise_first_error(futures: "list[Future[T]]") -> None:
-    for future in futures:
-        if future.done():
-            future.result()
 
 
 class BegunInThread(Generic[T]):

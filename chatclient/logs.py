@@ -8,6 +8,8 @@ import logging
 from collections.abc import MutableMapping
 from typing import Any
 
+from chatclient.errors import EntityError, InvalidResponseError
+
 _STACK = 5  # how far from the standard logger's caller it is to whoever writes: structlog, and us
 
 
@@ -61,6 +63,12 @@ class Logger:
 def get_logger(name: str) -> Logger:
     """Return the logger called *name*."""
     return Logger(name)
+
+
+def described(error: BaseException | None) -> str:
+    """Return what a log says of *error*: its kind alone where its text quotes an answer."""
+    quotes = isinstance(error, InvalidResponseError | EntityError)
+    return type(error).__name__ if quotes else repr(error)
 
 
 def _render(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> dict[str, Any]:

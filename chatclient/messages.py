@@ -21,7 +21,7 @@ from chatclient.parts import (
     text_of,
     with_text,
 )
-from chatclient.values import EMPTY, freeze_fields, frozen
+from chatclient.values import EMPTY, freeze_fields, frozen, quickly_made
 
 __all__ = [
     "ENDS_TURN",
@@ -86,7 +86,7 @@ class SystemMessage(Message):
     """What the application tells the model about its task.
 
     Raises:
-        WrongTypeError: It is no text.
+        WrongTypeError: It is not a text.
     """
 
     role: ClassVar[Role] = "system"
@@ -240,6 +240,7 @@ class AssistantMessage(Message):
         return _repr(self, self.parts)
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class ToolResponse:
     """What a tool answered.
@@ -290,7 +291,7 @@ class ToolResponseMessage(Message):
 
     @property
     def text(self) -> str:
-        """Empty: a tool's answer is no text of the conversation."""
+        """Empty: a tool's answer is not a text of the conversation."""
         return ""
 
     def mutate(

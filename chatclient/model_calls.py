@@ -54,7 +54,7 @@ def present_ledger() -> Ledger | None:
 
 
 async def ask_model(model: ChatModel, prompt: PromptLike, runtime: Runtime) -> ChatResponse:
-    """Return what *model* says to *prompt*: for advisors that need a word of a model themselves.
+    """Return what *model* answers to *prompt*: for advisors that need a model themselves.
 
     Such as for a summary, a judgement or another way to put a question. The call is seen in the
     trail beside the rounds of the turn; telemetry has it, and a `Budget` counts it.
@@ -93,7 +93,9 @@ async def call_model(call: ModelCall, runtime: Runtime) -> ChatResponse:
         ledger.check()
     with runtime.observe(call) as observed:
         if runtime.streaming:
-            response = await _streamed(call, runtime, observed)
+            aggregator = MessageAggregator()
+            with _partial_kept(aggregator, observed):
+                response = await _streamed(call, runtime, observed, aggregator)
         else:
             response = await _generated(call, runtime)
         observed.result = response
@@ -106,14 +108,27 @@ async def _generated(call: ModelCall, runtime: Runtime) -> ChatResponse:
     try:
         response = await call.model.generate(call.prompt, runtime)
     except ToolCallRefusedError as error:
-        return _with_refused_call(call, error)
+        return _with_refused_call(error)
     check_kind(f"what generate() of {call.model.name} returns", response, ChatResponse, _WORDS)
     return response
 
 
-async def _streamed(call: ModelCall, runtime: Runtime, observed: Step) -> ChatResponse:
+@contextmanager
+def _partial_kept(aggregator: MessageAggregator, observed: Step) -> Generator[None, None, None]:
+    """Keep what had arrived when a stream ends early: it breaks, or its consumer leaves."""
+    try:
+        yield
+    except BaseException as error:
+        observed.result = partial = aggregator.response()
+        if isinstance(error, StreamInterruptedError):
+            error.partial = partial
+        raise
+
+
+async def _streamed(
+    call: ModelCall, runtime: Runtime, observed: Step, aggregator: MessageAggregator
+) -> ChatResponse:
     """Return the model's whole response, having emitted what it consists of as it came."""
-    aggregator = MessageAggregator()
     what = f"what generate_stream() of {call.model.name} yields"
     started: float | None = time.perf_counter()
     emit = runtime.emitter
@@ -131,12 +146,7 @@ async def _streamed(call: ModelCall, runtime: Runtime, observed: Step) -> ChatRe
                 check_kind(what, chunk, (str, ChatResponse), _WORDS)
                 await _take(chunk, aggregator, emit)
     except ToolCallRefusedError as error:
-        await _take(_with_refused_call(call, error), aggregator, emit)
-    except BaseException as error:  # a consumer that leaves, among others
-        observed.result = partial = aggregator.response()
-        if isinstance(error, StreamInterruptedError):
-            error.partial = partial
-        raise
+        await _take(_with_refused_call(error), aggregator, emit)
     response = aggregator.response()
     await emit(RoundEnded(response))
     return response
@@ -150,13 +160,7 @@ async def _take(chunk: ChatResponse, aggregator: MessageAggregator, emit: Emitte
             await emit(event)
 
 
-def _with_refused_call(call: ModelCall, error: ToolCallRefusedError) -> ChatResponse:
-    """Return the answer that the provider has refused: who answers calls tells the model why.
-
-    Raises:
-        ToolCallRefusedError: The model was to call nothing.
-    """
-    if call.prompt.options.tool_choice == "none":
-        raise error
+def _with_refused_call(error: ToolCallRefusedError) -> ChatResponse:
+    """Return the answer that the provider has refused: who answers calls tells the model why."""
     message = AssistantMessage(tool_calls=[error.tool_call])
     return ChatResponse((Generation(message, "tool_call"),))

@@ -1,4 +1,4 @@
-"""The contract of a moderation model, which says whether a text is one that nobody wants."""
+"""The contract of a moderation model, which says whether a text is harmful."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ class Moderation:
     """What a moderation model says of a text.
 
     Attributes:
-        flagged: Whether somebody should object.
+        flagged: Whether the text is harmful.
         categories: For what, by the model's own names.
         scores: How sure the model is of each category that it knows, from 0 to 1.
     """
@@ -30,7 +30,7 @@ class Moderation:
 
 
 class ModerationModel(Closeable, ABC):
-    """A model that says what texts are about that nobody wants.
+    """A model that says whether texts are harmful, and in which way.
 
     An implementor writes `moderate_all`, which serves blocking and asynchronous callers alike. It
     does all waiting through the runtime it is given (or through `chatclient.providers.http`,
@@ -44,10 +44,10 @@ class ModerationModel(Closeable, ABC):
 
     @abstractmethod
     async def moderate_all(self, texts: Sequence[str], runtime: Runtime) -> list[Moderation]:
-        """Return what is to be said of each text, in their order; there is at least one."""
+        """Return the verdict on each text, in their order; there is at least one text."""
 
     def moderate(self, text: str) -> Moderation:
-        """Return what is to be said of *text*.
+        """Return the verdict on *text*.
 
         Raises:
             ProviderError: The model's side failed.
@@ -55,7 +55,7 @@ class ModerationModel(Closeable, ABC):
         return drive(self._moderate(text, BLOCKING))
 
     async def amoderate(self, text: str) -> Moderation:
-        """Return what is to be said of *text*; see `moderate`."""
+        """Return the verdict on *text*; see `moderate`."""
         return await self._moderate(text, ON_LOOP)
 
     async def _moderate(self, text: str, runtime: Runtime) -> Moderation:

@@ -72,12 +72,26 @@ class Observer(Protocol):
         ...
 
 
-_step: ContextVar["Step | None"] = ContextVar("chatclient_step", default=None)
+class _Place:
+    """Where a step is under way; nowhere, once it has ended.
+
+    A context may be kept for long: a connection that was opened in a request has its context for as
+    long as it is in its pool. It must not keep all that the request was about.
+    """
+
+    __slots__ = ("step",)
+
+    def __init__(self, step: "Step") -> None:
+        self.step: Step | None = step
+
+
+_place: ContextVar[_Place | None] = ContextVar("chatclient_step", default=None)
 
 
 def present_step() -> "Step | None":
     """Return what is being done here and now, as far as it is observed."""
-    return _step.get()
+    place = _place.get()
+    return None if place is None else place.step
 
 
 Tell = Callable[[bytes], None]
@@ -92,13 +106,13 @@ def present_listener(method: Literal["sent", "received"]) -> Tell | None:
     Returns:
         None where nobody wants to know, as a rule: then there is nothing to do.
     """
-    step = _step.get()
+    step = present_step()
     return None if step is None else step.listener(method)
 
 
 def forget_present_step() -> None:
     """Let what follows here be part of no step, in a task that outlives whoever began it."""
-    _step.set(None)
+    _place.set(None)
 
 
 class Step:
@@ -119,14 +133,14 @@ class Step:
 
     __slots__ = (
         *("operation", "parent", "started", "seconds", "result", "error", "found", "turns"),
-        *("_observations", "_observers", "_steps", "_token"),
+        *("_observations", "_observers", "_place", "_steps", "_token"),
     )
 
     parent: "Step | None"
     started: float
     seconds: float | None
     error: BaseException | None
-    found: Mapping[str, str | bool | int | float]
+    found: Attributes
 
     def __init__(
         self,
@@ -143,8 +157,9 @@ class Step:
         self._observers = observers
 
     def __enter__(self) -> Self:
-        self.parent = _step.get()
-        self._token: Token[Step | None] | None = _step.set(self)  # what begins now is a part of it
+        self.parent = present_step()
+        self._place = _Place(self)
+        self._token: Token[_Place | None] | None = _place.set(self._place)  # what begins is a part
         if self._steps is not None:
             self._steps.append(self)
             self._steps = None  # they know each other only as long as there is need
@@ -195,7 +210,8 @@ class Step:
             error = self.operation.failure(self.result)
         self.error = error
         if self._token is not None:
-            _step.reset(self._token)
+            _place.reset(self._token)
+            self._place.step = None
             self._token = None  # it holds the caller's context
         if self._observers:
             self._end(error)

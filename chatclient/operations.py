@@ -12,7 +12,7 @@ from chatclient.conventions import content_of
 from chatclient.messages import Message, ToolCall
 from chatclient.model import ChatModel
 from chatclient.observation import Attributes, Kind, Operation, present_step
-from chatclient.options import ChatOptions
+from chatclient.options import NO_OPTIONS, ChatOptions
 from chatclient.prompt import Prompt
 from chatclient.response import ChatResponse, Usage
 from chatclient.values import EMPTY
@@ -50,20 +50,24 @@ _REQUESTED = {
     "tool_choice": "chatclient.request.tool_choice",
 }
 
+NOTHING_YET = Prompt.of((), NO_OPTIONS)
+"""The prompt of a request that is still being made ready."""
+
 
 @dataclass(slots=True, eq=False)
 class ClientCall(Operation):
     """A whole request of a client: all advisors, rounds and tools.
 
     Attributes:
-        prompt: What the advisors are given.
-        advisors: Their names, outermost first.
+        prompt: What the advisors are given; empty until that is known, which may never be.
+        advisors: Their names, outermost first; none until then.
         streaming: Whether somebody consumes events.
         conversation_id: The conversation, if there is one.
         context: What the advisors are told beside it.
         said: What models and tools have said since, in whole rounds; the tool loop keeps it.
-        asked: What was said before, with what was undone since, where that is not the prompt's
-            messages; otherwise empty.
+        asked: What the request carries beside system texts, with what was undone since and as
+            guardrails let it pass. Of a turn that goes on, that is what was said before it waited,
+            whatever its prompt says.
     """
 
     kind: ClassVar[Kind] = "client"
@@ -81,13 +85,20 @@ class ClientCall(Operation):
         return "chat_client"
 
     def attributes(self) -> Attributes:
-        """Return who takes part."""
+        """Return whose it is."""
         return _without_none(
             {
                 "gen_ai.operation.name": "invoke_workflow",
                 "gen_ai.workflow.name": "chat_client",
                 "gen_ai.conversation.id": self.conversation_id,
                 "chatclient.stream": self.streaming,
+            }
+        )
+
+    def taking_part(self) -> Attributes:
+        """Return which advisors and tools take part, once they are known."""
+        return _without_none(
+            {
                 "chatclient.advisors": self.advisors or None,
                 "chatclient.tools": _tool_names(self.prompt.options),
             }
@@ -236,11 +247,13 @@ class MemoryAccess(Operation):
     Attributes:
         access: `load` or `store`.
         conversation_id: Which conversation.
+        owner: Tells the memories of a chain apart, each of which has its own part of it.
     """
 
     kind: ClassVar[Kind] = "memory"
     access: str
     conversation_id: str
+    owner: str = ""
 
     @property
     def name(self) -> str:

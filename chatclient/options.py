@@ -99,7 +99,7 @@ class ChatOptions:
         for name in _NUMBERS:
             value = getattr(self, name)
             if value is not None and not isinstance(value, int | float):
-                msg = f"{name} is a number, not {value!r}"
+                msg = f"{name} must be a number, not {value!r}"
                 raise UsageError(msg)
         kind: Any = type(self)
         for name, form in _forms(kind):
@@ -221,7 +221,7 @@ def checked(kind: type[ChatOptions], values: Mapping[str, Any]) -> dict[str, Any
     """Return *values*, known to be options of *kind*.
 
     Raises:
-        UsageError: One of them is no option of *kind*.
+        UsageError: One of them is not an option of *kind*.
     """
     unknown = sorted(set(values) - set(_names(kind)))
     if unknown:
@@ -245,7 +245,7 @@ def check_tool_choice(options: ChatOptions) -> None:
     offered = [callback.definition.name for callback in options.tool_callbacks or ()]
     if choice not in offered:
         names = f"the tools are {', '.join(offered)}" if offered else "there are no tools"
-        msg = f"tool_choice is auto, none, required or the name of a tool, not {choice!r}; {names}"
+        msg = f"tool_choice must be auto, none, required or a tool's name, not {choice!r}; {names}"
         raise UsageError(msg)
 
 

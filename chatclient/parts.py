@@ -3,6 +3,7 @@
 import base64
 import mimetypes
 import re
+import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +11,8 @@ from typing import Any, TypeAlias, TypeVar, get_args
 
 from chatclient.checks import check_kind
 from chatclient.errors import UsageError, WrongTypeError
-from chatclient.values import EMPTY, freeze_fields
+from chatclient.texts import shortened
+from chatclient.values import EMPTY, freeze_fields, quickly_made
 
 _P = TypeVar("_P")
 
@@ -47,10 +49,10 @@ class Media:
         if not isinstance(given, bytes | str):
             object.__setattr__(self, "data", _as_bytes(given))
         elif isinstance(self.data, str) and self.id is None and not _URL_OR_ID.match(self.data):
-            shown = self.data if len(self.data) <= _MOST_SHOWN else f"{self.data[:_MOST_SHOWN]}…"
+            shown = shortened(self.data, _MOST_SHOWN)
             msg = (
-                f"{shown!r} is not a URL; use Media.from_file(path) for a file, and give content"
-                " that is here as bytes"
+                f"{shown!r} is not a URL; use Media.from_file(path) for a file, and pass content"
+                " as bytes"
             )
             raise UsageError(msg)
 
@@ -82,7 +84,7 @@ class Media:
             UsageError: The content is only known by URL.
         """
         if isinstance(self.data, str):
-            msg = f"the content of {self.data!r} is not here; this provider wants the bytes"
+            msg = f"this provider needs the bytes of {self.data!r}, not its address"
             raise UsageError(msg)
         return base64.b64encode(self.data).decode()
 
@@ -96,7 +98,7 @@ class Media:
 def _as_bytes(content: object) -> bytes:
     if isinstance(content, bytearray | memoryview):
         return bytes(content)
-    msg = f"media are bytes or a URL, not {content!r}; use Media.from_file(path) for a file"
+    msg = f"media must be bytes or a URL, not {content!r}; use Media.from_file(path) for a file"
     raise WrongTypeError(msg)
 
 
@@ -120,6 +122,7 @@ class Reasoning:
         freeze_fields(self, "data")
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class ToolCall:
     """A model's request to run a tool.
@@ -139,6 +142,11 @@ class ToolCall:
     def __post_init__(self) -> None:
         if self.metadata is not EMPTY:
             freeze_fields(self, "metadata")
+
+
+def invented_call_id() -> str:
+    """Return an id for a call that came without one: its result has to name it."""
+    return f"call_{uuid.uuid4().hex[:24]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,9 +201,10 @@ def join_parts(content: Any, more: Any) -> tuple[Any, ...]:
 
 def as_tuple(given: Any) -> tuple[Any, ...]:
     """Return what there is one or more of, as a tuple; whether it is right is seen later."""
-    if isinstance(given, tuple | list):  # by far the most common, and an abstract class is slow
+    # By far the most common come first: an abstract class is slow.
+    if isinstance(given, (tuple, list)):
         return tuple(given)
-    one = isinstance(given, str | Mapping) or not isinstance(given, Iterable)
+    one = isinstance(given, (str, Mapping)) or not isinstance(given, Iterable)
     return (given,) if one else tuple(given)
 
 
@@ -218,7 +227,7 @@ def text_of(parts: tuple[Any, ...]) -> str:
     return "".join(
         part if isinstance(part, str) else part.text
         for part in parts
-        if isinstance(part, str | ProviderPart)
+        if isinstance(part, (str, ProviderPart))
     )
 
 
@@ -237,7 +246,7 @@ def new_text(change: str | Callable[[str], str], text: str) -> str:
     """Return *change*, or what it makes of *text*.
 
     Raises:
-        WrongTypeError: That is no text, but None for instance, where a function returns nothing.
+        WrongTypeError: That is not a text, but None for instance, where a function returns nothing.
     """
     new: object = change(text) if callable(change) else change
     check_kind("the new text", new, str, "a function from the old text has to return it")

@@ -32,7 +32,7 @@ class Prompt:
         options: What is asked of the model.
 
     Raises:
-        WrongTypeError: Something in *messages* is no message, or *options* is not a ChatOptions.
+        WrongTypeError: Something in *messages* is not a message, or *options* is not a ChatOptions.
     """
 
     messages: tuple[Message, ...]
@@ -139,7 +139,7 @@ def as_prompt(prompt: str | Message | Iterable[Message] | Prompt) -> Prompt:
 
     Raises:
         UsageError: There is nothing in it to send.
-        TypeError: Something in it is no message.
+        TypeError: Something in it is not a message.
     """
     if not isinstance(prompt, Prompt):
         prompt = Prompt(prompt)

@@ -1,6 +1,7 @@
 """Completes the options of a request: the model's, the client's and its own, with all tools."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from chatclient.advisors.tool_calling import REFRESH_TOOLS
@@ -13,7 +14,7 @@ from chatclient.options import NO_OPTIONS, ChatOptions, checked
 from chatclient.runtime import BLOCKING, Runtime
 from chatclient.spec import RequestSpec
 from chatclient.tool import CONVERSATION_ID, ToolCallback, ToolRequest
-from chatclient.tools.sources import without_duplicates
+from chatclient.tools.duplicates import without_duplicates
 from chatclient.values import merged
 
 
@@ -41,11 +42,39 @@ def with_options(
     return spec
 
 
+def with_request_options(
+    engine: Engine, spec: RequestSpec, options: ChatOptions | None, values: Mapping[str, Any]
+) -> RequestSpec:
+    """Return *spec* with options of a single request; tools among them are the request's tools.
+
+    Raises:
+        UsageError: As in `with_options`.
+    """
+    before = _tools_in(spec)
+    spec = with_options(engine, spec, options, values)
+    callbacks = _tools_in(spec)
+    if callbacks is None or callbacks is before:
+        return spec
+    if spec.tools is not None and before:  # options stand in for those set before
+        spec = replace(spec, tools=tuple(t for t in spec.tools if t not in before))
+    return spec.with_tools(callbacks, keep_defaults=False)
+
+
+def _tools_in(spec: RequestSpec) -> Sequence[ToolCallback] | None:
+    return None if spec.options is None else spec.options.tool_callbacks
+
+
 def static_options(engine: Engine, spec: RequestSpec) -> ChatOptions | None:
     """Return the complete options of *spec*, or None when they differ from request to request."""
     if any(is_provider(source) for source in spec.tool_sources):
         return None
     return drive(complete_options(engine, spec, (), BLOCKING))
+
+
+def runs_tools(engine: Engine, spec: RequestSpec) -> bool:
+    """Return whether a request of *spec* runs tools, rather than handing calls back."""
+    options = engine.model.options.merge(spec.options)
+    return spec.tool_calling and options.internal_tool_execution_enabled is not False
 
 
 async def complete_request(

@@ -27,7 +27,6 @@ shows the place. Code that is asynchronous by nature (an `async def` tool, say) 
 
 import asyncio
 import functools
-import inspect
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import contextmanager
@@ -54,7 +53,7 @@ from chatclient.jobs import (
 )
 from chatclient.observation import Observer, Operation, Step
 from chatclient.tasks import to_its_end
-from chatclient.threads import LoopThread, call_in_thread, is_async
+from chatclient.threads import LoopThread, call_in_thread, is_async, is_awaitable
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -73,10 +72,10 @@ class Runtime:
     Attributes:
         blocking: Whether the request is driven on the caller's thread without an event loop.
             Application code has no reason to ask; use the methods, which do the right thing.
-        streaming: Whether somebody consumes events. Models stream only then.
+        streaming: Whether events are consumed. Models stream only then.
         deadline: When the whole call must be over, on the clock of `time.monotonic`, or None.
         emitter: Where events go.
-        observers: Who is told of the request's operations.
+        observers: They hear of the request's operations.
         steps: Where they are noted, for the request's trail, or None.
         unsettled: What the request has done and would undo if it failed, or None where it is not
             known when the request ends.
@@ -91,7 +90,7 @@ class Runtime:
     unsettled: list["Unsettled"] | None = None
 
     async def emit(self, event: Any) -> None:
-        """Hand *event* to whoever consumes the stream; without a stream this does nothing."""
+        """Pass *event* to the consumer of the stream; without a stream this does nothing."""
         if self.streaming:
             await self.emitter(event)
 
@@ -128,7 +127,7 @@ class Runtime:
 
     def silent(self) -> "Runtime":
         """Return this runtime with nothing streamed: for model calls the user must not see."""
-        return replace(self, streaming=False, emitter=_discard)
+        return replace(self, streaming=False)
 
     def with_deadline(self, seconds: float) -> "Runtime":
         """Return this runtime with at most *seconds* left; an earlier deadline stays."""
@@ -205,7 +204,7 @@ class Runtime:
                 result = call_in_thread(function, args, timeout)
             else:
                 result = function(*args)
-            if inspect.isawaitable(result):
+            if is_awaitable(result):
                 return await wait_on_thread(lambda _: result, self.emit, end)
             return result
         if end is None:
@@ -284,17 +283,23 @@ class Runtime:
         async with asyncio.timeout(seconds):
             return await awaitable
 
-    async def until_deadline(self, awaitable: Awaitable[T]) -> T:
+    def until_deadline(
+        self, awaitable: Awaitable[T], what: str = "what the call was waiting for"
+    ) -> Awaitable[T]:
         """Await until a little after the deadline; a blocking request is as good as its leaves.
 
         Those that know the deadline end at it, and say what they were about. This is for the
-        others.
+        others: for *what* is cancelled at it, where no operation was.
 
         Raises:
             DeadlineExceededError: It has passed.
         """
+        # Without one, no coroutine of its own: each event of a stream passes all there are.
         if self.deadline is None or self.blocking:
-            return await awaitable
+            return awaitable
+        return self._until_end(awaitable, what)
+
+    async def _until_end(self, awaitable: Awaitable[T], what: str) -> T:
         scope = asyncio.timeout(self.remaining() + _GRACE)
         try:
             async with scope:
@@ -302,7 +307,8 @@ class Runtime:
         except TimeoutError as error:
             if not scope.expired():
                 raise
-            msg = "the deadline passed, and what the call was waiting for was cancelled"
+            waited_for = _cancelled_last(self.steps) or what
+            msg = f"the deadline passed, and {waited_for} was cancelled"
             raise DeadlineExceededError(msg) from error
 
     async def gather(
@@ -341,6 +347,13 @@ class Unsettled(Protocol):
     async def undo(self) -> None:
         """Undo it, as far as that is possible; raises nothing."""
         ...
+
+
+def _cancelled_last(steps: list[Step] | None) -> str | None:
+    """Return the name of the innermost of *steps* that was cancelled."""
+    cancelled = (s for s in reversed(steps or ()) if isinstance(s.error, asyncio.CancelledError))
+    innermost = next(cancelled, None)
+    return None if innermost is None else repr(innermost.operation.name)
 
 
 async def _undone(unsettled: list[Unsettled]) -> None:

@@ -41,7 +41,7 @@ def message_to_dict(message: Message) -> dict[str, Any]:
         case ToolResponseMessage():
             result["responses"] = [_response_to_dict(r) for r in message.responses]
         case _:
-            msg = f"{type(message).__name__} is no message of this library and cannot be stored"
+            msg = f"{type(message).__name__} is not a message of this library and cannot be stored"
             raise TypeError(msg)
     if message.metadata:
         result["metadata"] = dict(message.metadata)
@@ -52,12 +52,12 @@ def message_from_dict(data: Mapping[str, Any]) -> Message:
     """Return the message that `message_to_dict` wrote.
 
     Raises:
-        UsageError: *data* is no stored message.
+        UsageError: *data* is not a stored message.
     """
     try:
         return _message_from(data)
     except (AttributeError, LookupError, TypeError, ValueError) as error:
-        msg = f"no stored message: {error!r}"
+        msg = f"not a stored message: {error!r}"
         raise UsageError(msg) from error
 
 
@@ -188,7 +188,7 @@ def response_from_dict(data: Mapping[str, Any]) -> ChatResponse:
     """Return the response that `response_to_dict` wrote.
 
     Raises:
-        UsageError: *data* is no stored response.
+        UsageError: *data* is not a stored response.
     """
     try:
         return ChatResponse(
@@ -196,7 +196,7 @@ def response_from_dict(data: Mapping[str, Any]) -> ChatResponse:
             _metadata_from(data["metadata"]),
         )
     except (AttributeError, LookupError, TypeError, ValueError) as error:
-        msg = f"no stored response: {error!r}"
+        msg = f"not a stored response: {error!r}"
         raise UsageError(msg) from error
 
 

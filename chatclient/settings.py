@@ -1,4 +1,4 @@
-"""What a client is to be like, read from environment variables and TOML files.
+"""The settings of a client, read from environment variables and TOML files.
 
 Needs the extra `settings`, and is imported by whoever wants it: `ChatClient.from_settings()`.
 """
@@ -132,7 +132,7 @@ class ToolSearchSettings(_Group):
 
     Attributes:
         enabled: Whether the model searches its tools.
-        tool_index_type: What finds the tools. `vector` wants an index, given to `from_settings`.
+        tool_index_type: What finds the tools. `vector` needs an index, passed to `from_settings`.
         max_results: How many tools a search finds when the model does not say.
         system_message_suffix: What the model is told about the search.
         reference_tool_name_accumulation: Whether tools stay visible once found.
@@ -309,7 +309,7 @@ class ChatClientSettings(BaseSettings):
             msg = f"the settings do not fit:{problems}"
             raise UsageError(msg) from error
         except SettingsError as error:
-            msg = f"a setting of several values is to be written as JSON: {error}"
+            msg = f"a setting with several values must be written as JSON: {error}"
             raise UsageError(msg) from error
         return settings
 
@@ -353,7 +353,7 @@ def _table(
         for key in keys:
             table = table.get(key, {}) if isinstance(table, dict) else table
         if not isinstance(table, dict):
-            msg = f"{'.'.join(keys)} in {str(file)!r} is a table of settings, and nothing else"
+            msg = f"{'.'.join(keys)} in {str(file)!r} must be a table of settings"
             raise UsageError(msg)
     return InitSettingsSource(settings, init_kwargs=table)
 

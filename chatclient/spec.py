@@ -95,9 +95,9 @@ def refuse_no_text(given: object, *kinds: type) -> None:
         return
     match given:
         case PromptTemplate():
-            msg = "a template is no text until it is filled: pass template.render(...)"
+            msg = "a template has to be filled first: pass template.render(...)"
         case Path():
-            msg = f"a path is no text: pass Path({str(given)!r}).read_text()"
+            msg = f"a path is not a text: pass Path({str(given)!r}).read_text()"
         case _:
             msg = f"{given!r} is not a text"
     raise WrongTypeError(msg)
@@ -224,7 +224,7 @@ class RequestSpec:
         """Return this with more advisors, and more params for all of them.
 
         Raises:
-            WrongTypeError: One of them is no advisor, or *params* are no mapping.
+            WrongTypeError: One of them is not an advisor, or *params* are not a mapping.
         """
         if params:
             check_kind("params", params, Mapping)
@@ -264,14 +264,14 @@ class RequestSpec:
             return self
         return replace(self, default_tools=self.tools, tools=None)
 
-    def build_messages(self) -> tuple[Message, ...]:
-        """Return the conversation: the system text first, the user text last.
+    def build_messages(self, said: tuple[Message, ...]) -> tuple[Message, ...]:
+        """Return the conversation: the system text first, then what is *said* beside it.
 
         Raises:
             UsageError: There is nothing to send, or the user says nothing.
-            TemplateError: A template lacks values.
+            TemplateError: The system text's template lacks values.
         """
-        messages = self.messages_beside_system()
+        messages = said
         text = self.system.render(self.renderer) if self.system.text else ""
         if text.strip():  # a template may come to nothing
             messages = (SystemMessage(text, self.system.metadata), *messages)
@@ -296,8 +296,15 @@ class RequestSpec:
         return (*self.messages, UserMessage(text, user.media, user.metadata))
 
 
-async def with_system_text(spec: RequestSpec, runtime: Runtime) -> RequestSpec:
+async def with_system_text(
+    spec: RequestSpec, said: tuple[Message, ...], runtime: Runtime
+) -> RequestSpec:
     """Return *spec* with the system text that its function writes, if it has one.
+
+    Args:
+        spec: Everything else that was gathered.
+        said: What is sent beside the system text.
+        runtime: How the request runs.
 
     Raises:
         UsageError: The function returned no text.
@@ -307,12 +314,11 @@ async def with_system_text(spec: RequestSpec, runtime: Runtime) -> RequestSpec:
         return spec
     arguments: list[SystemRequest] = []
     if written.wants_request:
-        said = spec.messages_beside_system()
         conversation_id = spec.advisor_params.get(CONVERSATION_ID)
         arguments = [SystemRequest(said, conversation_id, spec.tool_context, spec.advisor_params)]
     text = await runtime.invoke(written.function, *arguments)
     if not isinstance(text, str):
         name = getattr(written.function, "__name__", repr(written.function))
-        msg = f"{name} has to return the system text, and returned {text!r}"
+        msg = f"{name} must return the system text, but returned {text!r}"
         raise UsageError(msg)
     return replace(spec, system=replace(spec.system, text=text), written_system=None)

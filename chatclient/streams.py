@@ -90,7 +90,7 @@ _NEVER, _BEFORE_TOOLS, _SPOKEN = range(3)
 
 
 def _spoken_after(event: Any, spoken: int) -> int:
-    """Return what was said after *event*, which is no text."""
+    """Return what was said after *event*, which is not a text."""
     tools = type(event) is ToolCallFinished or (
         type(event) is RoundEnded and event.response.has_tool_calls()
     )
@@ -110,12 +110,15 @@ class _Stream(PendingRequest):
         """The whole response, once the stream has ended.
 
         Raises:
-            UsageError: It has not ended yet.
+            Exception: That which the stream failed with.
+            UsageError: It has not ended yet, or was left.
         """
-        if self._response is None:
-            msg = "the stream has not ended; its response is known once it is exhausted"
-            raise UsageError(msg)
-        return self._response
+        if self._response is not None:
+            return self._response
+        if self._error is not None:
+            raise self._error
+        msg = "the stream has not ended; its response is known once it is exhausted"
+        raise UsageError(msg)
 
     def tool_executions(self) -> tuple[ToolExecution, ...]:
         """Return every tool call that was run; before the stream has ended, those so far."""
@@ -333,6 +336,9 @@ class StreamResponse(_Stream):
                     yield piece
         except StopIteration as stop:
             last = self._last_events(stop.value, spoken)
+        except Exception as error:
+            self._error = error
+            raise
         finally:
             events.close()
         for event in last:
@@ -402,8 +408,17 @@ class AsyncStreamResponse(_Stream):
         self, convert: Convert[T], output: StructuredOutput[Any] | None = None
     ) -> "AsyncPieces[T]":
         self._begin()
-        run = functools.partial(self._run, output=output)
+        run = functools.partial(self._noting_error, output=output)
         return AsyncPieces(AsyncEvents(run, self._runtime), convert, self._last_events)
+
+    async def _noting_error(
+        self, runtime: Runtime, output: StructuredOutput[Any] | None
+    ) -> ChatClientResponse:
+        try:
+            return await self._run(runtime, output)
+        except Exception as error:
+            self._error = error
+            raise
 
 
 class AsyncPieces(AsyncIterator[T]):

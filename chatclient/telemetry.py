@@ -46,18 +46,19 @@ _MODEL_LABELS = (
 )
 _TOOL_LABELS = ("gen_ai.operation.name", "gen_ai.tool.name")
 _OPERATION_ONLY = ("gen_ai.operation.name",)
+_TURN_LABELS = ("gen_ai.operation.name", "gen_ai.workflow.name")
 
 
 class Telemetry:
-    """An observer that makes a span of every operation, and metrics of model and tool calls.
+    """An observer that makes a span of every operation, and metrics of requests and their calls.
 
     Args:
         tracer_provider: Where spans go; default: the application's.
         meter_provider: Where metrics go; default: the application's.
         capture_content: Whether prompts, answers, tool arguments and results are recorded as
-            attributes; default: as the environment says, which without a word is no.
+            attributes; default: as the environment variable says, otherwise not.
         redact: Sees every such text before it is recorded, those of errors as `error.message`.
-            What it cannot make up its mind about, because it raises, is left out.
+            A text for which it raises is left out.
     """
 
     def __init__(
@@ -74,29 +75,25 @@ class Telemetry:
         self._redact = redact
         self._tracer = trace.get_tracer(_NAME, tracer_provider=tracer_provider)
         meter = metrics.get_meter(_NAME, meter_provider=meter_provider)
-        self._duration = meter.create_histogram(
-            "gen_ai.client.operation.duration",
-            "s",
-            "How long a call of a model took",
-            explicit_bucket_boundaries_advisory=_SECONDS,
+        self._duration = _seconds(
+            meter, "gen_ai.client.operation.duration", "How long a call of a model took"
+        )
+        self._first_chunk = _seconds(
+            meter,
+            "gen_ai.client.operation.time_to_first_chunk",
+            "How long a stream let its consumer wait",
+        )
+        self._turn_duration = _seconds(
+            meter, "gen_ai.invoke_workflow.duration", "How long a request took, with all its rounds"
+        )
+        self._tool_duration = _seconds(
+            meter, "gen_ai.execute_tool.duration", "How long a tool took"
         )
         self._tokens = meter.create_histogram(
             "gen_ai.client.token.usage",
             "{token}",
             "How many tokens a call of a model took",
             explicit_bucket_boundaries_advisory=_TOKENS,
-        )
-        self._first_chunk = meter.create_histogram(
-            "gen_ai.client.operation.time_to_first_chunk",
-            "s",
-            "How long a stream let its consumer wait",
-            explicit_bucket_boundaries_advisory=_SECONDS,
-        )
-        self._tool_duration = meter.create_histogram(
-            "gen_ai.execute_tool.duration",
-            "s",
-            "How long a tool took",
-            explicit_bucket_boundaries_advisory=_SECONDS,
         )
 
     def begin(self, operation: Operation) -> "_Spanned":
@@ -133,10 +130,13 @@ class Telemetry:
         self, operation: Operation, seconds: float, found: Attributes, error_type: str | None
     ) -> None:
         """Add an operation, of which more was *found* on the way, to the metrics."""
-        if operation.kind not in ("model", "tool"):
+        if operation.kind not in ("client", "model", "tool"):
             return
         attributes = {**operation.attributes(), **found}
         labels = {} if error_type is None else {"error.type": error_type}
+        if operation.kind == "client":
+            self._turn_duration.record(seconds, {**labels, **_only(attributes, _TURN_LABELS)})
+            return
         if operation.kind == "tool":
             # Of names that a model makes up there is no end, and each would be a series of its own.
             known = _OPERATION_ONLY if error_type == UnknownToolError.__name__ else _TOOL_LABELS
@@ -154,6 +154,10 @@ class Telemetry:
     def captures_content(self) -> bool:
         """Whether what was said is recorded."""
         return self._capture
+
+
+def _seconds(meter: metrics.Meter, name: str, what: str) -> metrics.Histogram:
+    return meter.create_histogram(name, "s", what, explicit_bucket_boundaries_advisory=_SECONDS)
 
 
 class _Spanned:

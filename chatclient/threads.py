@@ -7,9 +7,9 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextvars import Context, ContextVar, copy_context
-from typing import Any, Generic, TypeVar, cast
+from types import GeneratorType
+from typing import Any, Generic, TypeGuard, TypeVar, cast
 
 from chatclient.forks import in_forked_children
 
@@ -27,6 +27,16 @@ def is_async(function: Callable[..., Any]) -> bool:
     )
 
 
+def is_awaitable(value: object) -> TypeGuard[Awaitable[Any]]:
+    """Return whether *value*, which some function has returned, is to be awaited.
+
+    As `inspect.isawaitable`, but without its abstract class for what cannot be: to ask that takes
+    longer than many a function.
+    """
+    may_be = hasattr(value, "__await__") or isinstance(value, GeneratorType)
+    return may_be and inspect.isawaitable(value)
+
+
 def call_in_thread(function: Callable[..., Any], args: tuple[Any, ...], timeout: float) -> Any:
     """Call *function* in a thread that is abandoned when *timeout* has passed."""
     future: Future[Any] = Future()
@@ -38,13 +48,7 @@ def call_in_thread(function: Callable[..., Any], args: tuple[Any, ...], timeout:
             future.set_exception(error)
 
     threading.Thread(target=copy_context().run, args=(run,), daemon=True).start()
-    try:
-        return future.result(timeout)
-    except FutureTimeoutError:
-        if future.done():  # the function's own TimeoutError
-            raise
-        msg = f"no result within {timeout:g} s"
-        raise TimeoutError(msg) from None
+    return future.result(timeout)
 
 
 class LoopThread:
@@ -65,7 +69,6 @@ class LoopThread:
         self.thread.start()
 
     def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
         self._loop.run_until_complete(_cancel_the_rest())
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())

@@ -22,7 +22,7 @@ from chatclient.events import ToolProgress
 from chatclient.json import dumps, loads
 from chatclient.messages import Media, Message, UserMessage, last_user_message
 from chatclient.runtime import BLOCKING, Runtime
-from chatclient.values import EMPTY, deep_frozen, freeze_fields
+from chatclient.values import EMPTY, deep_frozen, freeze_fields, quickly_made
 
 if TYPE_CHECKING:
     # `type[T]` takes no class that cannot be instantiated, which is what interfaces are.
@@ -77,7 +77,7 @@ class ToolDefinition:
         input_schema: The JSON Schema (2020-12) of its arguments, an object.
         strict: Whether the provider is to enforce the schema, or None to leave it to the model's
             options.
-        metadata: Whatever the application wants to know about the tool, as JSON has it; not sent.
+        metadata: Values for the application, as JSON; not sent.
     """
 
     name: str
@@ -127,12 +127,12 @@ class ToolDefinition:
         Only the name has to be there; without a schema the tool takes no arguments.
 
         Raises:
-            ToolDefinitionError: *text* is no definition; the error names the field.
+            ToolDefinitionError: *text* is not a definition; the error names the field.
         """
         try:
             fields = loads(text)
         except ValueError as error:
-            msg = f"no tool definition: {error}"
+            msg = f"not a tool definition: {error}"
             raise ToolDefinitionError(msg) from error
         if not isinstance(fields, dict):
             raise _no_definition("it", "a JSON object", fields)
@@ -140,7 +140,7 @@ class ToolDefinition:
             if name in fields and not isinstance(fields[name], kind):
                 raise _no_definition(repr(name), words, fields[name])
         if unknown := sorted(fields.keys() - _FIELDS.keys()):
-            msg = f"no tool definition: unknown are {unknown}; known are {list(_FIELDS)}"
+            msg = f"not a tool definition: unknown are {unknown}; known are {list(_FIELDS)}"
             raise ToolDefinitionError(msg)
         if not fields.get("name"):
             raise _no_definition("'name'", "a text", fields.get("name"))
@@ -166,7 +166,7 @@ def _no_definition(what: str, wanted: str, given: object) -> ToolDefinitionError
 
 @dataclass(frozen=True, slots=True)
 class ToolMetadata:
-    """How a tool is to be run.
+    """How a tool is run.
 
     Attributes:
         return_direct: Whether its result is the final answer, not shown to the model again: when
@@ -203,6 +203,7 @@ class ToolMetadata:
             object.__setattr__(self, "timeout", seconds("timeout", self.timeout))
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class ToolResult:
     """What a tool hands to the model.
@@ -237,7 +238,7 @@ class ToolResult:
 
 
 class ToolContext(Mapping[str, Any]):
-    """What the application tells its tools behind the model's back; read only.
+    """Values that the application passes to its tools and the model does not see; read only.
 
     A mapping of the `tool_context` values, with what is known about the call beside it. Nothing
     of it is ever sent to a model.
@@ -355,16 +356,16 @@ class ToolContext(Mapping[str, Any]):
             msg = f"tool context {key!r} cannot be known to be a {name}: {error}"
             raise ToolUsageError(msg) from error
         if not known:
-            msg = f"tool context {key!r} is a {type(value).__name__}, not a {name}"
+            msg = f"tool context {key!r} must be of type {name}, not {type(value).__name__}"
             raise ToolUsageError(msg)
         return value
 
     async def emit(self, event: Any) -> None:
-        """Hand *event* to whoever consumes the stream of the request, just as it is."""
+        """Pass *event* unchanged to the consumer of the request's stream."""
         await self.runtime.emit(event)
 
     async def progress(self, event: Any) -> None:
-        """Tell whoever consumes the stream how the tool is getting on, as a `ToolProgress`."""
+        """Report progress to the consumer of the stream, as a `ToolProgress`."""
         await self.runtime.emit(ToolProgress(self.tool_call_id, self.tool_name, event))
 
 

@@ -6,89 +6,25 @@ it cost is worked out when somebody asks.
 
 from asyncio import CancelledError
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from chatclient.messages import Message, without_system
 from chatclient.observation import Operation, Step
 from chatclient.operations import (
-    ANSWERING_MODEL,
     WAITS,
-    AdvisorPass,
     ClientCall,
-    Fallback,
     MemoryAccess,
     ModelCall,
-    RetryWait,
     ToolRun,
 )
-from chatclient.prompt import DEFAULT_MESSAGES, Prompt
+from chatclient.prompt import DEFAULT_MESSAGES
 from chatclient.response import NO_USAGE, ChatResponse, Usage
+from chatclient.rounds import Change, Round, round_of
+from chatclient.texts import on_one_line
+
+__all__ = ["Change", "Round", "Trail"]
 
 _SHOWN = 60  # characters of a text that a line of the trail repeats
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """What an advisor made of a request before it passed it on.
-
-    Attributes:
-        advisor: Its name.
-        added: Messages that it added.
-        removed: Messages that it took away.
-        tools_added: Tools that it offered.
-        tools_removed: Tools that it hid.
-        options: Other options that it changed, by name, with their new values.
-    """
-
-    advisor: str
-    added: tuple[Message, ...] = ()
-    removed: tuple[Message, ...] = ()
-    tools_added: tuple[str, ...] = ()
-    tools_removed: tuple[str, ...] = ()
-    options: tuple[tuple[str, Any], ...] = ()
-
-    def __bool__(self) -> bool:
-        return bool(
-            self.added or self.removed or self.tools_added or self.tools_removed or self.options
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Round:
-    """One call of the model and the tools that it led to.
-
-    Attributes:
-        number: Which round of the turn, from 1.
-        model: The model's name.
-        messages: How many messages it was sent.
-        offered: The tools it was offered.
-        discovered: Those of them that the round before did not offer.
-        changes: What advisors changed on the way to it.
-        tools: The tool calls that followed.
-        usage: What the round cost.
-        finish_reason: Why it ended, or None when it failed.
-        text: What the model said.
-        error: What it failed with, or None.
-        seconds: How long the model took.
-        retries: Why the request was repeated: the name of the error, each time.
-        fallbacks: Which models failed before another one answered: the name and the error, each.
-    """
-
-    number: int
-    model: str
-    messages: int
-    offered: tuple[str, ...]
-    discovered: tuple[str, ...]
-    changes: tuple[Change, ...]
-    tools: tuple[Step, ...]
-    usage: Usage
-    finish_reason: str | None
-    text: str
-    error: BaseException | None
-    seconds: float | None
-    retries: tuple[str, ...]
-    fallbacks: tuple[str, ...] = ()
 
 
 class Trail:
@@ -130,7 +66,7 @@ class Trail:
         for number, (start, end) in enumerate(zip(starts, ends, strict=False), 1):
             before = rounds[-1].offered if rounds else None
             way, model, after = self.steps[since:start], self.steps[start], self.steps[start:end]
-            rounds.append(_round(number, way, model, after, before))
+            rounds.append(round_of(number, way, model, after, before))
             since = start + 1
         return tuple(rounds)
 
@@ -165,7 +101,7 @@ class Trail:
         call = self._call
         if call is None:
             return ()
-        said = without_system(call.asked or call.prompt.messages)
+        said = without_system(call.asked)
         defaults = without_system(call.context.get(DEFAULT_MESSAGES, ()))
         return said[len(defaults) :] if said[: len(defaults)] == defaults else said
 
@@ -222,89 +158,6 @@ def _with_inner(steps: Sequence[Step]) -> Iterator[Step]:
             yield from _with_inner(inner)
 
 
-def _is_part(step: Step, whole: Step) -> bool:
-    around = step.parent
-    while around is not None and around is not whole:
-        around = around.parent
-    return around is whole
-
-
-# --- rounds ---------------------------------------------------------------------------------
-
-
-def _round(
-    number: int,
-    before: Sequence[Step],
-    model: Step,
-    after: Sequence[Step],
-    offered_before: tuple[str, ...] | None,
-) -> Round:
-    call = model.operation
-    assert isinstance(call, ModelCall)  # noqa: S101 - by its place
-    offered = _tools(call.prompt)
-    response: ChatResponse | None = model.result
-    parts = [step.operation for step in after if _is_part(step, model)]
-    name = model.found.get(ANSWERING_MODEL) or call.prompt.options.model or call.model.name
-    return Round(
-        number=number,
-        model=str(name),
-        messages=len(call.prompt.messages),
-        offered=offered,
-        discovered=() if offered_before is None else _without(offered, offered_before),
-        changes=tuple(_changes(before, call.prompt)),
-        tools=tuple(step for step in after if _is(step, ToolRun)),
-        usage=NO_USAGE if response is None else response.usage,
-        finish_reason=None if response is None else response.finish_reason,
-        text="" if response is None else response.text,
-        error=model.error,
-        seconds=model.seconds,
-        retries=tuple(p.reason for p in parts if isinstance(p, RetryWait)),
-        fallbacks=tuple(f"{p.failed.name} ({p.reason})" for p in parts if isinstance(p, Fallback)),
-    )
-
-
-def _changes(before: Sequence[Step], sent: Prompt) -> Iterator[Change]:
-    """Yield what each advisor on the way to the model changed, outermost first."""
-    passes = [step.operation for step in before if isinstance(step.operation, AdvisorPass)]
-    given = [*(advisor.prompt for advisor in passes[1:]), sent]
-    for advisor, passed_on in zip(passes, given, strict=False):  # there may be no advisor
-        if advisor.prompt is not passed_on and (change := _change(advisor, passed_on)):
-            yield change
-
-
-def _change(advisor: AdvisorPass, passed_on: Prompt) -> Change:
-    prompt = advisor.prompt
-    tools, new_tools = _tools(prompt), _tools(passed_on)
-    return Change(
-        advisor.advisor,
-        _without(passed_on.messages, prompt.messages),
-        _without(prompt.messages, passed_on.messages),
-        _without(new_tools, tools),
-        _without(tools, new_tools),
-        tuple(_changed_options(prompt, passed_on)),
-    )
-
-
-def _changed_options(prompt: Prompt, passed_on: Prompt) -> Iterator[tuple[str, Any]]:
-    before, after = prompt.options, passed_on.options
-    if before is after:
-        return
-    for name in after.__dataclass_fields__:
-        value = getattr(after, name)
-        if name not in ("tool_callbacks", "tool_context") and value != getattr(before, name, None):
-            yield name, value
-
-
-def _without(these: Sequence[Any], those: Sequence[Any]) -> tuple[Any, ...]:
-    """Return what of *these* is not among *those*; by identity first, which is fast."""
-    known = {id(item) for item in those}
-    return tuple(item for item in these if id(item) not in known and item not in those)
-
-
-def _tools(prompt: Prompt) -> tuple[str, ...]:
-    return tuple(callback.definition.name for callback in prompt.options.tool_callbacks or ())
-
-
 # --- text -----------------------------------------------------------------------------------
 
 
@@ -323,7 +176,7 @@ def _lines(trail: Trail) -> Iterator[str]:
             yield f"aside: {step.operation.name}: {_outcome(step)}"
         if isinstance(step.operation, MemoryAccess) and not step.error:
             access, id = step.operation.access, step.operation.conversation_id
-            yield f"memory: {access} {len(step.result or ())} messages of {id!r}"
+            yield f"memory: {access} {_messages(len(step.result or ()))} of {id!r}"
     usage = trail.usage
     yield f"in all: {usage.input_tokens} + {usage.output_tokens} tokens"
 
@@ -348,7 +201,7 @@ def _outcome(call: Step) -> str:
 
 def _round_lines(round_: Round, call: Step) -> Iterator[str]:
     tools = f", tools: {', '.join(round_.offered)}" if round_.offered else ""
-    yield f"round {round_.number}: {round_.model}, {round_.messages} messages{tools}"
+    yield f"round {round_.number}: {round_.model}, {_messages(round_.messages)}{tools}"
     for change in round_.changes:
         yield f"    {change.advisor} {_words(change)}"
     if round_.discovered:
@@ -365,8 +218,8 @@ def _round_lines(round_: Round, call: Step) -> Iterator[str]:
 
 def _words(change: Change) -> str:
     words = [
-        f"added {len(change.added)} messages" if change.added else "",
-        f"removed {len(change.removed)} messages" if change.removed else "",
+        f"added {_messages(len(change.added))}" if change.added else "",
+        f"removed {_messages(len(change.removed))}" if change.removed else "",
         f"offered {', '.join(change.tools_added)}" if change.tools_added else "",
         f"hid {', '.join(change.tools_removed)}" if change.tools_removed else "",
         *(f"set {name}={_short(repr(value))}" for name, value in change.options),
@@ -389,5 +242,8 @@ def _took(step: Step) -> str:
 
 
 def _short(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= _SHOWN else f"{line[: _SHOWN - 1]}…"
+    return on_one_line(text, _SHOWN)
+
+
+def _messages(count: int) -> str:
+    return "1 message" if count == 1 else f"{count} messages"

@@ -1,41 +1,55 @@
 """Runs the chain of a request, watched by its trail, by observers and by OpenTelemetry."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from chatclient.chain import AdvisorChain, ChatClientRequest, ChatClientResponse
 from chatclient.errors import ChatClientError
-from chatclient.messages import Message
 from chatclient.observation import Observer
 from chatclient.observers import all_observers
-from chatclient.operations import ClientCall
+from chatclient.operations import NOTHING_YET, ClientCall
 from chatclient.prompt import Prompt
 from chatclient.runtime import Runtime
 from chatclient.tool import CONVERSATION_ID
 from chatclient.trail import Trail
 
 
+class Prepare(Protocol):
+    """Makes ready what a request is to send, which may take a while and may fail."""
+
+    async def __call__(
+        self, call: ClientCall, runtime: Runtime
+    ) -> tuple[AdvisorChain, Prompt, Mapping[str, Any]]:
+        """Return the chain, and the prompt and the context that it is given.
+
+        What is known of the request before, *call* is told.
+        """
+        ...
+
+
 async def run_observed(
-    chain: AdvisorChain,
-    prompt: Prompt,
+    prepare: Prepare,
     context: Mapping[str, Any],
     runtime: Runtime,
     observers: tuple[Observer, ...],
-    asked: tuple[Message, ...],
 ) -> ChatClientResponse:
-    """Send *prompt* down *chain* and return the response with its trail.
+    """Send what *prepare* makes ready down its chain and return the response with its trail.
 
-    The trail is noted where the runtime says, for those who look at it while the request runs.
-    What was *asked* may be something else than *prompt*, in a turn that goes on.
+    The trail is noted where the runtime says, for those who look at it while the request runs. A
+    request that fails before anything is sent is observed like any other.
     """
     trail = Trail(runtime.steps)
     conversation_id = context.get(CONVERSATION_ID)
     runtime = runtime.watched_by(trail.steps, all_observers(observers, conversation_id))
-    call = ClientCall(prompt, chain.names, runtime.streaming, conversation_id, context, asked=asked)
+    call = ClientCall(NOTHING_YET, (), runtime.streaming, conversation_id, context)
     try:
         with runtime.observe(call) as observed:
             observed.add_to_asker(trail.steps)
-            request = ChatClientRequest(prompt, context, runtime)
+            chain, call.prompt, call.context = await prepare(call, runtime)
+            call.advisors = chain.names
+            if runtime.observers:
+                observed.found = call.taking_part()
+            request = ChatClientRequest(call.prompt, call.context, runtime)
             try:
                 response = await runtime.until_deadline(chain(request))
             except BaseException:  # whatever ends it without an answer

@@ -15,7 +15,7 @@ from typing import Any
 
 from chatclient import AssistantMessage, ChatClient, ChatModel, ChatOptions, ChatResponse, Prompt
 from chatclient.errors import InvalidResponseError, StreamInterruptedError
-from chatclient.providers.http import HttpAnswer, HttpClient, OverHttp
+from chatclient.providers.http import Headers, HttpAnswer, HttpClient, OverHttp, Pieces
 from chatclient.response import Generation
 from chatclient.runtime import Runtime
 
@@ -44,22 +44,12 @@ class SpeakModel(OverHttp, ChatModel):
         body = body_of(prompt, stream=False)
         return await self._http.post(runtime, "/v0/speak", body, response_of)
 
-    async def generate_stream(
+    def generate_stream(
         self, prompt: Prompt, runtime: Runtime
     ) -> AsyncGenerator[ChatResponse | str, None]:
-        """Yield the model's response to *prompt* as it comes."""
-        rest, stopped = b"", None
+        """Return the chunks of the model's response to *prompt*, as they come."""
         body = body_of(prompt, stream=True)
-        async with self._http.stream(runtime, "/v0/speak", body) as pieces:
-            async for piece in pieces:
-                *lines, rest = (rest + piece.body).split(b"\n")
-                for line in map(decoded, lines):
-                    stopped = line.get("stopped", stopped)
-                    if "piece" in line:
-                        yield line["piece"]
-        if stopped is None:
-            raise StreamInterruptedError("the stream ended before its answer", provider=PROVIDER)
-        yield ChatResponse((Generation(AssistantMessage(), stopped),))
+        return self._http.stream(runtime, "/v0/speak", body, chunks_of)
 
 
 def body_of(prompt: Prompt, *, stream: bool) -> bytes:
@@ -72,6 +62,20 @@ def response_of(answer: HttpAnswer) -> ChatResponse:
     """Return the response that a whole answer spells."""
     said = decoded(answer.body)
     return ChatResponse((Generation(AssistantMessage(said["said"]), said["stopped"]),))
+
+
+async def chunks_of(pieces: Pieces, _headers: Headers) -> AsyncGenerator[ChatResponse | str, None]:
+    """Yield what the pieces of a stream spell."""
+    rest, stopped = b"", None
+    async for piece in pieces:
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in map(decoded, lines):
+            stopped = line.get("stopped", stopped)
+            if "piece" in line:
+                yield line["piece"]
+    if stopped is None:
+        raise StreamInterruptedError("the stream ended before its answer", provider=PROVIDER)
+    yield ChatResponse((Generation(AssistantMessage(), stopped),))
 
 
 def decoded(line: bytes) -> Any:

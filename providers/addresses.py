@@ -56,7 +56,7 @@ def _is_server(host: str) -> bool:
         parts = urlsplit(f"//{host}")
         name = parts.hostname or ""
         return parts.port != 0 and name.encode("idna") != b""
-    except ValueError:  # the port is no number, a label too long
+    except ValueError:  # the port is not a number, a label too long
         return False
 
 

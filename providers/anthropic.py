@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from chatclient.checks import check_word
-from chatclient.errors import UsageError
 from chatclient.json import dumps
 from chatclient.messages import AssistantMessage, Message
 from chatclient.model import ChatModel, OutputMode
@@ -21,18 +20,22 @@ from chatclient.providers.anthropic_encoding import (
     EncodedConversation,
     without_trailing_space,
 )
-from chatclient.providers.anthropic_schemas import enforceable, is_enforceable
+from chatclient.providers.anthropic_options import (
+    encode_options,
+    marked,
+    refuse_unenforceable,
+    thinking_in,
+)
+from chatclient.providers.anthropic_schemas import is_enforceable
 from chatclient.providers.anthropic_stream import StreamDecoder
 from chatclient.providers.failures import json_of
-from chatclient.providers.fields import fields_of, overlaid
 from chatclient.providers.http import (
     HttpAnswer,
     HttpClient,
     OverHttp,
+    Pieces,
     RetryPolicy,
     Timeouts,
-    as_retry_policy,
-    as_timeouts,
 )
 from chatclient.providers.keys import Headers, Key, headers_with, key_source
 from chatclient.providers.listening import overheard
@@ -40,7 +43,6 @@ from chatclient.providers.sse import ServerSentEventDecoder
 from chatclient.providers.wire_cache import EncodedOptions
 from chatclient.response import ChatResponse
 from chatclient.runtime import Runtime
-from chatclient.tool import ToolDefinition
 from chatclient.values import EMPTY
 
 _BASE_URL = "https://api.anthropic.com"
@@ -52,7 +54,6 @@ _BETA = "anthropic-beta"
 _SCHEMALESS = re.compile(r"claude-(?:[23]|instant|(?:opus|sonnet)-4-(?:0|2025))")
 # platform.claude.com/docs/en/models/opus-5-5/whats-new-opus-5-5, and those of the models beside it.
 _UNFORCED = re.compile(r"claude-(?:(?:opus|sonnet)-5[-.]5|(?:fable|mythos)-5[-.][12]\b)")
-_MAX_TOKENS = 16_384  # the API wants a bound; every current model can write so much
 
 CachedUpTo = Literal["tools", "system", "conversation"]
 """Up to where a prompt is cached."""
@@ -141,8 +142,8 @@ class AnthropicChatModel(OverHttp, ChatModel):
             PROVIDER,
             base_url,
             headers_with(key, {**_HEADERS, **more}, name="x-api-key", scheme=""),
-            as_timeouts(timeout),
-            as_retry_policy(max_retries),
+            timeout,
+            max_retries,
             http_client,
             idempotent=True,
         )
@@ -162,8 +163,7 @@ class AnthropicChatModel(OverHttp, ChatModel):
         if not _SCHEMALESS.search(model) and (schema is None or is_enforceable(schema)):
             return "schema"
         # A model that thinks cannot be made to call a tool, and some never can.
-        thinking = _thinking(getattr(options, "thinking", None))
-        thinks = thinking.get("type", "disabled") != "disabled"
+        thinks = thinking_in(options).get("type", "disabled") != "disabled"
         return "instructions" if thinks or _UNFORCED.search(model) else "tool"
 
     async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
@@ -172,24 +172,13 @@ class AnthropicChatModel(OverHttp, ChatModel):
         headers = self._headers(prompt.options)
         return await self._http.post(runtime, _PATH, body, _decoded, headers)
 
-    async def generate_stream(
+    def generate_stream(
         self, prompt: Prompt, runtime: Runtime
     ) -> AsyncGenerator[ChatResponse | str, None]:
-        """Yield the model's response to *prompt* as it comes."""
+        """Return the chunks of the model's response to *prompt*, as they come."""
         body = self._body(prompt, streaming=True)
         headers = self._headers(prompt.options)
-        events = overheard(ServerSentEventDecoder())
-        async with self._http.stream(runtime, _PATH, body, headers) as pieces:
-            first = await anext(pieces)
-            decoder = StreamDecoder(first.headers)
-            async for piece in pieces:
-                for event in events.feed(piece.body):
-                    chunk = decoder.feed(event.data)
-                    if chunk is not None:
-                        yield chunk
-            last = decoder.finish(events.finish())
-            if last is not None:
-                yield last
+        return self._http.stream(runtime, _PATH, body, _read, headers)
 
     def _headers(self, options: ChatOptions) -> Headers:
         """Return the headers that a request has beside those of all requests."""
@@ -204,14 +193,14 @@ class AnthropicChatModel(OverHttp, ChatModel):
         conversation = self._conversation(prompt.messages)
         system = b""
         if conversation.system:
-            system = b',"system":[%b]' % _marked(conversation.system, _own(prompt.options))
+            system = b',"system":[%b]' % marked(conversation.system, prompt.options)
         return b'%b%b,"messages":[%b]}' % (head[:-1], system, conversation.messages())
 
     def _head(self, options: ChatOptions, *, streaming: bool) -> bytes:
         """Return all of a request but its messages and system text."""
         if self._dialect is ANTHROPIC:
-            _refuse_unenforceable(options.output_schema)
-        return dumps(encode_options(_own(options), streaming=streaming))
+            refuse_unenforceable(options.output_schema)
+        return dumps(encode_options(options, streaming=streaming))
 
     def _conversation(self, messages: tuple[Message, ...]) -> EncodedConversation:
         match messages:
@@ -232,128 +221,19 @@ class AnthropicChatModel(OverHttp, ChatModel):
         self._sent = (messages, conversation)
         return conversation
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.name!r}, base_url={self._http.base_url!r})"
-
 
 def _decoded(answer: HttpAnswer) -> ChatResponse:
     return decode_response(json_of(PROVIDER, answer.body), answer.headers)
 
 
-def _own(options: ChatOptions) -> AnthropicChatOptions:
-    """Return *options* as this provider's: a prompt may come with another's."""
-    if isinstance(options, AnthropicChatOptions):
-        return options
-    names = AnthropicChatOptions.__dataclass_fields__
-    values = options.set_values()
-    return AnthropicChatOptions(**{name: values[name] for name in values if name in names})
-
-
-# --- encoding -------------------------------------------------------------------------------
-
-_NAME_OF = {
-    "model": "model",
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "top_k": "top_k",
-    "stop": "stop_sequences",
-    "service_tier": "service_tier",
-}
-
-
-def encode_options(options: AnthropicChatOptions, *, streaming: bool) -> dict[str, Any]:
-    """Return all of a request but its messages and system text."""
-    thinking = _thinking(options.thinking)
-    body = fields_of(options, _NAME_OF)
-    body["max_tokens"] = options.max_tokens or _MAX_TOKENS + thinking.get("budget_tokens", 0)
-    found = {
-        "thinking": thinking,
-        "metadata": _set(user_id=options.user_id),
-        "output_config": _set(effort=options.effort, format=_format(options.output_schema)),
-        "tools": _tools(options),
-        "tool_choice": _tool_choice(options),
-        "cache_control": _cache_control(options) if options.cache == "conversation" else None,
-        "stream": streaming,
-    }
-    body.update({name: value for name, value in found.items() if value})
-    return overlaid(body, options.extra)
-
-
-def _set(**values: Any) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def _thinking(thinking: int | str | Mapping[str, Any] | None) -> Mapping[str, Any]:
-    match thinking:
-        case None:
-            return EMPTY
-        case int():
-            return {"type": "enabled", "budget_tokens": thinking}
-        case str():
-            return {"type": thinking}
-        case _:
-            return thinking
-
-
-def _tools(options: AnthropicChatOptions) -> list[dict[str, Any]]:
-    tools = [_tool(callback.definition) for callback in options.tool_callbacks or ()]
-    tools += [dict(tool) for tool in options.server_tools or ()]
-    if tools and options.cache is not None:
-        tools[-1]["cache_control"] = _cache_control(options)
-    return tools
-
-
-def _tool(definition: ToolDefinition) -> dict[str, Any]:
-    schema, strict = definition.input_schema, definition.strict
-    if strict and not is_enforceable(schema):
-        strict = None
-    tool = {
-        "name": definition.name,
-        "description": definition.description,
-        "input_schema": enforceable(schema) if strict else schema,
-    }
-    return {**tool, **_set(strict=strict)}
-
-
-def _tool_choice(options: AnthropicChatOptions) -> dict[str, Any] | None:
-    if not options.tool_callbacks and not options.server_tools:
-        return None
-    one_at_a_time = options.parallel_tool_calls is False
-    wanted = options.tool_choice or ("auto" if one_at_a_time else None)
-    if wanted is None or wanted == "none":
-        return {"type": "none"} if wanted else None
-    kinds = {"auto": {"type": "auto"}, "required": {"type": "any"}}
-    choice = kinds.get(wanted, {"type": "tool", "name": wanted})
-    return {**choice, "disable_parallel_tool_use": True} if one_at_a_time else choice
-
-
-def _cache_control(options: AnthropicChatOptions) -> dict[str, Any]:
-    return {"type": "ephemeral", **_set(ttl=options.cache_ttl)}
-
-
-def _marked(system: bytes, options: AnthropicChatOptions) -> bytes:
-    """Return system blocks, the last of them marked as the end of what is cached, if wanted."""
-    # A message may have marked itself. Quotes inside of texts are escaped: this finds fields only.
-    is_marked = b'"cache_control":' in system[system.rfind(b'{"type":"text"') :]
-    if options.cache in (None, "tools") or is_marked:
-        return system
-    return b'%b,"cache_control":%b}' % (system[:-1], dumps(_cache_control(options)))
-
-
-def _refuse_unenforceable(schema: Mapping[str, Any] | None) -> None:
-    """Refuse an output schema that the API would refuse, or read as another one.
-
-    Raises:
-        UsageError: It is one.
-    """
-    if schema is not None and not is_enforceable(schema):
-        msg = (
-            "Anthropic holds no answer to a schema that contains itself or has objects with "
-            "arbitrary keys; name all properties and close the objects, or ask for the answer "
-            "with entity(..., native=True) in place of `output_schema`"
-        )
-        raise UsageError(msg)
-
-
-def _format(schema: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    return None if schema is None else {"type": "json_schema", "schema": enforceable(schema)}
+async def _read(pieces: Pieces, headers: Headers) -> AsyncGenerator[ChatResponse | str, None]:
+    events = overheard(ServerSentEventDecoder())
+    decoder = StreamDecoder(headers)
+    async for piece in pieces:
+        for data, _ in events.feed(piece):
+            chunk = decoder.feed(data)
+            if chunk is not None:
+                yield chunk
+    last = decoder.finish(events.finish())
+    if last is not None:
+        yield last

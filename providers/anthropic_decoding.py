@@ -7,11 +7,17 @@ from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from chatclient.json import dumps
 from chatclient.messages import AssistantMessage, Part, ProviderPart, Reasoning, ToolCall
 from chatclient.providers.anthropic_encoding import CALL_KEYS, PROVIDER, Block
 from chatclient.providers.failures import refuse_error, request_id, unreadable
-from chatclient.providers.fields import MISSHAPEN, beside, count_of, number_of, text_of
+from chatclient.providers.fields import (
+    MISSHAPEN,
+    arguments_of,
+    beside,
+    count_of,
+    number_of,
+    text_of,
+)
 from chatclient.providers.keys import Headers
 from chatclient.response import (
     ChatResponse,
@@ -98,7 +104,7 @@ def decode_block(block: Block) -> Part | None:
         case "redacted_thinking":
             return Reasoning(provider=PROVIDER, data=FrozenDict(block))
         case "tool_use":
-            arguments = dumps(block.get("input") or {}).decode()
+            arguments = arguments_of(block.get("input"))
             # The result has to name one.
             id = text_of(block.get("id")) or f"toolu_{uuid.uuid4().hex[:24]}"
             return ToolCall(id, text_of(block["name"]), arguments, call_metadata(block))

@@ -20,7 +20,7 @@ from chatclient.messages import (
     ToolResponseMessage,
     UserMessage,
 )
-from chatclient.providers.fields import arguments_in
+from chatclient.providers.fields import arguments_in, unsendable
 from chatclient.providers.media import base64_of
 from chatclient.providers.wire_cache import kept_wire
 
@@ -145,8 +145,7 @@ def _blocks(message: Message, dialect: Dialect) -> list[Block]:
             results = [_tool_result(response) for response in message.responses]
             return [*results, *_media_of_failures(message.responses)]
         case _:
-            msg = f"{type(message).__name__} is no kind of message that can be sent"
-            raise UsageError(msg)
+            raise unsendable(message)
 
 
 def without_trailing_space(message: AssistantMessage) -> AssistantMessage:

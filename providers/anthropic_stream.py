@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from chatclient.errors import InvalidResponseError
-from chatclient.json import dumps, loads
+from chatclient.json import loads
 from chatclient.messages import AssistantMessage, Part, Reasoning, ToolCallChunk
 from chatclient.providers.anthropic_decoding import (
     GENERATION_KEYS,
@@ -22,7 +22,7 @@ from chatclient.providers.anthropic_decoding import (
 )
 from chatclient.providers.anthropic_encoding import PROVIDER, Block
 from chatclient.providers.failures import ended_early, error_from, unreadable
-from chatclient.providers.fields import MISSHAPEN, arguments_in, beside, text_of
+from chatclient.providers.fields import MISSHAPEN, arguments_in, arguments_of, beside, text_of
 from chatclient.providers.keys import Headers
 from chatclient.providers.sse import is_end
 from chatclient.response import ChatResponse, ChatResponseMetadata, Generation
@@ -252,7 +252,7 @@ class _CallBlock:
         if self._told:
             return None
         # Some calls have their arguments in the beginning, and some have none.
-        return self._arguments(dumps(self._content.get("input") or {}).decode())
+        return self._arguments(arguments_of(self._content.get("input")))
 
     def _arguments(self, text: str) -> ToolCallChunk | None:
         self._told = self._told or bool(text)

@@ -45,7 +45,7 @@ class Preset:
         if given:
             return given.rstrip("/").removesuffix(self.url_path) + self.url_path
         if not self.base_url:
-            msg = f"{self.name} is somewhere else for everybody: set {self.url_variable}"
+            msg = f"{self.name} has another address for everybody: set {self.url_variable}"
             raise UsageError(f"{msg} or pass base_url=")
         return self.base_url
 
@@ -86,7 +86,8 @@ PRESETS: Mapping[str, Preset] = {
             _like(COMPATIBLE, "openrouter", replayed=COMPATIBLE.replayed | {"annotations"}),
         ),
         Preset(
-            # console.groq.com/docs/api-reference: max_tokens is deprecated.
+            # console.groq.com/docs/api-reference: max_tokens is deprecated; unknown fields are
+            # refused.
             # console.groq.com/docs/structured-outputs: not together with tools.
             "groq",
             "https://api.groq.com/openai/v1",
@@ -95,6 +96,7 @@ PRESETS: Mapping[str, Preset] = {
                 COMPATIBLE,
                 "groq",
                 max_tokens="max_completion_tokens",
+                lacks=frozenset({"top_k"}),
                 output_schema="without_tools",
             ),
         ),
@@ -125,6 +127,7 @@ PRESETS: Mapping[str, Preset] = {
                 COMPATIBLE,
                 "mistral",
                 seed="random_seed",
+                lacks=frozenset({"top_k"}),
                 usage_in_stream=False,
                 reasoning_field="content",
                 replayed=frozenset({"prefix"}),

@@ -305,7 +305,7 @@ class Pools:
 def _transport_kind(library: ModuleType, *, blocking: bool, http2: bool) -> Any:
     aiohttp = os.environ.get("CHATCLIENT_HTTP") == "aiohttp" and not blocking
     if http2 and aiohttp:
-        msg = "aiohttp speaks no HTTP/2; leave out http2=True, or CHATCLIENT_HTTP"
+        msg = "aiohttp does not speak HTTP/2; leave out http2=True, or CHATCLIENT_HTTP"
         raise UsageError(msg)
     if http2:
         _require("h2", "http2")

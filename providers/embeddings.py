@@ -16,15 +16,7 @@ from chatclient.json import dumps
 from chatclient.providers import gemini, ollama
 from chatclient.providers.failures import refuse_error
 from chatclient.providers.fields import MISSHAPEN, object_in
-from chatclient.providers.http import (
-    HttpAnswer,
-    HttpClient,
-    OverHttp,
-    RetryPolicy,
-    Timeouts,
-    as_retry_policy,
-    as_timeouts,
-)
+from chatclient.providers.http import HttpAnswer, HttpClient, OverHttp, RetryPolicy, Timeouts
 from chatclient.providers.keys import Key, headers_with
 from chatclient.providers.openai import BASE_URL, dialect_at, openai_key
 from chatclient.runtime import Runtime
@@ -69,8 +61,8 @@ class OpenAIEmbeddingModel(OverHttp, EmbeddingModel):
             dialect_at(base_url).provider,
             base_url,
             headers_with(openai_key(api_key, base_url), headers),
-            as_timeouts(timeout),
-            as_retry_policy(max_retries),
+            timeout,
+            max_retries,
             http_client,
         )
 
@@ -127,8 +119,8 @@ class OllamaEmbeddingModel(OverHttp, EmbeddingModel):
             "ollama",
             base_url or ollama.host_of_environment(),
             ollama.headers_for(api_key, headers),
-            as_timeouts(timeout),
-            as_retry_policy(max_retries),
+            timeout,
+            max_retries,
             http_client,
         )
 
@@ -187,8 +179,8 @@ class GeminiEmbeddingModel(OverHttp, EmbeddingModel):
             "gemini",
             base_url,
             gemini.headers_for(api_key, base_url, headers),
-            as_timeouts(timeout),
-            as_retry_policy(max_retries),
+            timeout,
+            max_retries,
             http_client,
         )
 

@@ -3,8 +3,7 @@
 import email.utils
 import re
 import time
-import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -23,8 +22,9 @@ from chatclient.errors import (
     ToolCallRefusedError,
 )
 from chatclient.json import dumps, loads
-from chatclient.parts import ToolCall
+from chatclient.parts import ToolCall, invented_call_id
 from chatclient.providers.fields import MISSHAPEN, count_of, text_of
+from chatclient.texts import shortened
 
 # --- what words mean ------------------------------------------------------------------------
 
@@ -41,11 +41,13 @@ _TOO_LONG = _any_of(
     r"context (length|size|window|limit)s? (exceed|is only)|range of input length",
     r"context the overflows|context length of only",
     r"(prompt|input|inputs|messages|conversation) (is|are) too (long|large)",
-    r"prompt_too_long|too many (input |prompt )?tokens",
+    r"prompt_too_long|too many (input |prompt )?tokens(?!.{0,20} please wait)",
     r"maximum prompt length|input token count|prompt token count|input tokens exceed",
     r"exceeded model token limit|`inputs` (tokens|must have less)",
     r"reduce the length of (the|your) (messages|input|prompt)",
 )
+_ANSWER_LENGTH = _any_of(r"max_?(completion|output|new)?_?tokens")
+_PROMPT = _any_of(r"prompt|input|messages")
 _FILTERED = _any_of(
     r"content.?filter|content.?policy|content management policy|responsible.?ai",
     r"safety.?(system|policy)|usage (policy|policies|guidelines)|policy violation",
@@ -65,6 +67,8 @@ _NO_MODEL = _any_of(
     r"model not exist|not a valid model id",
 )
 _REFUSED = _any_of(r"invalid_request|bad_?request|invalid_argument|invalid_prompt|invalid_value")
+
+_ANOTHER_API = _any_of(r"(use|supported in) /?v1/responses")
 
 # A limit that waiting does not lift: no money left, a day's share used up, a request that by
 # itself is over the limit.
@@ -132,7 +136,7 @@ def _refused_call(error: Any) -> ToolCall | None:
                 name, arguments = text_of(call["name"]), dumps(call["arguments"]).decode()
             except MISSHAPEN:
                 return None
-            return ToolCall(f"call_{uuid.uuid4().hex[:24]}", name, arguments) if name else None
+            return ToolCall(invented_call_id(), name, arguments) if name else None
         case _:
             return None
 
@@ -149,10 +153,10 @@ def refuse_error(provider: str, data: Any, headers: Mapping[str, str]) -> None:
 
 def _sentence(provider: str, status: int, said: str, kind: type[ProviderError]) -> str:
     where = f"{provider} answered {status}" if status else f"{provider} reported an error"
-    said = _KEY.sub("***", said.strip())
-    if len(said) > _SHOWN:
-        said = f"{said[:_SHOWN]}…"
+    said = shortened(_KEY.sub("***", said.strip()), _SHOWN)
     hint = "; check the API key" if kind is AuthenticationError else ""
+    if _ANOTHER_API.search(said):
+        hint = "; OpenAIResponsesChatModel speaks that API: name the model openai-responses:..."
     return f"{where}: {said or 'no reason given'}{hint}"
 
 
@@ -205,19 +209,28 @@ _BY_STATUS: dict[int, type[ProviderError]] = {
     429: RateLimitedError,
 }
 
+
+def _is_too_long(text: str) -> bool:
+    """Return whether the prompt is too long: not the answer that was asked for, by itself."""
+    of_answer = _ANSWER_LENGTH.search(text) is not None and _PROMPT.search(text) is None
+    return _TOO_LONG.search(text) is not None and not of_answer
+
+
+_Rules = tuple[tuple[Callable[[str], object], type[ProviderError]], ...]
+
 # Asked in this order where the status says too little: 400, 422, or none at all.
-_BY_WORDS: tuple[tuple[re.Pattern[str], type[ProviderError]], ...] = (
-    (_TOO_LONG, ContextLengthExceededError),
-    (_FILTERED, ContentFilterError),
-    (_BAD_KEY, AuthenticationError),
-    (_NO_MODEL, NotFoundError),
+_BY_WORDS: _Rules = (
+    (_is_too_long, ContextLengthExceededError),
+    (_FILTERED.search, ContentFilterError),
+    (_BAD_KEY.search, AuthenticationError),
+    (_NO_MODEL.search, NotFoundError),
 )
 
 # Errors in an answer that had begun well; the codes only, for messages quote the user.
-_BY_CODE: tuple[tuple[re.Pattern[str], type[ProviderError]], ...] = (
-    (_RATE_LIMITED, RateLimitedError),
-    (_REFUSED, InvalidRequestError),
-    (_OVERLOADED, OverloadedError),
+_BY_CODE: _Rules = (
+    (_RATE_LIMITED.search, RateLimitedError),
+    (_REFUSED.search, InvalidRequestError),
+    (_OVERLOADED.search, OverloadedError),
 )
 
 
@@ -225,7 +238,7 @@ def _kind_of(status: int, code: str, said: str) -> type[ProviderError]:
     text = f"{code} {said}"
     if status == 403 and _FILTERED.search(text):  # noqa: PLR2004
         return ContentFilterError
-    if status == 500 and _TOO_LONG.search(text):  # noqa: PLR2004
+    if status == 500 and _is_too_long(text):  # noqa: PLR2004
         return ContextLengthExceededError  # some servers fail rather than refuse
     if status in _BY_STATUS:
         return _BY_STATUS[status]
@@ -237,10 +250,8 @@ def _kind_of(status: int, code: str, said: str) -> type[ProviderError]:
     return InvalidRequestError if status else _first(_BY_CODE, code) or OverloadedError
 
 
-def _first(
-    rules: tuple[tuple[re.Pattern[str], type[ProviderError]], ...], text: str
-) -> type[ProviderError] | None:
-    return next((kind for words, kind in rules if words.search(text)), None)
+def _first(rules: _Rules, text: str) -> type[ProviderError] | None:
+    return next((kind for applies, kind in rules if applies(text)), None)
 
 
 def _is_worth_retrying(error: ProviderError, text: str, headers: Mapping[str, str]) -> bool:

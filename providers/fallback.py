@@ -5,12 +5,13 @@ from contextlib import aclosing
 
 from chatclient.checks import error_kinds
 from chatclient.errors import ProviderError
-from chatclient.logs import get_logger
+from chatclient.logs import described, get_logger
 from chatclient.model import ChatModel, OutputMode
 from chatclient.operations import Fallback
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
 from chatclient.providers.choice import ModelChoice, prompt_for
+from chatclient.providers.first_word import up_to_first_word
 from chatclient.response import ChatResponse
 from chatclient.runtime import Runtime
 
@@ -114,7 +115,7 @@ class FallbackChatModel(ChatModel):
         """Go on to the next model, or raise the error being handled."""
         if not self._fails(error):
             raise error
-        log.info("fallback", model=model.name, error=repr(error))
+        log.info("fallback", model=model.name, error=described(error))
         with runtime.observe(Fallback(self, model, type(error).__name__)):
             pass  # a moment, for the trail and whoever watches
 
@@ -131,18 +132,7 @@ async def _from_the_first_word(
     chunks: AsyncGenerator[ChatResponse | str, None],
 ) -> AsyncGenerator[ChatResponse | str, None]:
     """Yield *chunks*, but hold back those before the first that says something."""
-    silent: list[ChatResponse | str] = []
-    async for chunk in chunks:
-        silent.append(chunk)
-        if _says_something(chunk):
-            break
-    for chunk in silent:
+    for chunk in await up_to_first_word(chunks):
         yield chunk
     async for chunk in chunks:
         yield chunk
-
-
-def _says_something(chunk: ChatResponse | str) -> bool:
-    if isinstance(chunk, str):
-        return chunk != ""
-    return any(generation.output.parts for generation in chunk.generations)

@@ -3,22 +3,26 @@
 from collections.abc import Container, Mapping
 from typing import Any
 
-from chatclient.json import loads
+from chatclient.errors import UsageError
+from chatclient.json import dumps, loads
 from chatclient.options import ChatOptions
 from chatclient.values import EMPTY, FrozenDict
 
 
-def fields_of(options: ChatOptions, names: Mapping[str, str]) -> dict[str, Any]:
+def fields_of(
+    options: ChatOptions, names: Mapping[str, str], lacks: Container[str] = ()
+) -> dict[str, Any]:
     """Return those of *options* that are set, by what the API calls them.
 
     Args:
         options: Those of a request, perhaps another provider's, which lack some.
         names: What the API calls each option.
+        lacks: Those options that the server does not have, and would refuse.
     """
     return {
         wire: value
         for name, wire in names.items()
-        if (value := getattr(options, name, None)) is not None and value != ()
+        if name not in lacks and (value := getattr(options, name, None)) is not None and value != ()
     }
 
 
@@ -49,6 +53,11 @@ def object_in(text: str | bytes) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
+def unsendable(message: object) -> UsageError:
+    """Return the error of a message of the application's own kind, which no provider knows."""
+    return UsageError(f"{type(message).__name__} is not a kind of message that can be sent")
+
+
 def arguments_in(text: str) -> dict[str, Any]:
     """Return the arguments of an earlier call as an object, whatever the model had written.
 
@@ -57,6 +66,14 @@ def arguments_in(text: str) -> dict[str, Any]:
     """
     found = object_in(text) if text.strip() else {}
     return {"malformed_arguments": text} if found is None else found
+
+
+def arguments_of(value: Any) -> str:
+    """Return the arguments of a call as JSON: APIs that give an object, and those that give text.
+
+    Servers that speak an API of others' give either; and for no arguments nothing at all.
+    """
+    return value if isinstance(value, str) and value else dumps(value or {}).decode()
 
 
 MISSHAPEN = (AttributeError, IndexError, KeyError, TypeError, ValueError)
@@ -72,7 +89,7 @@ def text_of(value: Any) -> str:
     if type(value) is str:
         return value
     if value:
-        msg = f"{value!r:.80} is no text"
+        msg = f"{value!r:.80} is not a text"
         raise TypeError(msg)
     return ""
 
@@ -90,7 +107,7 @@ def number_of(value: Any) -> int | None:
         return int(value) if value else None
     if isinstance(value, float) and value.is_integer():
         return int(value)
-    msg = f"{value!r:.80} is no number"
+    msg = f"{value!r:.80} is not a number"
     raise TypeError(msg)
 
 

@@ -12,17 +12,16 @@ from chatclient.model import ChatModel, OutputMode
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
 from chatclient.providers.failures import json_of
-from chatclient.providers.gemini_decoding import PROVIDER, StreamDecoder, decode_response
+from chatclient.providers.gemini_decoding import PROVIDER, decode_response
 from chatclient.providers.gemini_encoding import EncodedConversation, dialect_of, encode_options
-from chatclient.providers.gemini_stream import StreamReader
+from chatclient.providers.gemini_stream import StreamDecoder, StreamReader
 from chatclient.providers.http import (
     HttpAnswer,
     HttpClient,
     OverHttp,
+    Pieces,
     RetryPolicy,
     Timeouts,
-    as_retry_policy,
-    as_timeouts,
 )
 from chatclient.providers.keys import Headers, HeaderSource, Key, headers_with, key_source
 from chatclient.providers.listening import overheard
@@ -119,8 +118,8 @@ class GeminiChatModel(OverHttp, ChatModel):
             PROVIDER,
             base_url,
             headers_for(api_key, base_url, headers),
-            as_timeouts(timeout),
-            as_retry_policy(max_retries),
+            timeout,
+            max_retries,
             http_client,
         )
         self._heads: EncodedOptions[bytes] = EncodedOptions()
@@ -142,23 +141,13 @@ class GeminiChatModel(OverHttp, ChatModel):
         path = f"{path_of(prompt.options.model or self.name)}:generateContent"
         return await self._http.post(runtime, path, self._body(prompt), _decoded)
 
-    async def generate_stream(
+    def generate_stream(
         self, prompt: Prompt, runtime: Runtime
     ) -> AsyncGenerator[ChatResponse | str, None]:
-        """Yield the model's response to *prompt* as it comes."""
+        """Return the chunks of the model's response to *prompt*, as they come."""
         path = f"{path_of(prompt.options.model or self.name)}:streamGenerateContent?alt=sse"
-        reader = overheard(StreamReader())
-        async with self._http.stream(runtime, path, self._body(prompt)) as pieces:
-            first = await anext(pieces)
-            decoder = StreamDecoder(first.headers)
-            async for piece in pieces:
-                for value in reader.feed(piece.body):
-                    yield decoder.feed(value)
-            for value in reader.finish():
-                yield decoder.feed(value)
-            last = decoder.finish()
-            if last is not None:
-                yield last
+        body = self._body(prompt)
+        return self._http.stream(runtime, path, body, _read)
 
     def _body(self, prompt: Prompt) -> bytes:
         head = self._heads.get(prompt.options, _head)
@@ -170,9 +159,6 @@ class GeminiChatModel(OverHttp, ChatModel):
         fields.append(b'"contents":[%b]' % sent.contents)
         return b"{%b}" % b",".join(fields)
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.name!r}, base_url={self._http.base_url!r})"
-
 
 def _head(options: ChatOptions, **_: bool) -> bytes:
     """Return the fields of a request but its messages; it is the path that says "stream"."""
@@ -183,6 +169,19 @@ def _decoded(answer: HttpAnswer) -> ChatResponse:
     return decode_response(json_of(PROVIDER, answer.body), answer.headers)
 
 
+async def _read(pieces: Pieces, headers: Headers) -> AsyncGenerator[ChatResponse | str, None]:
+    reader = overheard(StreamReader())
+    decoder = StreamDecoder(headers)
+    async for piece in pieces:
+        for value in reader.feed(piece):
+            yield decoder.feed(value)
+    for value in reader.finish():
+        yield decoder.feed(value)
+    last = decoder.finish()
+    if last is not None:
+        yield last
+
+
 def path_of(model: str) -> str:
     """Return where *model* is below the base URL.
 
@@ -191,7 +190,7 @@ def path_of(model: str) -> str:
     """
     steps = model.split("/")
     if {"", ".", ".."}.intersection(steps):
-        msg = f"{model!r} names no model of Gemini's"
+        msg = f"{model!r} is not the name of a Gemini model"
         raise UsageError(msg)
     path = "/".join(quote(step, safe="@") for step in steps)
     return f"/{path}" if "/" in model else f"/models/{path}"
@@ -209,6 +208,6 @@ def headers_for(api_key: Key, base_url: str, more: Headers | None) -> HeaderSour
         key = key_source(api_key, "GEMINI_API_KEY", "GOOGLE_API_KEY", wanted_by=wanted_by)
         return headers_with(key, more, name="x-goog-api-key", scheme="")
     if not api_key and on_google:
-        msg = "Vertex AI wants access tokens: pass a function that gives them as api_key="
+        msg = "Vertex AI wants access tokens: pass a function that returns them as api_key="
         raise UsageError(msg)
     return headers_with(key_source(api_key or ""), more)

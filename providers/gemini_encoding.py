@@ -21,7 +21,7 @@ from chatclient.messages import (
     UserMessage,
 )
 from chatclient.options import ChatOptions
-from chatclient.providers.fields import arguments_in, fields_of, overlaid
+from chatclient.providers.fields import arguments_in, fields_of, overlaid, unsendable
 from chatclient.providers.gemini_decoding import INVENTED_ID, beside_content
 from chatclient.providers.media import base64_of
 from chatclient.providers.wire_cache import kept_wire
@@ -196,8 +196,7 @@ def encode_message(message: Message, dialect: Dialect) -> list[dict[str, Any]]:
         case ToolResponseMessage():
             return _results(message.responses, dialect)
         case _:
-            msg = f"{type(message).__name__} is no kind of message that can be sent"
-            raise UsageError(msg)
+            raise unsendable(message)
 
 
 def _part(part: Part) -> dict[str, Any] | None:

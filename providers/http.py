@@ -6,11 +6,11 @@ blocks.
 """
 
 import os
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing, asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import AsyncExitStack, aclosing, contextmanager, suppress
+from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from chatclient.closing import Closeable
 from chatclient.errors import (
@@ -33,6 +33,7 @@ from chatclient.providers.connections import (
     library_of,
 )
 from chatclient.providers.failures import error_of
+from chatclient.providers.first_word import Chunk, up_to_first_word
 from chatclient.providers.keys import Headers, HeaderSource
 from chatclient.providers.retries import RetryPolicy, as_retry_policy, with_retries
 from chatclient.providers.secrecy import hide
@@ -47,6 +48,8 @@ __all__ = [
     "HttpAnswer",
     "HttpClient",
     "OverHttp",
+    "Pieces",
+    "Read",
     "RetryPolicy",
     "Timeouts",
     "as_retry_policy",
@@ -83,6 +86,13 @@ class _Begun(NamedTuple):
     request: Any
 
 
+Pieces = AsyncGenerator[bytes, None]
+"""The body of an answer, piece by piece."""
+
+Read = Callable[[Pieces, Headers], AsyncGenerator[Chunk, None]]
+"""Makes chunks of the pieces of an answer, whose headers have lower-case names."""
+
+
 class _Known(NamedTuple):
     """What all requests to one path share."""
 
@@ -105,41 +115,47 @@ _LARGEST_REFUSAL = 2**20
 _REFUSAL_SECONDS = 10.0  # for the reasons, when the status has already said it all
 
 
-@dataclass(eq=False)
 class HttpClient:
     """Sends requests to one provider, blocking or not, and keeps the connections.
 
     Safe to share between threads and event loops: blocking requests share one pool, each loop
     has its own. Nothing is opened before the first request.
 
-    Attributes:
+    Args:
         provider: Whose errors these are.
         base_url: What paths are appended to. A user and password in it are sent as Basic
             authorization, where no such header is set, and shown nowhere; a query goes with every
             path.
         headers: The headers of each request, or what gives them.
-        timeouts: How long to wait.
-        retry: When to ask again.
+        timeouts: How long to wait: seconds for an answer, or `Timeouts`.
+        retry: When to ask again: how often at most, or a `RetryPolicy`.
         http_client: A client of the application's own, blocking or asynchronous, which is then
             used as it is, and not closed here; or how to connect, as `Connections`.
         idempotent: Whether each request names a key, the same one at every attempt.
     """
 
-    provider: str
-    base_url: str
-    headers: HeaderSource = field(repr=False)
-    timeouts: Timeouts = field(default_factory=Timeouts)
-    retry: RetryPolicy = field(default_factory=RetryPolicy)
-    http_client: Any = None
-    idempotent: bool = False
-
-    def __post_init__(self) -> None:
-        self._address = address_of(self.base_url)
+    def __init__(
+        self,
+        provider: str,
+        base_url: str,
+        headers: HeaderSource,
+        timeouts: float | Timeouts | None = 600.0,
+        retry: int | RetryPolicy = 2,
+        http_client: Any = None,
+        *,
+        idempotent: bool = False,
+    ) -> None:
+        self._address = address_of(base_url)
+        self.provider = provider
         self.base_url = self._address.url
-        if not callable(self.headers):
-            self.headers = {name.lower(): value for name, value in self.headers.items()}
-        settings = self.http_client if isinstance(self.http_client, Connections) else None
-        self._own = self.http_client if settings is None else None
+        if not callable(headers):
+            headers = {name.lower(): value for name, value in headers.items()}
+        self.headers = headers
+        self.timeouts = as_timeouts(timeouts)
+        self.retry = as_retry_policy(retry)
+        self.idempotent = idempotent
+        settings = http_client if isinstance(http_client, Connections) else None
+        self._own = http_client if settings is None else None
         self._pools = Pools(self.base_url, settings or Connections())
         self._known: dict[str, _Known] = {}
 
@@ -169,49 +185,56 @@ class HttpClient:
 
         async def attempt() -> T:
             begun = await self._open(runtime, outgoing)
-            try:
-                content = await self._whole(begun.response, runtime, _LARGEST_ANSWER)
-            except self._failures(begun.response) as error:
-                raise self._translated(error) from _cause(error)
-            finally:
-                await self._hang_up(begun.response, begun.shard, runtime)
-            if (tell := present_listener("received")) is not None:
-                tell(content)
-            try:
+            with _hiding(begun.request):
+                try:
+                    content = await self._whole(begun.response, runtime, _LARGEST_ANSWER)
+                except self._failures(begun.response) as error:
+                    raise self._translated(error) from _cause(error)
+                finally:
+                    await self._hang_up(begun.response, begun.shard, runtime)
+                if (tell := present_listener("received")) is not None:
+                    tell(content)
                 return decode(HttpAnswer(begun.headers, content))
-            except ProviderError as error:
-                hide(error, begun.request)
-                raise
 
         return await with_retries(attempt, self.retry, runtime, self.provider)
 
-    @asynccontextmanager
     async def stream(
-        self, runtime: Runtime, path: str, body: bytes, headers: Headers = EMPTY
-    ) -> "AsyncGenerator[AsyncGenerator[HttpAnswer, None], None]":
-        """Send JSON, and give the answer piece by piece, each with the headers.
+        self, runtime: Runtime, path: str, body: bytes, read: Read, headers: Headers = EMPTY
+    ) -> AsyncGenerator[Chunk, None]:
+        """Send JSON, and yield what the answer spells as it comes. Closing the generator hangs up.
 
-        The first piece is empty and comes with the headers. Leaving the context hangs up. What the
-        pieces spell is to be raised inside: no error gets out that quotes a key of the request.
+        Args:
+            runtime: How the request runs.
+            path: What follows the base URL.
+            body: The JSON.
+            read: Makes chunks of the pieces of the answer; of each attempt's anew.
+            headers: More headers, for this request only.
 
         Raises:
-            ProviderError: As with `post`; once the headers are there, nothing is retried.
+            ProviderError: As with `post`. Until something of the answer was said, a failure that
+                passes is retried, one that the answer itself tells of among them.
             StreamInterruptedError: The connection broke, or went silent, in the middle.
         """
         runtime, outgoing = self._begin(runtime, path, body, headers)
 
-        async def attempt() -> _Begun:
-            return await self._open(runtime, outgoing)
+        async def attempt() -> tuple[AsyncExitStack, list[Chunk], AsyncGenerator[Chunk, None]]:
+            async with AsyncExitStack() as stack:
+                begun = await self._open(runtime, outgoing)
+                stack.push_async_callback(self._hang_up, begun.response, begun.shard, runtime)
+                stack.enter_context(_hiding(begun.request))
+                stack.enter_context(self._interrupted(begun.response))
+                pieces = self._pieces(begun.response, runtime)
+                await stack.enter_async_context(aclosing(pieces))
+                chunks = await stack.enter_async_context(aclosing(read(pieces, begun.headers)))
+                first = await up_to_first_word(chunks)
+                return stack.pop_all(), first, chunks
 
-        begun = await with_retries(attempt, self.retry, runtime, self.provider)
-        try:
-            async with aclosing(self._answer(begun, runtime)) as pieces:
-                yield pieces
-        except ProviderError as error:
-            hide(error, begun.request)
-            raise
-        finally:
-            await self._hang_up(begun.response, begun.shard, runtime)
+        stack, first, rest = await with_retries(attempt, self.retry, runtime, self.provider)
+        async with stack:
+            for chunk in first:
+                yield chunk
+            async for chunk in rest:
+                yield chunk
 
     def close(self) -> None:
         """Close the connections of blocking requests."""
@@ -262,23 +285,11 @@ class HttpClient:
         except BaseException as error:
             await self._hang_up(response, shard, runtime)
             if isinstance(error, self._failures(client)):
-                raise self._translated(error) from _cause(error)
+                with _hiding(request):
+                    raise self._translated(error) from _cause(error)
             raise
         await self._hang_up(response, shard, runtime)
         raise refusal
-
-    async def _answer(self, begun: _Begun, runtime: Runtime) -> AsyncGenerator[HttpAnswer, None]:
-        failures: tuple[type[Exception], ...] = self._failures(begun.response)
-        failures = (RequestTimeoutError, *failures)
-        try:
-            yield HttpAnswer(begun.headers, b"")
-            async with aclosing(self._pieces(begun.response, runtime)) as pieces:
-                async for piece in pieces:
-                    yield HttpAnswer(begun.headers, piece)
-        except failures as error:
-            cause = self._translated(error)
-            msg = f"the stream broke before its end: {cause}"
-            raise StreamInterruptedError(msg, provider=self.provider) from _cause(error)
 
     async def _hang_up(self, response: Any, shard: Shard | None, runtime: Runtime) -> None:
         if shard is not None:
@@ -386,7 +397,7 @@ class HttpClient:
                     raise InvalidResponseError(msg, provider=self.provider)
         return b"".join(content)
 
-    async def _pieces(self, response: Any, runtime: Runtime) -> AsyncGenerator[bytes, None]:
+    async def _pieces(self, response: Any, runtime: Runtime) -> Pieces:
         """Yield an answer's body as it comes.
 
         Raises:
@@ -405,7 +416,7 @@ class HttpClient:
 
     def _keep_to_the_time(self, runtime: Runtime) -> None:
         if runtime.deadline is not None and not runtime.remaining():
-            msg = f"{self.provider} did not come to an end in time"
+            msg = f"{self.provider} did not finish in time"
             raise RequestTimeoutError(msg, provider=self.provider)
 
     async def _refusal(self, response: Any, request: Any, runtime: Runtime) -> ProviderError:
@@ -421,6 +432,19 @@ class HttpClient:
         return refusal
 
     # --- failures ---
+
+    @contextmanager
+    def _interrupted(self, response: Any) -> Generator[None, None, None]:
+        """Let what breaks a stream be known as such."""
+        failures: tuple[type[Exception], ...] = (RequestTimeoutError, *self._failures(response))
+        try:
+            yield
+        except failures as error:
+            cause = self._translated(error)
+            msg = f"the stream broke before its end: {cause}"
+            interrupted = StreamInterruptedError(msg, provider=self.provider)
+            interrupted.retryable = cause.retryable  # which matters before its first word only
+            raise interrupted from _cause(error)
 
     def _failures(self, where: Any) -> "tuple[type[Exception], ...]":
         library = library_of(where)
@@ -441,10 +465,21 @@ class HttpClient:
         return InvalidResponseError(msg, provider=self.provider)
 
 
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def address(self) -> str: ...
+
+
 class OverHttp(Closeable):
     """A model that has its answers from `_http`; closing it closes the connections."""
 
     _http: HttpClient
+
+    def __repr__(self: _Named) -> str:
+        return f"{type(self).__name__}({self.name!r}, base_url={self.address!r})"
 
     @property
     def address(self) -> str:
@@ -458,6 +493,17 @@ class OverHttp(Closeable):
     async def aclose(self) -> None:
         """Close the connections of blocking calls and of this event loop."""
         await self._http.aclose()
+
+
+@contextmanager
+def _hiding(request: Any) -> Generator[None, None, None]:
+    """Let no error out that quotes a key of *request*, if there is one yet."""
+    try:
+        yield
+    except ProviderError as error:
+        if request is not None:
+            hide(error, request)
+        raise
 
 
 def _plain(headers: Any) -> Headers:

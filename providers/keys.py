@@ -35,7 +35,7 @@ def key_source(api_key: Key, *variables: str, wanted_by: str = "") -> KeySource:
     if api_key is None:
         api_key = next((key for name in variables if (key := os.environ.get(name))), "")
     if not api_key and wanted_by:
-        msg = f"{wanted_by} wants an API key: set {variables[0]} or pass api_key="
+        msg = f"{wanted_by} needs an API key: set {variables[0]} or pass api_key="
         raise UsageError(msg)
     return api_key
 

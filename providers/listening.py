@@ -3,7 +3,7 @@
 from typing import Any, TypeVar, cast
 
 from chatclient.observation import Tell, present_listener
-from chatclient.providers.sse import ServerSentEvent, is_end
+from chatclient.providers.sse import is_end
 
 _R = TypeVar("_R")
 
@@ -34,7 +34,7 @@ class _Overheard:
 
     def _told(self, found: Any) -> Any:
         for each in [found] if isinstance(found, bytes) else found:
-            data = each.data if isinstance(each, ServerSentEvent) else each
+            data = each if isinstance(each, bytes) else each[0]
             if data.strip() and not is_end(data):
                 self._tell(data)
         return found

@@ -261,5 +261,7 @@ def _require_gguf(path: str) -> None:
         msg = f"The model {path} cannot be read: {error}"
         raise LlamaServerError(msg, provider="local") from error
     if magic != b"GGUF":
-        msg = f"{path} is no GGUF file: it begins with {magic!r}. llama.cpp reads no other format"
+        msg = (
+            f"{path} is not a GGUF file: it begins with {magic!r}. llama.cpp reads no other format"
+        )
         raise LlamaServerError(msg, provider="local")

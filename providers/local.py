@@ -185,9 +185,6 @@ class LocalChatModel(ChatModel):
             server.close()
         return None if ready is None else ready[1]
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.name!r})"
-
 
 def _source_of(model: Weights | str | os.PathLike[str]) -> Weights | Path:
     if isinstance(model, Weights):
@@ -196,7 +193,9 @@ def _source_of(model: Weights | str | os.PathLike[str]) -> Weights | Path:
         return _BY_NAME[model]
     path = Path(model)
     if path.suffix != ".gguf":
-        msg = f"{str(path)!r} names no local model; give {', '.join(_BY_NAME)} or a .gguf file"
+        msg = (
+            f"{str(path)!r} is not a local model; name one of {', '.join(_BY_NAME)} or a .gguf file"
+        )
         raise UsageError(msg)
     return path
 

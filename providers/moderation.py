@@ -9,15 +9,7 @@ from chatclient.json import dumps
 from chatclient.moderation import Moderation, ModerationModel
 from chatclient.providers.failures import json_of, refuse_error
 from chatclient.providers.fields import MISSHAPEN
-from chatclient.providers.http import (
-    HttpAnswer,
-    HttpClient,
-    OverHttp,
-    RetryPolicy,
-    Timeouts,
-    as_retry_policy,
-    as_timeouts,
-)
+from chatclient.providers.http import HttpAnswer, HttpClient, OverHttp, RetryPolicy, Timeouts
 from chatclient.providers.keys import Key, headers_with
 from chatclient.providers.openai import BASE_URL, dialect_at, openai_key
 from chatclient.runtime import Runtime
@@ -60,8 +52,8 @@ class OpenAIModerationModel(OverHttp, ModerationModel):
             dialect_at(base_url).provider,
             base_url,
             headers_with(openai_key(api_key, base_url), headers),
-            as_timeouts(timeout),
-            as_retry_policy(max_retries),
+            timeout,
+            max_retries,
             http_client,
         )
 

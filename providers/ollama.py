@@ -13,10 +13,9 @@ from chatclient.providers.http import (
     HttpAnswer,
     HttpClient,
     OverHttp,
+    Pieces,
     RetryPolicy,
     Timeouts,
-    as_retry_policy,
-    as_timeouts,
 )
 from chatclient.providers.keys import Headers, HeaderSource, Key, headers_with, key_source
 from chatclient.providers.listening import overheard
@@ -101,8 +100,8 @@ class OllamaChatModel(OverHttp, ChatModel):
             PROVIDER,
             base_url or host_of_environment(),
             headers_for(api_key, headers),
-            as_timeouts(timeout),
-            as_retry_policy(max_retries),
+            timeout,
+            max_retries,
             http_client,
         )
         self._heads: EncodedOptions[bytes] = EncodedOptions()
@@ -123,27 +122,17 @@ class OllamaChatModel(OverHttp, ChatModel):
         body = self._body(prompt, streaming=False)
         return await self._http.post(runtime, _PATH, body, _decoded)
 
-    async def generate_stream(
+    def generate_stream(
         self, prompt: Prompt, runtime: Runtime
     ) -> AsyncGenerator[ChatResponse | str, None]:
-        """Yield the model's response to *prompt* as it comes."""
+        """Return the chunks of the model's response to *prompt*, as they come."""
         body = self._body(prompt, streaming=True)
-        lines, decoder = overheard(Lines()), StreamDecoder()
-        async with self._http.stream(runtime, _PATH, body) as pieces:
-            async for piece in pieces:
-                for line in lines.feed(piece.body):
-                    yield decoder.feed(line)
-            last = decoder.finish(lines.finish())
-            if last is not None:
-                yield last
+        return self._http.stream(runtime, _PATH, body, _read)
 
     def _body(self, prompt: Prompt, *, streaming: bool) -> bytes:
         head = self._heads.get(prompt.options, _head, streaming=streaming)
         messages = self._sent.join(prompt.messages, PROVIDER, encode_message)
         return b'%b,"messages":[%b]}' % (head[:-1], messages)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.name!r}, base_url={self._http.base_url!r})"
 
 
 def _head(options: ChatOptions, *, streaming: bool) -> bytes:
@@ -153,6 +142,16 @@ def _head(options: ChatOptions, *, streaming: bool) -> bytes:
 
 def _decoded(answer: HttpAnswer) -> ChatResponse:
     return decode_response(answer.body)
+
+
+async def _read(pieces: Pieces, _headers: Headers) -> AsyncGenerator[ChatResponse | str, None]:
+    lines, decoder = overheard(Lines()), StreamDecoder()
+    async for piece in pieces:
+        for line in lines.feed(piece):
+            yield decoder.feed(line)
+    last = decoder.finish(lines.finish())
+    if last is not None:
+        yield last
 
 
 def host_of_environment() -> str:

@@ -1,12 +1,10 @@
 """Ollama's messages and lines, both ways; no I/O."""
 
-import uuid
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
 from chatclient.errors import InvalidResponseError, UsageError
-from chatclient.json import dumps
 from chatclient.messages import (
     AssistantMessage,
     Media,
@@ -20,16 +18,19 @@ from chatclient.messages import (
     UserMessage,
 )
 from chatclient.options import ChatOptions
+from chatclient.parts import invented_call_id
 from chatclient.providers.failures import ended_early, refuse_error, unreadable
 from chatclient.providers.fields import (
     MISSHAPEN,
     arguments_in,
+    arguments_of,
     beside,
     fields_of,
     number_of,
     object_in,
     overlaid,
     text_of,
+    unsendable,
 )
 from chatclient.providers.media import base64_of
 from chatclient.providers.sse import LARGEST_EVENT
@@ -101,8 +102,7 @@ def encode_message(message: Message, _form: str = PROVIDER) -> list[dict[str, An
         case ToolResponseMessage():
             return list(_tool_responses(message))
         case _:
-            msg = f"{type(message).__name__} is no kind of message that can be sent"
-            raise UsageError(msg)
+            raise unsendable(message)
 
 
 def _assistant(message: AssistantMessage) -> dict[str, Any]:
@@ -220,11 +220,9 @@ def _content(data: Mapping[str, Any]) -> Iterable[Part]:
 def _calls(data: Mapping[str, Any]) -> Iterable[ToolCall]:
     for call in data["message"].get("tool_calls") or ():
         function = call.get("function") or {}
-        arguments = function.get("arguments") or {}
-        if not isinstance(arguments, str):
-            arguments = dumps(arguments).decode()
+        arguments = arguments_of(function.get("arguments"))
         # Older servers give calls no id.
-        id = text_of(call.get("id")) or f"call_{uuid.uuid4().hex[:24]}"
+        id = text_of(call.get("id")) or invented_call_id()
         yield ToolCall(id, text_of(function.get("name")), arguments)
 
 

@@ -15,12 +15,11 @@ from chatclient.providers.http import (
     HttpAnswer,
     HttpClient,
     OverHttp,
+    Pieces,
     RetryPolicy,
     Timeouts,
-    as_retry_policy,
-    as_timeouts,
 )
-from chatclient.providers.keys import Key, KeySource, headers_with, key_source
+from chatclient.providers.keys import Headers, Key, KeySource, headers_with, key_source
 from chatclient.providers.listening import overheard
 from chatclient.providers.openai_decoding import decode_response
 from chatclient.providers.openai_dialect import (
@@ -67,6 +66,8 @@ _OPENAI = re.compile(r"https?://([^/?#]*@)?([\w-]+\.)?api\.openai\.com(:\d+)?(/|
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class OpenAIChatOptions(ChatOptions):
     """Options of OpenAI's Chat Completions beside the common ones.
+
+    OpenAI's own have no `top_k`: it is not sent, except to servers that may have it.
 
     Attributes:
         n: How many answers to give.
@@ -160,8 +161,8 @@ class OpenAIChatModel(OverHttp, ChatModel):
             self._dialect.provider,
             base_url,
             headers_with(openai_key(api_key, base_url), headers),
-            as_timeouts(timeout),
-            as_retry_policy(max_retries),
+            timeout,
+            max_retries,
             http_client,
             idempotent=True,
         )
@@ -190,22 +191,25 @@ class OpenAIChatModel(OverHttp, ChatModel):
         body = self._body(prompt, streaming=False)
         return await self._http.post(runtime, _PATH, body, self._decoded)
 
-    async def generate_stream(
+    def generate_stream(
         self, prompt: Prompt, runtime: Runtime
     ) -> AsyncGenerator[ChatResponse | str, None]:
-        """Yield the model's response to *prompt* as it comes."""
+        """Return the chunks of the model's response to *prompt*, as they come."""
         body = self._body(prompt, streaming=True)
+        return self._http.stream(runtime, _PATH, body, self._read)
+
+    async def _read(
+        self, pieces: Pieces, headers: Headers
+    ) -> AsyncGenerator[ChatResponse | str, None]:
         events = overheard(ServerSentEventDecoder())
-        async with self._http.stream(runtime, _PATH, body) as pieces:
-            first = await anext(pieces)
-            decoder = StreamDecoder(self._dialect, first.headers)
-            async for piece in pieces:
-                for event in events.feed(piece.body):
-                    chunk = decoder.feed(event.data, event.event)
-                    if chunk is not None:
-                        yield chunk
-            for last in decoder.finish(events.finish()):
-                yield last
+        decoder = StreamDecoder(self._dialect, headers)
+        async for piece in pieces:
+            for data, kind in events.feed(piece):
+                chunk = decoder.feed(data, kind)
+                if chunk is not None:
+                    yield chunk
+        for last in decoder.finish(events.finish()):
+            yield last
 
     def _decoded(self, answer: HttpAnswer) -> ChatResponse:
         data = json_of(self._dialect.provider, answer.body)
@@ -221,9 +225,6 @@ class OpenAIChatModel(OverHttp, ChatModel):
         role: SystemRole | None = getattr(options, "system_role", None)
         dialect = self._dialect if role is None else with_system_role(self._dialect, role)
         return dumps(encode_options(options, dialect, streaming=streaming)), dialect
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.name!r}, base_url={self._http.base_url!r})"
 
 
 def is_openai(base_url: str) -> bool:

@@ -2,11 +2,9 @@
 
 import base64
 import json
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from chatclient.json import dumps
 from chatclient.messages import (
     AssistantMessage,
     Media,
@@ -15,8 +13,9 @@ from chatclient.messages import (
     ToolCall,
     ToolCallChunk,
 )
+from chatclient.parts import invented_call_id
 from chatclient.providers.failures import error_from, no_answer, unreadable
-from chatclient.providers.fields import MISSHAPEN, beside, number_of, text_of
+from chatclient.providers.fields import MISSHAPEN, arguments_of, beside, number_of, text_of
 from chatclient.providers.keys import Headers
 from chatclient.providers.openai_dialect import REASONING_FIELD, Dialect
 from chatclient.providers.openai_metadata import metadata_of
@@ -223,29 +222,27 @@ def _sound_type(sound: bytes) -> str:
 
 
 def _whole_call(call: Mapping[str, Any]) -> ToolCall:
-    chunk = call_chunk(call)
-    arguments = chunk.arguments
-    if not arguments and "type" not in chunk.metadata:
+    id, name, arguments, metadata = _said_of(call)
+    if not arguments and "type" not in metadata:
         arguments = "{}"
-    id = chunk.id or f"call_{uuid.uuid4().hex[:24]}"  # the result has to name one
-    return ToolCall(id, chunk.name, arguments, chunk.metadata)
+    # The result has to name one.
+    return ToolCall(id or invented_call_id(), name, arguments, metadata)
 
 
 def call_chunk(call: Mapping[str, Any]) -> ToolCallChunk:
-    """Return a tool call, or a fragment of one."""
+    """Return a fragment of a tool call."""
+    return ToolCallChunk(number_of(call.get("index")), *_said_of(call))
+
+
+def _said_of(call: Mapping[str, Any]) -> tuple[str, str, str, Mapping[str, Any]]:
+    """Return the id, the name, the arguments and the metadata of a tool call, or a fragment."""
     extra = call.get("extra_content")
     kept = {"extra_content": extra} if extra else {}
     function = call.get("function")
     if function is None and (function := call.get("custom")) is not None:
         kept["type"] = "custom"
     function = function or {}
-    arguments = function.get("arguments") or function.get("input") or ""
-    if not isinstance(arguments, str):  # some servers give the object itself
-        arguments = dumps(arguments).decode()
-    return ToolCallChunk(
-        number_of(call.get("index")),
-        str(call.get("id") or ""),
-        text_of(function.get("name")),
-        arguments,
-        FrozenDict(kept) if kept else EMPTY,
-    )
+    arguments = function.get("arguments") or function.get("input")
+    written = arguments_of(arguments) if arguments else ""  # a fragment may have none
+    id, name = str(call.get("id") or ""), text_of(function.get("name"))
+    return id, name, written, FrozenDict(kept) if kept else EMPTY

@@ -18,6 +18,7 @@ class Dialect:
         provider: What the server is called in errors and in the parts only it understands.
         max_tokens: The field that bounds the output.
         seed: The field for repeatable sampling.
+        lacks: Common options that the server does not have, and would refuse: they are not sent.
         system_role: Who speaks a system message.
         usage_in_stream: Whether usage at a stream's end has to be asked for.
         reasoning_field: The field of a message in which the server wants its earlier reasoning
@@ -39,6 +40,7 @@ class Dialect:
     provider: str = "openai"
     max_tokens: str = "max_completion_tokens"
     seed: str = "seed"
+    lacks: frozenset[str] = frozenset()
     system_role: SystemRole = "system"
     usage_in_stream: bool = True
     reasoning_field: str | None = None
@@ -55,7 +57,7 @@ class Dialect:
     user_after_tool: bool = True
 
 
-OPENAI = Dialect(longest_call_id=40)
+OPENAI = Dialect(longest_call_id=40, lacks=frozenset({"top_k"}))
 COMPATIBLE = Dialect(
     provider="openai-compatible",
     max_tokens="max_tokens",

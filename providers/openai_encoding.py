@@ -5,7 +5,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from chatclient.errors import UsageError
 from chatclient.json import dumps
 from chatclient.messages import (
     AssistantMessage,
@@ -20,7 +19,7 @@ from chatclient.messages import (
     UserMessage,
 )
 from chatclient.options import ChatOptions
-from chatclient.providers.fields import arguments_in, fields_of, object_in, overlaid
+from chatclient.providers.fields import arguments_in, fields_of, object_in, overlaid, unsendable
 from chatclient.providers.openai_dialect import REASONING_FIELD, Dialect
 from chatclient.providers.openai_media import media_part
 from chatclient.providers.openai_schemas import enforceable, json_schema_format
@@ -43,7 +42,7 @@ _NAMES = {
 
 def encode_options(options: ChatOptions, dialect: Dialect, *, streaming: bool) -> dict[str, Any]:
     """Return all of a request but its messages."""
-    body = fields_of(options, _NAMES)
+    body = fields_of(options, _NAMES, dialect.lacks)
     renamed = (
         (dialect.max_tokens, options.max_tokens),
         (dialect.seed, options.seed),
@@ -159,8 +158,7 @@ def _elements(message: Message, dialect: Dialect) -> list[dict[str, Any]]:
         case ToolResponseMessage():
             return _tool_responses(message, dialect)
         case _:
-            msg = f"{type(message).__name__} is no kind of message that can be sent"
-            raise UsageError(msg)
+            raise unsendable(message)
 
 
 def _system(message: SystemMessage, dialect: Dialect) -> dict[str, Any]:
@@ -201,10 +199,12 @@ def _assistant(message: AssistantMessage, dialect: Dialect) -> dict[str, Any]:
     content: Any = text or None
     if dialect.reasoning_field == "content":
         content = _thinking_content(message, dialect) or content
-    elif kept := _kept_thoughts(message, dialect):
-        content = [*kept, _text(text)] if text else kept
-    elif fields.keys().isdisjoint(FIELDS):
-        fields.update(_thoughts(message, dialect))
+    # Without a field for it, reasoning is that of another API of the same provider.
+    elif dialect.reasoning_field is not None and message.reasoning:
+        if kept := _kept_thoughts(message, dialect):
+            content = [*kept, _text(text)] if text else kept
+        elif fields.keys().isdisjoint(FIELDS):
+            fields.update(_thoughts(message, dialect))
     if calls := message.tool_calls:
         fields["tool_calls"] = [_tool_call(call, dialect) for call in calls]
     elif content is None and not fields.keys() & {"refusal", "audio"}:
@@ -251,8 +251,6 @@ def _joined(old: Any, new: Any) -> Any:
 
 def _kept_thoughts(message: AssistantMessage, dialect: Dialect) -> list[dict[str, Any]]:
     """Return the reasoning that came as parts of the content, which goes back as such."""
-    if dialect.reasoning_field is None:  # so it is another API's of the same provider
-        return []
     own = [content_of(r) for r in message.reasoning if r.provider == dialect.provider]
     return [dict(data) for data in own if data is not None]
 

@@ -1,8 +1,7 @@
 """OpenAI's Responses API, and every server that speaks it."""
 
 import os
-import re
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,41 +11,42 @@ from chatclient.model import ChatModel
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
 from chatclient.providers.failures import json_of
-from chatclient.providers.fields import fields_of, overlaid
 from chatclient.providers.http import (
     HttpAnswer,
     HttpClient,
     OverHttp,
+    Pieces,
     RetryPolicy,
     Timeouts,
-    as_retry_policy,
-    as_timeouts,
 )
-from chatclient.providers.keys import Key, headers_with
+from chatclient.providers.keys import Headers, Key, headers_with
 from chatclient.providers.listening import overheard
-from chatclient.providers.openai import BASE_URL, dialect_at, openai_key
-from chatclient.providers.openai_responses_codec import (
+from chatclient.providers.openai import BASE_URL, dialect_at, is_openai, openai_key
+from chatclient.providers.openai_responses_decoding import decode_response
+from chatclient.providers.openai_responses_encoding import (
     CONVERSATION,
     Form,
     SystemRole,
     encode_message,
-    form_of,
 )
-from chatclient.providers.openai_responses_decoding import decode_response
+from chatclient.providers.openai_responses_options import encode_options, form_for
 from chatclient.providers.openai_responses_stream import StreamDecoder
-from chatclient.providers.openai_schemas import enforceable, json_schema_format
 from chatclient.providers.sse import ServerSentEventDecoder
 from chatclient.providers.wire_cache import EncodedOptions, WireCache
 from chatclient.response import ChatResponse
 from chatclient.runtime import Runtime
-from chatclient.tool import ToolDefinition
 
 _PATH = "/responses"
+# developers.openai.com/api/reference/resources/responses/methods/create; other servers of this
+# API have them.
+_LACKED_BY_OPENAI = frozenset({"top_k", "stop", "seed", "presence_penalty", "frequency_penalty"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class OpenAIResponsesChatOptions(ChatOptions):
     """Options of OpenAI's Responses API beside the common ones.
+
+    OpenAI's own has no stop texts, seed, penalties and `top_k`: those options are not sent.
 
     Attributes:
         reasoning_effort: How hard a reasoning model thinks.
@@ -143,12 +143,13 @@ class OpenAIResponsesChatModel(OverHttp, ChatModel):
         base_url = base_url or os.environ.get("OPENAI_BASE_URL") or BASE_URL
         defaults = OpenAIResponsesChatOptions(model=model).merge(options)
         self._options = replace(defaults, model=defaults.model or model)
+        self._lacks = _LACKED_BY_OPENAI if is_openai(base_url) else frozenset[str]()
         self._http = HttpClient(
             dialect_at(base_url).provider,
             base_url,
             headers_with(openai_key(api_key, base_url), headers),
-            as_timeouts(timeout),
-            as_retry_policy(max_retries),
+            timeout,
+            max_retries,
             http_client,
             idempotent=True,
         )
@@ -170,40 +171,40 @@ class OpenAIResponsesChatModel(OverHttp, ChatModel):
         body = self._body(prompt, streaming=False)
         return await self._http.post(runtime, _PATH, body, self._decoded)
 
-    async def generate_stream(
+    def generate_stream(
         self, prompt: Prompt, runtime: Runtime
     ) -> AsyncGenerator[ChatResponse | str, None]:
-        """Yield the model's response to *prompt* as it comes."""
+        """Return the chunks of the model's response to *prompt*, as they come."""
         body = self._body(prompt, streaming=True)
+        return self._http.stream(runtime, _PATH, body, self._read)
+
+    async def _read(
+        self, pieces: Pieces, headers: Headers
+    ) -> AsyncGenerator[ChatResponse | str, None]:
         events = overheard(ServerSentEventDecoder())
-        async with self._http.stream(runtime, _PATH, body) as pieces:
-            first = await anext(pieces)
-            decoder = StreamDecoder(self._http.provider, first.headers)
-            async for piece in pieces:
-                for event in events.feed(piece.body):
-                    chunk = decoder.feed(event.data)
-                    if chunk is not None:
-                        yield chunk
-            last = decoder.finish(events.finish())
-            if last is not None:
-                yield last
+        decoder = StreamDecoder(self._http.provider, headers)
+        async for piece in pieces:
+            for data, _ in events.feed(piece):
+                chunk = decoder.feed(data)
+                if chunk is not None:
+                    yield chunk
+        last = decoder.finish(events.finish())
+        if last is not None:
+            yield last
 
     def _decoded(self, answer: HttpAnswer) -> ChatResponse:
         provider = self._http.provider
         return decode_response(json_of(provider, answer.body), provider, answer.headers)
 
     def _body(self, prompt: Prompt, *, streaming: bool) -> bytes:
-        head, form = self._heads.get(prompt.options, _head, streaming=streaming)
+        head, form = self._heads.get(prompt.options, self._head, streaming=streaming)
         items = self._sent.join(_to_send(prompt), form, encode_message)
         return b'%b,"input":[%b]}' % (head[:-1], items)
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.name!r}, base_url={self._http.base_url!r})"
-
-
-def _head(options: ChatOptions, *, streaming: bool) -> tuple[bytes, Form]:
-    """Return all of a request but its input, and the form in which that is sent."""
-    return dumps(encode_options(options, streaming=streaming)), form_for(options)
+    def _head(self, options: ChatOptions, *, streaming: bool) -> tuple[bytes, Form]:
+        """Return all of a request but its input, and the form in which that is sent."""
+        body = encode_options(options, streaming=streaming, lacks=self._lacks)
+        return dumps(body), form_for(options)
 
 
 def _to_send(prompt: Prompt) -> tuple[Message, ...]:
@@ -215,120 +216,3 @@ def _to_send(prompt: Prompt) -> tuple[Message, ...]:
             if messages[at].metadata.get(CONVERSATION) == conversation:
                 return messages[at + 1 :]
     return messages
-
-
-# --- encoding options -----------------------------------------------------------------------
-
-_NAMES = {
-    name: name
-    for name in (
-        *("model", "temperature", "top_p", "top_k", "presence_penalty", "frequency_penalty"),
-        *("seed", "stop", "service_tier", "instructions", "previous_response_id", "conversation"),
-        *("background", "truncation", "prompt_cache_key", "prompt_cache_retention"),
-        *("user", "safety_identifier", "top_logprobs", "max_tool_calls"),
-    )
-} | {"max_tokens": "max_output_tokens", "request_metadata": "metadata"}
-_REASONING_NAMES = {"reasoning_effort": "effort", "reasoning_summary": "summary"}
-_TEXT_NAMES = {"verbosity": "verbosity", "response_format": "format"}
-_ENCRYPTED_REASONING = "reasoning.encrypted_content"
-# Other models refuse to be asked for it. Before the name there may be a vendor's.
-_REASONING_MODEL = re.compile(r"(^|[/:.])(o\d|gpt-[5-9](?!.*-chat)|codex|grok)")
-# These even refuse that of another model, which began the conversation.
-_REASONLESS_MODEL = re.compile(r"(^|[/:.])(chatgpt|gpt-[34]|gpt-[5-9].*-chat)")
-
-
-def form_for(options: ChatOptions) -> Form:
-    """Return the form in which messages go out beside *options*."""
-    given = options.set_values()
-    custom = [tool for tool in given.get("server_tools", ()) if tool.get("type") == "custom"]
-    names = frozenset(tool["name"] for tool in custom)
-    return form_of(
-        given.get("system_role", "system"),
-        names,
-        stored=_is_stored(given),
-        takes_reasoning=_REASONLESS_MODEL.search(given.get("model", "")) is None,
-    )
-
-
-def encode_options(options: ChatOptions, *, streaming: bool) -> dict[str, Any]:
-    """Return all of a request but its input."""
-    given = options.set_values()
-    stored = _is_stored(given)
-    body = fields_of(options, _NAMES)
-    body["store"] = stored
-    if include := _include(given, stored=stored):
-        body["include"] = include
-    if reasoning := fields_of(options, _REASONING_NAMES):
-        body["reasoning"] = reasoning
-    if text := _text(options):
-        body["text"] = text
-    body |= _tools(given, form_for(options))
-    if streaming:
-        body["stream"] = True
-    return overlaid(body, options.extra)
-
-
-def _is_stored(given: Mapping[str, Any]) -> bool:
-    # An answer that comes later has to be kept until it is fetched.
-    stored: bool = given.get("store", bool(given.get("background")))
-    return stored
-
-
-def _include(given: Mapping[str, Any], *, stored: bool) -> list[str]:
-    include = list(given.get("include", ()))
-    reasons = _REASONING_MODEL.search(given.get("model", "")) is not None
-    if (
-        reasons
-        and not stored
-        and given.get("include") != ()
-        and _ENCRYPTED_REASONING not in include
-    ):
-        include.append(_ENCRYPTED_REASONING)
-    return include
-
-
-def _text(options: ChatOptions) -> dict[str, Any]:
-    text = fields_of(options, _TEXT_NAMES)
-    if options.output_schema is not None:
-        text["format"] = {"type": "json_schema", **json_schema_format(options.output_schema)}
-    return text
-
-
-def _tools(given: Mapping[str, Any], form: Form) -> dict[str, Any]:
-    builtin: Iterable[Mapping[str, Any]] = given.get("server_tools", ())
-    definitions = [callback.definition for callback in given.get("tool_callbacks", ())]
-    strict: bool = given.get("strict_tools", False)
-    functions = [_function(d, strict) for d in definitions if d.name not in form.custom_tools]
-    if not functions and not builtin:
-        return {}
-    body: dict[str, Any] = {"tools": [*functions, *builtin]}
-    if "tool_choice" in given:
-        body["tool_choice"] = _tool_choice(given["tool_choice"], builtin)
-    if "parallel_tool_calls" in given:
-        body["parallel_tool_calls"] = given["parallel_tool_calls"]
-    return body
-
-
-def _function(definition: ToolDefinition, strict: bool) -> dict[str, Any]:  # noqa: FBT001
-    form = enforceable(definition.input_schema) if strict and definition.strict is None else None
-    return {
-        "type": "function",
-        "name": definition.name,
-        "description": definition.description,
-        "parameters": form or definition.input_schema,
-        # Left out it means true, and the provider changes the schema.
-        "strict": definition.strict or form is not None,
-    }
-
-
-def _tool_choice(choice: str, builtin: Iterable[Mapping[str, Any]]) -> Any:
-    if choice in ("auto", "none", "required"):
-        return choice
-    for tool in builtin:
-        if choice == tool.get("server_label"):
-            return {"type": "mcp", "server_label": choice}
-        if choice == tool.get("name"):
-            return {"type": tool["type"], "name": choice}
-        if choice == tool["type"]:
-            return {"type": choice}
-    return {"type": "function", "name": choice}

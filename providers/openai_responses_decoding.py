@@ -1,17 +1,26 @@
 """Whole answers of OpenAI's Responses as responses, and what streams have in common with them."""
 
+import base64
+import binascii
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from chatclient.aggregator import MessageAggregator
 from chatclient.errors import ProviderError
-from chatclient.messages import AssistantMessage, Part
+from chatclient.messages import (
+    AssistantMessage,
+    Media,
+    Part,
+    ProviderPart,
+    Reasoning,
+    ToolCallChunk,
+)
 from chatclient.providers.failures import error_from, request_id, unreadable
-from chatclient.providers.fields import MISSHAPEN, beside, number_of
+from chatclient.providers.fields import MISSHAPEN, arguments_of, beside, number_of, text_of
 from chatclient.providers.keys import Headers
 from chatclient.providers.openai_metadata import rate_limit
-from chatclient.providers.openai_responses_codec import CALLS, CONVERSATION, Item, decode_item
+from chatclient.providers.openai_responses_encoding import CONVERSATION, PROVIDER, Item
 from chatclient.response import (
     NO_USAGE,
     ChatResponse,
@@ -135,3 +144,95 @@ def _usage(usage: Item) -> Usage:
         number_of(of_output.get("reasoning_tokens")),
         FrozenDict(usage),
     )
+
+
+# --- items ----------------------------------------------------------------------------------
+
+CALLS = {"function_call": "arguments", "custom_tool_call": "input"}
+"""Calls of the application's tools, and where each says what to call it with."""
+
+
+def decode_item(item: Item, number: int, said: str = "") -> list[Part]:
+    """Return the parts that an output item becomes.
+
+    Args:
+        item: The item, whole.
+        number: Tells parallel calls apart.
+        said: What of its text (or reasoning, or arguments) a stream has already told.
+    """
+    match item.get("type"):
+        case "message":
+            return _message_parts(item, said)
+        case "reasoning":
+            return _reasoning_parts(item, said)
+        case "function_call" | "custom_tool_call":
+            return [_call_chunk(item, number, said)]
+        case "image_generation_call" if (image := _image(item)) is not None:
+            return [image]
+        case _:
+            return [ProviderPart(PROVIDER, FrozenDict(item))]
+
+
+def rest_of(whole: str, said: str) -> str:
+    """Return what of *whole* has not been *said*; nothing where it does not begin with that."""
+    return whole[len(said) :] if whole.startswith(said) else ""
+
+
+def _message_parts(item: Item, said: str) -> list[Part]:
+    parts: list[Part] = []
+    content: list[dict[str, Any]] = []
+    for piece in item.get("content") or ():
+        slot = {key: value for key, value in piece.items() if value not in (None, [])}
+        content.append(slot)
+        is_text = piece.get("type") == "output_text"
+        text = (piece.get("text") if is_text else piece.get("refusal")) or ""
+        if is_text:
+            slot.pop("text", None)
+            slot["length"] = len(text)
+        new = rest_of(text, said)
+        said = rest_of(said, text)
+        if new:
+            parts.append(new if is_text else refusal(new))
+    kept = {key: value for key, value in item.items() if value is not None}
+    return [*parts, ProviderPart(PROVIDER, FrozenDict({**kept, "content": content}))]
+
+
+def refusal(text: str) -> ProviderPart:
+    """Return the part that says *text* in refusal, just as Chat Completions has it."""
+    return ProviderPart(PROVIDER, FrozenDict({"refusal": text}), text)
+
+
+def _reasoning_parts(item: Item, said: str) -> list[Part]:
+    texts = item.get("summary") or item.get("content") or ()
+    new = rest_of("".join(text.get("text") or "" for text in texts), said)
+    thoughts = [Reasoning(new, provider=PROVIDER)] if new else []
+    return [*thoughts, Reasoning(provider=PROVIDER, data=FrozenDict(item))]
+
+
+def _call_chunk(item: Item, number: int, said: str) -> ToolCallChunk:
+    field = CALLS[item["type"]]
+    arguments = item.get(field)
+    if arguments or field == "arguments":  # the other kind is free text, which may be none
+        arguments = arguments_of(arguments)
+    known = ("call_id", "name", field, *(["type"] if field == "arguments" else []))
+    more = beside(item, known)
+    return ToolCallChunk(
+        number,
+        text_of(item.get("call_id") or item.get("id")),
+        text_of(item.get("name")),
+        rest_of(arguments or "", said),
+        FrozenDict({PROVIDER: more}) if more else EMPTY,
+    )
+
+
+def _image(item: Item) -> Media | None:
+    """Return the image that *item* holds, if the item can be made again from it."""
+    result = item.get("result") or ""
+    try:
+        image = base64.b64decode(result, validate=True)
+    except binascii.Error:
+        return None
+    if not image or base64.b64encode(image).decode() != result:
+        return None
+    more = FrozenDict({PROVIDER: beside(item, ("result",))})
+    return Media(f"image/{item.get('output_format') or 'png'}", image, metadata=more)

@@ -11,22 +11,19 @@ from chatclient.messages import AssistantMessage, Part, Reasoning, ToolCallChunk
 from chatclient.providers.failures import ended_early, unreadable
 from chatclient.providers.fields import MISSHAPEN, text_of
 from chatclient.providers.keys import Headers
-from chatclient.providers.openai_responses_codec import (
-    CALLS,
-    PROVIDER,
-    Item,
-    decode_item,
-    refusal,
-    rest_of,
-)
 from chatclient.providers.openai_responses_decoding import (
+    CALLS,
+    decode_item,
     ending,
     failed,
     failure,
     items_of,
     kinds_of,
     metadata_of,
+    refusal,
+    rest_of,
 )
+from chatclient.providers.openai_responses_encoding import PROVIDER, Item
 from chatclient.providers.sse import is_end
 from chatclient.response import ChatResponse, Generation
 from chatclient.values import EMPTY

@@ -9,7 +9,7 @@ import tenacity
 
 from chatclient.checks import check_number
 from chatclient.errors import ProviderError
-from chatclient.logs import get_logger
+from chatclient.logs import described, get_logger
 from chatclient.operations import RetryWait
 from chatclient.runtime import Runtime
 
@@ -24,7 +24,7 @@ class RetryPolicy:
 
     A wait that the provider asks for is kept; where it is longer than `longest_wait`, the failure
     is raised at once, with `retry_after`. Otherwise the wait grows from `first_wait` on, less up
-    to a half by chance. A stream that has begun is not begun again.
+    to a half by chance. A stream that has said something is not begun again.
 
     Attributes:
         max_retries: How often to ask again.
@@ -36,7 +36,7 @@ class RetryPolicy:
         on_client_errors: Whether to ask again after every other status from 400 to 499.
 
     Raises:
-        UsageError: *max_retries* is no number, or negative.
+        UsageError: *max_retries* is not a number, or negative.
     """
 
     max_retries: int = 2
@@ -82,8 +82,6 @@ async def with_retries(
     try:
         return await attempt()
     except ProviderError as error:
-        if not policy.max_retries or not policy.retries(error):
-            raise
         first: ProviderError | None = error
 
     async def again() -> T:
@@ -117,7 +115,7 @@ def _retrying(policy: RetryPolicy, runtime: Runtime, provider: str) -> tenacity.
     def note(state: tenacity.RetryCallState) -> None:
         nonlocal failure
         failure = _error_in(state)
-        log.info("retry", provider=provider, error=repr(failure), wait=state.upcoming_sleep)
+        log.info("retry", provider=provider, error=described(failure), wait=state.upcoming_sleep)
 
     async def pause(seconds: float) -> None:
         with runtime.observe(RetryWait(provider, type(failure).__name__, seconds)):

@@ -33,7 +33,7 @@ class RoutingChatModel(ChatModel):
     def __init__(self, choose: Choose, *models: ChatModel) -> None:
         given: object = choose
         if not callable(given):
-            msg = f"what chooses the model is a function of the prompt, not {given!r}"
+            msg = f"choose must be a function of the prompt, not {given!r}"
             raise UsageError(msg)
         self._choose = choose
         self._choice = ModelChoice(models)

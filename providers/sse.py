@@ -6,7 +6,7 @@ that is split between two reads, or a line separator that only exists in Unicode
 `id` and `retry` serve reconnecting, which no answer to a POST allows; they are passed over.
 """
 
-from typing import NamedTuple
+from typing import TypeAlias
 
 from chatclient.errors import InvalidResponseError
 
@@ -23,16 +23,9 @@ def is_end(data: bytes) -> bool:
     return data[:1] != b"{" and data.lstrip(b' \t"').startswith((b"[DONE]", b"DONE"))
 
 
-class ServerSentEvent(NamedTuple):
-    """One event of a stream.
-
-    Attributes:
-        data: The lines of data, joined by line feeds.
-        event: The event's type; empty when the stream names none.
-    """
-
-    data: bytes
-    event: str = ""
+ServerSentEvent: TypeAlias = tuple[bytes, str]
+"""One event of a stream: its lines of data, joined by line feeds, and its type, empty when the
+stream names none."""
 
 
 class ServerSentEventDecoder:
@@ -74,7 +67,7 @@ class ServerSentEventDecoder:
                 self._take(line)
             elif data:
                 joined = data[0] if len(data) == 1 else b"\n".join(data)
-                events.append(ServerSentEvent(joined, self._event))
+                events.append((joined, self._event))
                 data.clear()
                 self._event = ""
             else:

@@ -19,7 +19,7 @@ class Timeouts:
             trickles in is looked at with every piece, so it may end one `read` late.
 
     Raises:
-        UsageError: One of them is no number, or not greater than 0.
+        UsageError: One of them is not a number, or not greater than 0.
     """
 
     connect: float | None = 5.0
@@ -60,7 +60,7 @@ def as_timeouts(timeout: float | Timeouts | None) -> Timeouts:
     """Return *timeout* as `Timeouts`; a number bounds the wait for the answer, None nothing.
 
     Raises:
-        UsageError: It is no number, or not greater than 0.
+        UsageError: It is not a number, or not greater than 0.
     """
     if isinstance(timeout, Timeouts):
         return timeout

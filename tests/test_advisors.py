@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from bag_of_words import BagOfWords
 from conftest import Ask
 from pydantic import BaseModel
 
@@ -20,10 +21,20 @@ from chatclient import (
     Next,
 )
 from chatclient.advisors import SimpleLoggerAdvisor, ToolCallingAdvisor
+from chatclient.advisors.caching import ResponseCacheAdvisor
+from chatclient.advisors.context_window import ContextWindowAdvisor
+from chatclient.advisors.memory import MessageChatMemoryAdvisor, PromptChatMemoryAdvisor
+from chatclient.advisors.question_answer import QuestionAnswerAdvisor
+from chatclient.advisors.rate_limit import RateLimitAdvisor
+from chatclient.advisors.safe_guard import SafeGuardAdvisor
+from chatclient.advisors.session_memory import SessionMemoryAdvisor
 from chatclient.errors import UsageError
 from chatclient.events import Done, RoundEnded, TextDelta, ToolCallFinished
+from chatclient.memory import MessageWindowChatMemory
+from chatclient.memory.sessions import InMemorySessionRepository, SessionService
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import tool
+from chatclient.vector_store import InMemoryVectorStore
 
 
 @tool
@@ -128,6 +139,27 @@ def test_what_cannot_be_called_is_no_advisor(wrong: Any, mend: str) -> None:
         ChatClient.builder(ScriptedModel("ok")).default_advisors(wrong)
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        SimpleLoggerAdvisor,
+        ResponseCacheAdvisor,
+        partial(RateLimitAdvisor, requests=1),
+        partial(SafeGuardAdvisor, ["secret"]),
+        partial(ContextWindowAdvisor, 100),
+        partial(QuestionAnswerAdvisor, InMemoryVectorStore(BagOfWords())),
+        partial(MessageChatMemoryAdvisor, MessageWindowChatMemory()),
+        partial(PromptChatMemoryAdvisor, MessageWindowChatMemory()),
+        partial(SessionMemoryAdvisor, SessionService(InMemorySessionRepository())),
+    ],
+)
+def test_an_advisor_stands_where_it_is_told_to(make: Any) -> None:
+    """Those that come with the library, too."""
+    client = ChatClient.builder(ScriptedModel("x")).default_advisors(make(order=7)).build()
+
+    assert "(order 7)" in str(client)
+
+
 def test_an_order_is_a_number() -> None:
     """A method of that name is a slip; the error names the advisor, as soon as it is given."""
 
@@ -138,7 +170,7 @@ def test_an_order_is_a_number() -> None:
         async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
             return await call_next(request)
 
-    with pytest.raises(TypeError, match="order of advisor 'Getter' is an int or"):
+    with pytest.raises(TypeError, match="order of advisor 'Getter' must be an int or"):
         ChatClient.builder(ScriptedModel("ok")).default_advisors(Getter())
 
 

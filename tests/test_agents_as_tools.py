@@ -291,7 +291,7 @@ def test_the_application_may_say_which_conversation_an_agent_has(
 
 @pytest.mark.parametrize(
     ("how", "told"),
-    [({}, "'expert' remembers"), ({"conversation": " "}, "'expert' cannot be asked: a conv")],
+    [({}, "'expert' has a memory"), ({"conversation": " "}, "'expert' cannot be asked: a conv")],
 )
 def test_an_agent_that_cannot_be_asked_ends_the_turn(ask: Ask, how: Any, told: str) -> None:
     """It is the application's mistake, and no model could mend it."""

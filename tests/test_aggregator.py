@@ -208,6 +208,12 @@ F, G = ToolCall("a", "f", '{"x":1}'), ToolCall("b", "g", "[]")
         pytest.param(
             [fragment(0, "a", "", '{"x"'), fragment(0, "", "f", ":1}")], [F], id="late name"
         ),
+        pytest.param([fragment(0), fragment(0, "a", "f", '{"x":1}')], [F], id="late id and name"),
+        pytest.param(
+            [fragment(0, "a", "f", '{"x":1}'), fragment(0, "a", "f", '{"x":1}')],
+            [ToolCall("a", "f", '{"x":1}{"x":1}')],
+            id="one call said twice",  # is not run twice
+        ),
         pytest.param(
             [fragment(0, "a", "f"), fragment(0), fragment(0, arguments='{"x":1}'), fragment(0)],
             [F],
@@ -467,6 +473,16 @@ def test_whole_parts_pass_through() -> None:
             [Reasoning("a"), "text", Reasoning("b")],
             [Reasoning("a"), "text", Reasoning("b")],
             id="text parts blocks",
+        ),
+        pytest.param(
+            [Reasoning("a", None, "gemini"), "text", Reasoning("", "proof", "gemini")],
+            [Reasoning("a", "proof", "gemini"), "text"],
+            id="a signature comes late",
+        ),
+        pytest.param(
+            [Reasoning("a", None, "gemini"), "text", Reasoning("", "proof", "anthropic")],
+            [Reasoning("a", None, "gemini"), "text", Reasoning("", "proof", "anthropic")],
+            id="whose signature it is not",
         ),
     ],
 )

@@ -48,13 +48,10 @@ from chatclient.errors import (
 )
 from chatclient.events import ReasoningDelta, TextDelta, ToolCallDelta, ToolCallStarted
 from chatclient.messages import Part, ProviderPart, Reasoning
-from chatclient.providers.anthropic import (
-    AnthropicChatModel,
-    AnthropicChatOptions,
-    encode_options,
-)
+from chatclient.providers.anthropic import AnthropicChatModel, AnthropicChatOptions
 from chatclient.providers.anthropic_decoding import decode_response
 from chatclient.providers.anthropic_encoding import ANTHROPIC, PROVIDER, encode_message
+from chatclient.providers.anthropic_options import encode_options
 from chatclient.providers.anthropic_schemas import enforceable
 from chatclient.providers.anthropic_stream import StreamDecoder
 from chatclient.providers.openai import OpenAIChatOptions

@@ -219,6 +219,18 @@ def test_any_store_will_do(ask: Ask) -> None:
     assert len(store.kept) == 1
 
 
+def test_a_store_made_of_the_one_in_memory_may_be_asynchronous(ask: Ask) -> None:
+    """It may wait where that one has nothing to wait for."""
+
+    class Slow(InMemoryResponseStore):
+        async def get(self, key: str) -> ChatResponse | None:  # type: ignore[override]
+            return super().get(key)
+
+    client = cached(ScriptedModel("Rome"), store=Slow())
+
+    assert [ask(client.prompt("?")).text for _ in range(2)] == ["Rome", "Rome"]
+
+
 def test_the_store_forgets_what_is_old_and_what_is_unused() -> None:
     """By time, and by number."""
     now = [0.0]

@@ -80,21 +80,25 @@ SLIPS: dict[str, tuple[Callable[[Any], object], object, str]] = {
     "effect's case": (lambda it: tool(effect=it), "READ", "not 'READ'"),
     "return_direct": (lambda it: tool(return_direct=it), "iflast", "True, False or 'if_last'"),
     "return_direct as a number": (lambda it: tool(return_direct=it), 1, "not 1"),
-    "on_exceeded": (lambda it: ToolLimits(on_exceeded=it), "throw", "on_exceeded is 'partial', "),
+    "on_exceeded": (
+        lambda it: ToolLimits(on_exceeded=it),
+        "throw",
+        "on_exceeded must be 'partial', ",
+    ),
     "kind of failure": (
         lambda it: ToolFailurePolicy(reactions={it: "raise"}),
         "exceptions",
-        "a kind of failure is 'unknown_tool', ",
+        "a kind of failure must be 'unknown_tool', ",
     ),
     "reaction": (
         lambda it: ToolFailurePolicy(reactions={"exception": it}),
         "RAISE",
-        "the reaction to 'exception' is 'tell' or 'raise', not 'RAISE'",
+        "the reaction to 'exception' must be 'tell' or 'raise', not 'RAISE'",
     ),
     "reaction to a tool": (
         lambda it: ToolFailurePolicy(tools={"pay": it}),
         "rase",
-        "the reaction to failures of 'pay' is 'tell' or 'raise', not 'rase'",
+        "the reaction to failures of 'pay' must be 'tell' or 'raise', not 'rase'",
     ),
     "exception_text": (
         lambda it: ToolFailurePolicy(exception_text=it),
@@ -104,19 +108,19 @@ SLIPS: dict[str, tuple[Callable[[Any], object], object, str]] = {
     "duplicate_tools": (
         lambda it: ChatClient.builder(ScriptedModel("x")).duplicate_tools(it),
         "Error",
-        "duplicate_tools is 'error', 'first' or 'last', not 'Error'",
+        "duplicate_tools must be 'error', 'first' or 'last', not 'Error'",
     ),
     "decision": (lambda it: decisions_for(TURN, it), "yes", "'approve' or 'deny', not 'yes'"),
-    "approved": (Decision, "no", "approved is True or False, not 'no'"),
+    "approved": (Decision, "no", "approved must be True or False, not 'no'"),
     "changed arguments": (
         lambda it: Decision(approved=True, arguments=it),
         {"amount": 3},
-        "a decision's arguments are JSON as text",
+        "a decision's arguments must be JSON as text",
     ),
     "a result decided": (
         lambda it: Decision(approved=True, result=it),
         "paid",
-        "a decision's result is a ToolResult, as of Decision.answered, not 'paid'",
+        "a decision's result must be a ToolResult, as of Decision.answered, not 'paid'",
     ),
     "context window": (lambda it: ContextWindowAdvisor(9, on_exceeded=it), "cut", "'trim' or"),
     "rate limit": (lambda it: RateLimitAdvisor(requests=1, on_exceeded=it), "fail", "'wait' or"),
@@ -160,7 +164,7 @@ MISUSES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "retries of a guardrail": (
         lambda: OutputGuardrailAdvisor(lambda answer: None, max_retries=-1),
-        "max_retries is at least 0, not -1",
+        "max_retries must be at least 0, not -1",
     ),
     "a class as a guardrail": (
         lambda: InputGuardrailAdvisor(Checked),  # type: ignore[arg-type]
@@ -181,7 +185,7 @@ MISUSES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "a number as a step": (
         lambda: RetrievalAugmentationAdvisor(found, augmenter=5),  # type: ignore[arg-type]
-        "a step of retrieval is a function",
+        "a step of retrieval must be a function",
     ),
     "a router's list": (
         lambda: LanguageModelQueryRouter(ScriptedModel(), [found]),  # type: ignore[arg-type]
@@ -189,7 +193,7 @@ MISUSES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "a store that is none": (
         lambda: VectorStoreDocumentRetriever(BagOfWords()),  # type: ignore[arg-type]
-        "is a VectorStore, not",
+        "must be a VectorStore, not",
     ),
     "a class as an embedding model": (
         lambda: InMemoryVectorStore(BagOfWords),  # type: ignore[arg-type]
@@ -197,23 +201,23 @@ MISUSES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "a text added": (lambda: STORE.add("text"), "wrap a text: Document(text)"),  # type: ignore[arg-type]
     "texts added": (lambda: STORE.add(["text"]), "not 'text'"),  # type: ignore[list-item]
-    "a document's text": (lambda: Document(5), "a document's text is a str, not 5"),  # type: ignore[arg-type]
+    "a document's text": (lambda: Document(5), "a document's text must be a str, not 5"),  # type: ignore[arg-type]
     "a document searched for": (
         lambda: STORE.similarity_search(Document("x")),  # type: ignore[arg-type]
         "by its text",
     ),
-    "top_k as a text": (lambda: SimilaritySearch("x", "3"), "top_k is a number"),  # type: ignore[arg-type]
+    "top_k as a text": (lambda: SimilaritySearch("x", "3"), "top_k must be a number"),  # type: ignore[arg-type]
     "threshold in percent": (lambda: SimilaritySearch("x", threshold=80), "at most 1.0, not 80"),
     "a filter as a text": (
         lambda: SimilaritySearch("x", where="a == 1"),  # type: ignore[arg-type]
-        "a filter is a Mapping, not 'a == 1'",
+        "a filter must be a Mapping, not 'a == 1'",
     ),
     "a second tool of a function": (
         lambda: tool(name="look_up")(tool(name="search")(lambda words: words)),
         "is a tool already",
     ),
     "a tool's name alone": (lambda: tool("weather"), "@tool(name=...)"),  # type: ignore[call-overload]
-    "no time for a tool": (lambda: tool(timeout=0), "timeout is a positive number of seconds"),
+    "no time for a tool": (lambda: tool(timeout=0), "timeout must be a positive number of seconds"),
     "time as a text": (lambda: tool(timeout="5"), "or a timedelta, not '5'"),  # type: ignore[call-overload]
     "names of models to fall back on": (
         lambda: FallbackChatModel("openai:gpt-5", ScriptedModel()),  # type: ignore[arg-type]
@@ -225,23 +229,23 @@ MISUSES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "a name of errors": (
         lambda: FallbackChatModel(ScriptedModel(), on="RateLimitedError"),  # type: ignore[arg-type]
-        "on is a type of errors, or several of them, not 'RateLimitedError'",
+        "on must be a type of errors, or several of them, not 'RateLimitedError'",
     ),
     "errors of tools": (
         lambda: ToolFailurePolicy(raise_on=[ValueError("x")]),  # type: ignore[list-item]
-        "raise_on is a type of errors",
+        "raise_on must be a type of errors",
     ),
     "a number of failures": (
         lambda: ToolFailurePolicy(max_failures="3"),  # type: ignore[arg-type]
-        "max_failures is a number, not '3'",
+        "max_failures must be a number, not '3'",
     ),
     "approval always needed": (
         lambda: ToolApproval(needed=True),  # type: ignore[arg-type]
-        "what tells whether approval is needed is a function or another callable object, not True",
+        "what tells whether approval is needed must be a function or another callable object",
     ),
     "a decision as what asks": (
         lambda: ToolApproval(ask="approve"),  # type: ignore[arg-type]
-        "what asks for approval is a function",
+        "what asks for approval must be a function",
     ),
     "resolvers in a list": (
         lambda: DelegatingToolCallbackResolver([StaticToolCallbackResolver()]),  # type: ignore[arg-type]
@@ -255,7 +259,7 @@ MISUSES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: ChatOptions(tool_callbacks=found),  # type: ignore[arg-type]
         "an object with a method invoke()",
     ),
-    "a number as stop texts": (lambda: ChatOptions(stop=5), "stop is an Iterable, not 5"),  # type: ignore[arg-type]
+    "a number as stop texts": (lambda: ChatOptions(stop=5), "stop must be an Iterable, not 5"),  # type: ignore[arg-type]
     "a mapping as a message": (
         lambda: UserMessage({"role": "user", "content": "hi"}),
         "{'role': 'user', 'content': 'hi'} is not a part of a message",
@@ -267,11 +271,11 @@ MISUSES: dict[str, tuple[Callable[[], object], str]] = {
     "a number as a message": (lambda: UserMessage(5), "5 is not a part of a message"),  # type: ignore[arg-type]
     "nothing as a system message": (
         lambda: SystemMessage(None),  # type: ignore[arg-type]
-        "the content of a system message is a str, not None",
+        "the content of a system message must be a str, not None",
     ),
     "a tuple as a tool's answer": (
         lambda: ToolResponseMessage([("1", "a", "x")]),  # type: ignore[list-item]
-        "a tool's answer is a ToolResponse, not ('1', 'a', 'x')",
+        "a tool's answer must be a ToolResponse, not ('1', 'a', 'x')",
     ),
     "a text among messages": (
         lambda: Prompt("x").append("hi"),  # type: ignore[arg-type]
@@ -283,7 +287,7 @@ MISUSES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "a name as what writes summaries": (
         lambda: SummarizingChatMemory("local"),  # type: ignore[arg-type]
-        "what writes summaries is a ChatModel, not 'local'",
+        "what writes summaries must be a ChatModel, not 'local'",
     ),
     "a number as a window": (
         lambda: SummarizingChatMemory(MODEL, window=20),  # type: ignore[arg-type]
@@ -291,7 +295,7 @@ MISUSES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "a text in a window": (
         lambda: MessageWindowChatMemory(max_messages="20"),  # type: ignore[arg-type]
-        "the number of messages in a window is an int, not '20'",
+        "the number of messages in a window must be an int, not '20'",
     ),
     "a memory over a memory": (
         lambda: MessageWindowChatMemory(MessageWindowChatMemory()),  # type: ignore[arg-type]
@@ -315,11 +319,11 @@ MISUSES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "no time to live": (
         lambda: SessionService(InMemorySessionRepository(), time_to_live=0),
-        "time_to_live is a positive number of seconds",
+        "time_to_live must be a positive number of seconds",
     ),
     "an endless time to live": (
         lambda: SessionService(InMemorySessionRepository(), time_to_live=float("inf")),
-        "time_to_live is None for ever, and no more than 999999999 days, not inf",
+        "time_to_live must be at most 999999999 days, or None for ever, not inf",
     ),
     "an observer's class": (
         lambda: ChatClient.builder(MODEL).observers(Telemetry),  # type: ignore[arg-type]
@@ -327,11 +331,11 @@ MISUSES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "a function as an observer": (
         lambda: ChatClient.builder(MODEL).observers([print]),  # type: ignore[list-item]
-        "an observer is an object with a method begin()",
+        "an observer must be an object with a method begin()",
     ),
     "a model's class": (
         lambda: ChatClient.create(ScriptedModel),  # type: ignore[arg-type]
-        "what a client asks is a ChatModel, not the class ScriptedModel; make one",
+        "what a client asks must be a ChatModel, not the class ScriptedModel; make one",
     ),
     "a client's client": (
         lambda: ChatClient.create(ChatClient.create(MODEL)),  # type: ignore[arg-type]
@@ -339,7 +343,7 @@ MISUSES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "a model's class in place of another model": (
         lambda: ChatClient.builder(MODEL).model(ScriptedModel),  # type: ignore[arg-type]
-        "what a client asks is a ChatModel, not the class ScriptedModel; make one",
+        "what a client asks must be a ChatModel, not the class ScriptedModel; make one",
     ),
     "no model": (lambda: ChatClient.create(None), "a ChatModel, not None"),  # type: ignore[arg-type]
     "a manager's class": (
@@ -352,7 +356,7 @@ MISUSES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "a name of a renderer": (
         lambda: ChatClient.builder(MODEL).default_template_renderer("jinja"),  # type: ignore[arg-type]
-        "a template renderer is a function",
+        "a template renderer must be a function",
     ),
     "a class of limits": (
         lambda: ToolCallingManager(limits=ToolLimits),  # type: ignore[arg-type]
@@ -362,19 +366,23 @@ MISUSES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: ToolCallingManager(interceptors=found),  # type: ignore[arg-type]
         "put a single one into a list",
     ),
-    "nothing at once": (lambda: ToolCallingManager(max_concurrency=0), "is at least 1, not 0"),
+    "nothing at once": (lambda: ToolCallingManager(max_concurrency=0), "must be at least 1, not 0"),
+    "nothing at once in blocking calls": (
+        lambda: ToolCallingManager(blocking_concurrency=0),
+        "blocking_concurrency must be at least 1, not 0",
+    ),
     "limits as a manager": (
         lambda: ToolCallingAdvisor(ToolLimits()),  # type: ignore[arg-type]
-        "what runs tools is a ToolCallingManager",
+        "what runs tools must be a ToolCallingManager",
     ),
     "a negative timeout": (
         lambda: OpenAIChatModel(api_key="x", timeout=-5),
-        "timeout is a positive number of seconds, not -5",
+        "timeout must be a positive number of seconds, not -5",
     ),
-    "a part of a timeout": (lambda: Timeouts(read=0), "read is a positive number of seconds"),
+    "a part of a timeout": (lambda: Timeouts(read=0), "read must be a positive number of seconds"),
     "negative retries": (
         lambda: OpenAIChatModel(api_key="x", max_retries=-1),
-        "max_retries is at least 0, not -1",
+        "max_retries must be at least 0, not -1",
     ),
     "a client that is asked for queries": (
         lambda: RewriteQueryTransformer(ChatClient.create(MODEL)),  # type: ignore[arg-type]
@@ -390,7 +398,7 @@ MISUSES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "a model as the client of a service": (
         lambda: ai_service(Said, MODEL),  # type: ignore[arg-type]
-        "what a service asks is a ChatClient, not ScriptedModel(); wrap a model: ChatClient.create",
+        "what a service asks must be a ChatClient, not ScriptedModel(); wrap a model: ",
     ),
     "a system message without its text": (
         lambda: system_message(Said.say),  # type: ignore[arg-type]
@@ -398,11 +406,11 @@ MISUSES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "a template as a user message": (
         lambda: user_message(PromptTemplate("Hi {name}")),  # type: ignore[arg-type]
-        "a user message is a str or a Path, not PromptTemplate(",
+        "a user message must be a str or a Path, not PromptTemplate(",
     ),
     "a user message of a whole interface": (
         lambda: user_message("Hi")(Said),
-        "@user_message is for methods; Said says nothing as a whole",
+        "@user_message is for methods, not for the whole of Said",
     ),
     "a property as a tool": (
         lambda: tool(property(len)),  # type: ignore[call-overload]
@@ -410,21 +418,21 @@ MISUSES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "a text as a tool context": (
         lambda: ChatClient.create(MODEL).prompt("x").tool_context("prod"),  # type: ignore[arg-type]
-        "a tool context is a Mapping, not 'prod'; pass a mapping, or values by name",
+        "a tool context must be a Mapping, not 'prod'; pass a mapping, or values by name",
     ),
     "a text as params": (
         lambda: ChatClient.builder(MODEL).default_system("Hi {name}", params="x"),  # type: ignore[arg-type]
-        "params is a Mapping, not 'x'",
+        "params must be a Mapping, not 'x'",
     ),
     "a text as params of advisors": (
         lambda: ChatClient.builder(MODEL).default_advisors(params="x"),  # type: ignore[arg-type]
-        "params is a Mapping, not 'x'",
+        "params must be a Mapping, not 'x'",
     ),
     "a text as a deadline": (
         lambda: ChatClient.create(MODEL).prompt("x").deadline("5"),  # type: ignore[arg-type]
-        "a deadline is a number of seconds or a timedelta, not '5'",
+        "a deadline must be a number of seconds or a timedelta, not '5'",
     ),
-    "a number as a template": (lambda: PromptTemplate(5), "a template is a str, not 5"),  # type: ignore[arg-type]
+    "a number as a template": (lambda: PromptTemplate(5), "a template must be a str, not 5"),  # type: ignore[arg-type]
     "a template without values": (
         lambda: PromptTemplate("Hi {name}").render(),
         "by name to render()",
@@ -485,6 +493,17 @@ def test_a_builder_says_how_to_begin_a_request() -> None:
         builder.prompt("x")
     assert not hasattr(builder, "colour")
     assert repr(builder) == "ChatClientBuilder(ScriptedModel)"
+
+
+@pytest.mark.parametrize("name", ["build", "clone"])
+def test_a_client_says_that_it_is_built(name: str) -> None:
+    """What is a builder's to do has been done."""
+    client: Any = ChatClient.create(MODEL)
+
+    with pytest.raises(
+        AttributeError, match=rf"no '{name}'; it is built and never changes: use it"
+    ):
+        getattr(client, name)()
 
 
 def test_any_name_goes_into_a_tool_context(ask: Ask) -> None:

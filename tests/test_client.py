@@ -25,6 +25,7 @@ from chatclient import (
     SystemMessage,
     UserMessage,
 )
+from chatclient.advisors.tool_calling import ToolCallingAdvisor
 from chatclient.aggregator import MessageAggregator
 from chatclient.chain import AdvisorChain
 from chatclient.chain_text import draw_chain
@@ -43,6 +44,7 @@ from chatclient.tools import (
     ToolCallback,
     ToolCallingManager,
     tool,
+    tool_callbacks,
 )
 
 
@@ -596,8 +598,6 @@ def test_an_async_provider_is_asked_in_every_mode(ask: Ask) -> None:
             nonlocal asked_times
             asked_times += 1
             await asyncio.sleep(0)
-            from chatclient.tools import tool_callbacks
-
             return tool_callbacks(ping)
 
     model = ScriptedModel("ok", "ok")
@@ -607,6 +607,22 @@ def test_an_async_provider_is_asked_in_every_mode(ask: Ask) -> None:
 
     assert asked_times == 2
     assert tool_names(model.prompts[1]) == ["ping"]
+
+
+def test_tools_in_the_options_of_a_request_are_its_tools(ask: Ask) -> None:
+    """What is nearest to the request wins: default tools do not stand in for them."""
+    one, two = tool_callbacks(ping, echo)
+    model = ScriptedModel(*["ok"] * 5)
+    client = ChatClient.builder(model).default_tools(ping).default_options(tool_callbacks=[two])
+    request = client.build().prompt("Hi")
+    ask(request)
+    ask(request.options(tool_callbacks=[two]))
+    ask(request.options(tool_callbacks=[one]).options(tool_callbacks=[two]).options(top_k=1))
+    ask(request.tools(ping).options(ChatOptions(tool_callbacks=(two,))))
+    ask(request.options(tool_callbacks=[]))
+
+    offered = [tool_names(prompt) for prompt in model.prompts]
+    assert offered == [["ping"], ["echo"], ["echo"], ["ping", "echo"], []]
 
 
 def test_tool_names_in_options_are_resolved() -> None:
@@ -798,7 +814,7 @@ def test_params_and_metadata_are_mappings(what: str) -> None:
     request = ChatClient.create(ScriptedModel("never")).prompt()
     wrong: Any = {what: ["tier"]}
     for method in (request.user, request.system):
-        with pytest.raises(TypeError, match=f"{what} is a Mapping, not"):
+        with pytest.raises(TypeError, match=f"{what} must be a Mapping, not"):
             method("Hello", **wrong)
 
 
@@ -865,6 +881,17 @@ def test_an_async_answer_has_all_accessors() -> None:
         )
 
     assert asyncio.run(main()) == ("Done", "done", None)
+
+
+async def test_an_async_answer_has_the_turn_that_waits() -> None:
+    """To be decided about, and continued."""
+    manager = ToolCallingManager(interceptors=[ToolApproval()])
+    model = ScriptedModel(call("ping"), "never")
+    client = ChatClient.builder(model).default_tools(ping).tool_calling_manager(manager).build()
+    turn = await client.prompt("Ping!").acall().pending_turn()
+
+    assert turn is not None
+    assert [each.name for each in turn.pending] == ["ping"]
 
 
 def test_an_async_stream_has_all_views() -> None:
@@ -944,7 +971,7 @@ def test_a_chain_is_drawn_from_the_client() -> None:
     )
     page = Path(__file__).parent.parent / "docs" / "advisors.md"
 
-    assert f"```mermaid\n{drawn}\n```" in page.read_text(encoding="utf-8")
+    assert f"```text\n{drawn}\n```" in page.read_text(encoding="utf-8")
 
 
 def test_a_chain_without_a_loop_is_drawn_without_a_box() -> None:
@@ -960,6 +987,20 @@ def test_a_chain_without_a_loop_is_drawn_without_a_box() -> None:
         '    model[("ScriptedModel")]',
         "    advisor0 --> model",
     ]
+
+
+@pytest.mark.parametrize("loop", [(), (ToolCallingAdvisor(),)])
+def test_a_client_that_runs_no_tools_draws_none(loop: tuple[ToolCallingAdvisor, ...]) -> None:
+    """A loop that hands calls back is an advisor like any other, in picture and text."""
+    builder = ChatClient.builder(ScriptedModel()).default_advisors(*loop)
+    silent = builder.tool_calling(False).build()
+    told = builder.default_options(internal_tool_execution_enabled=False).build()
+
+    for client in (silent, told):
+        assert "tools" not in client.diagram()
+        assert "subgraph" not in client.diagram()
+        assert "once per round" not in str(client)
+    assert "tools" in builder.build().diagram()
 
 
 def test_a_system_text_is_written_for_each_request(ask: Ask) -> None:
@@ -1048,7 +1089,7 @@ def test_a_resumed_turn_takes_no_more_words(ask: Ask) -> None:
     more = [resumed.user("More."), resumed.user(media=Media("image/png", b"x"))]
     more += [resumed.system("Be brief."), resumed.system(lambda: "Be brief.")]
     for request in (*more, resumed.messages(UserMessage("More."))):
-        with pytest.raises(UsageError, match=r"would not hear more .* Steering"):
+        with pytest.raises(UsageError, match=r"would ignore .* Steering"):
             ask(request)
     assert len(model.prompts) == 1
     assert ask(resumed).text == "done"
@@ -1065,7 +1106,7 @@ def test_a_turn_is_resumed_in_the_loop_only(ask: Ask) -> None:
 
     off = resumed.options(internal_tool_execution_enabled=False)
     for request in (resumed.tool_calling(False), off):
-        with pytest.raises(UsageError, match="goes on in the tool loop, and this request has none"):
+        with pytest.raises(UsageError, match="resumed in the tool loop, and this request has none"):
             ask(request)
     assert len(model.prompts) == 1
     assert ask(resumed).text == "done"
@@ -1079,7 +1120,7 @@ def test_a_function_has_to_return_a_text(ask: Ask) -> None:
 
     client = ChatClient.builder(ScriptedModel()).default_system(forgetful).build()
 
-    with pytest.raises(UsageError, match="forgetful has to return the system text"):
+    with pytest.raises(UsageError, match="forgetful must return the system text"):
         ask(client.prompt("Hi"))
 
 

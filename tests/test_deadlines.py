@@ -75,7 +75,7 @@ def test_on_a_loop_whatever_waits_is_cancelled(mode: str) -> None:
             ended.append("cleaned")
 
     ask = Ask("acall" if mode == "acall" else "astream")
-    with pytest.raises(DeadlineExceededError, match="was cancelled"):
+    with pytest.raises(DeadlineExceededError, match="and 'chat Patient' was cancelled"):
         ask(ChatClient.create(Patient(hang)).prompt("x").deadline(0.5))
 
     assert ended == ["cleaned"]
@@ -104,8 +104,11 @@ def test_what_is_asked_before_anything_is_sent_is_cancelled_too(mode: Mode) -> N
 
     model = ScriptedModel("never")
     request = ChatClient.create(model).prompt("x").deadline(0.05)
-    for slow in (request.system(write), request.tools(Provider())):
-        with pytest.raises(DeadlineExceededError):
+    for slow, what in (
+        (request.system(write), "what writes its system text was cancelled"),
+        (request.tools(Provider()), "what offers its tools was cancelled"),
+    ):
+        with pytest.raises(DeadlineExceededError, match=what):
             Ask(mode)(slow)
     assert cancelled == ["writer", "provider"]
     assert model.prompts == []

@@ -90,6 +90,19 @@ def test_every_row_of_the_feature_table_names_tests_that_exist() -> None:
     assert [name for name in named if name not in known] == []
 
 
+def test_every_row_of_the_feature_table_is_proved() -> None:
+    """A feature without a test is a promise; only what is missing on purpose needs none."""
+    rows = re.findall(r"^\|(?! ?---).+\|$", FEATURES.read_text(encoding="utf-8"), re.MULTILINE)
+    cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]] for row in rows]
+
+    assert {len(row) for row in cells} == {4}
+    assert [
+        row
+        for row in cells
+        if "`test_" not in row[3] and row[3] != "proved by" and not row[2].startswith("none:")
+    ] == []
+
+
 def test_links_between_pages_lead_somewhere() -> None:
     """No page points at a file that is not there."""
     for page in PAGES:

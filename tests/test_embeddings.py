@@ -259,6 +259,14 @@ def test_models_say_what_they_are() -> None:
     assert [model.dimensions for model in models] == [None, None, None]
 
 
+def test_a_model_shows_where_it_is_asked_and_not_with_what_key() -> None:
+    """As chat models do."""
+    model = OllamaEmbeddingModel("m", api_key="secret", base_url="http://ada:secret@gpu:11434")
+
+    assert repr(model) == "OllamaEmbeddingModel('m', base_url='http://gpu:11434')"
+    assert "secret" not in repr(vars(model))
+
+
 class Lengths(EmbeddingModel):
     """A model of an application's own."""
 

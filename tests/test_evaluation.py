@@ -64,7 +64,9 @@ def test_the_judge_says_yes_or_no(
 @pytest.mark.parametrize("said", ["", "Nothing to say.", "Yesterday it did.", "Maybe yes"])
 def test_a_judge_that_says_neither(judge: Judge, said: str) -> None:
     """That is no verdict: it is told, with what was said for whoever looks into it."""
-    with pytest.raises(InvalidResponseError, match="the judge ScriptedModel was to say") as caught:
+    with pytest.raises(
+        InvalidResponseError, match="the judge ScriptedModel said neither"
+    ) as caught:
         judge(RelevancyEvaluator(ScriptedModel(said)), ASKED)
 
     assert caught.value.body == said

@@ -20,7 +20,11 @@ from chatclient import (
     ToolResponseMessage,
     UserMessage,
 )
-from chatclient.advisors.guardrails import GuardrailResult, OutputGuardrailAdvisor
+from chatclient.advisors.guardrails import (
+    GuardrailResult,
+    InputGuardrailAdvisor,
+    OutputGuardrailAdvisor,
+)
 from chatclient.advisors.memory import MessageChatMemoryAdvisor
 from chatclient.advisors.re_reading import ReReadingAdvisor
 from chatclient.advisors.steering import Steering
@@ -96,6 +100,28 @@ def test_what_a_memory_showed_is_not_among_the_messages(ask: Ask) -> None:
 
     assert len(model.prompts[-1].messages) == 3
     assert messages == (UserMessage("b"), AssistantMessage("2"))
+
+
+def test_what_a_guardrail_rewrote_is_what_was_said(ask: Ask) -> None:
+    """Or the next request would show the model what the guardrail has taken out of this one."""
+
+    def masked(request: ChatClientRequest) -> GuardrailResult:
+        said = request.prompt.messages[-1].text
+        return GuardrailResult.success(said.replace("4711", "****"))
+
+    model = ScriptedModel(ASKS, "Noted.", OverloadedError("busy"))
+    builder = ChatClient.builder(model).default_tools(weather)
+    client = builder.default_advisors(InputGuardrailAdvisor(masked)).build()
+    history = [UserMessage("Hi"), AssistantMessage("Hello")]
+    answer = ask(client.prompt([*history, UserMessage("My PIN is 4711")])).answer
+
+    asked = UserMessage("My PIN is ****")
+    assert answer.messages()[:3] == (*history, asked)
+    assert answer.new_messages()[0] == asked
+    with pytest.raises(OverloadedError) as failed:
+        ask(client.prompt("My PIN is 4711"))
+    assert failed.value.trail is not None
+    assert failed.value.trail.messages == (asked,)
 
 
 def test_direct_results_are_one_answer(ask: Ask) -> None:

@@ -129,6 +129,16 @@ def test_a_prompt_that_is_too_long_is_told_in_many_words(status: int, body: Any)
     "message",
     [
         "failed to decode, try again, increasing context size or reducing parallel",
+        "max_tokens is too large: 99999. This model supports at most 16384 completion tokens.",
+        "max_completion_tokens is too large: 99999.This model supports at most 8192 tokens.",
+        "the maximum value for `max_tokens` is less than the `context_window` for this model",
+        "the maximum value for max_tokens is less than the context window for this model",
+        "max_tokens (128000) exceeds model's maximum output tokens (65536) for model kimi",
+        "max_output_tokens exceeds the model's maximum context length",
+        "Invalid max_tokens value, the valid range of max_tokens is [1, 8192]",
+        "Invalid 'max_output_tokens': integer above maximum value. Expected a value <= 128000",
+        "It has a maxOutputTokens value of 99999 but the supported range is from 1 to 65537",
+        "Too many tokens, please wait before trying again.",
         "max_tokens: 100000 > 8192, which is the maximum allowed number of output tokens",
         "metadata.user_id: String should have at most 256 characters",
         "Invalid 'messages[2].content': string too long. Expected a string with maximum length 10",
@@ -370,6 +380,19 @@ def test_durations_are_read(duration: str, seconds: float | None) -> None:
 def test_the_message_is_found_in_every_form(body: Any, said: str) -> None:
     """Whatever form the answer has, the error says what it says."""
     assert str(failure(400, body)) == f"acme answered 400: {said}"
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (400, "To use function tools, use /v1/responses or set reasoning_effort to 'none'."),
+        (400, "Function tools are not supported for gpt-5.4. Please use /v1/responses instead."),
+        (404, "This model is only supported in v1/responses and not in v1/chat/completions."),
+    ],
+)
+def test_what_only_another_api_can_do_is_told_in_our_words(status: int, message: str) -> None:
+    """Who reads the error knows the name of a model class rather than a path."""
+    assert str(failure(status, saying(message))).endswith("name the model openai-responses:...")
 
 
 def test_an_answer_that_is_no_json_is_quoted_in_part() -> None:

@@ -2,19 +2,22 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
+import logging
+import re
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import pytest
 from conftest import Ask, Mode
 from loopback import LoopbackServer
-from servers import Reply
+from servers import ChatServer, Reply
 from services import SERVICES, Service
 
 from chatclient import ChatClient, ChatOptions, ChatResponse, Prompt
 from chatclient.errors import OverloadedError, UsageError
 from chatclient.observation import Operation, Step
 from chatclient.providers.fallback import FallbackChatModel
+from chatclient.providers.openai import OpenAIChatModel
 from chatclient.response import ChatResponseMetadata, Usage
 from chatclient.runtime import Runtime
 from chatclient.testing import ScriptedModel, call
@@ -203,6 +206,31 @@ def test_the_trail_tells_who_answered_in_whose_place(ask: Ask) -> None:
     assert seen[0].operation.attributes()["chatclient.fallback.failed"] == "a"
     assert seen[1].found["gen_ai.request.model"] == "b"
     assert seen[1].found["gen_ai.provider.name"] == "scripted"
+
+
+@pytest.mark.parametrize(
+    ("reply", "told"),
+    [
+        (Reply(b"my PIN is 1234"), "error='(InvalidResponse|StreamInterrupted)Error'"),
+        (Reply(b'{"error": {"message": "no such model"}}', 404), "no such model"),
+    ],
+)
+def test_the_log_tells_why_but_not_what_was_answered(
+    ask: Ask,
+    chat_server: Callable[..., ChatServer],
+    caplog: pytest.LogCaptureFixture,
+    reply: Reply,
+    told: str,
+) -> None:
+    """What the provider says of itself is told; a broken answer may hold anything."""
+    caplog.set_level(logging.INFO, "chatclient")
+    broken = OpenAIChatModel("m", api_key="test", base_url=chat_server(reply).url)
+
+    ask(ChatClient.create(FallbackChatModel(broken, ScriptedModel("ok"))).prompt("Hi"))
+
+    (line,) = (message for message in caplog.messages if message.startswith("fallback"))
+    assert re.search(told, line)
+    assert "1234" not in line
 
 
 def test_a_turn_goes_on_with_the_model_that_answered(ask: Ask) -> None:

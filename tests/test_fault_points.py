@@ -1,14 +1,15 @@
 """A fault at every point where a turn enters code from outside, and at every step of its loop.
 
 A turn calls a model, which calls tools side by side, and is remembered, which may have a model
-write a summary. Wherever it is cut short, what is remembered is whole turns; what the tools have
-done is either remembered or undone, once; and nothing goes on.
+write a summary; its answer may come from a cache, and be asked for again. Wherever it is cut short,
+what is remembered is whole turns; what the tools have done is either remembered or undone, once;
+and nothing goes on.
 """
 
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +17,10 @@ import pytest
 from conftest import Ask, Mode
 
 from chatclient import AssistantMessage, ChatClient, ChatResponse, Prompt, UserMessage
+from chatclient.advisors.caching import InMemoryResponseStore, ResponseCacheAdvisor
+from chatclient.advisors.guardrails import GuardrailResult, OutputGuardrailAdvisor
 from chatclient.advisors.memory import MessageChatMemoryAdvisor
+from chatclient.advisors.session_memory import SessionMemoryAdvisor
 from chatclient.client import ChatClientRequestSpec
 from chatclient.memory import (
     ChatMemory,
@@ -104,6 +108,8 @@ class Model(ScriptedModel):
 class Turn:
     """A client with a memory, and a turn of it that a fault strikes."""
 
+    kind: Mapping[str, Any] = {}
+
     def __init__(self, memory: str, fault: Fault) -> None:
         self.fault = fault
         self.done: Counter[str] = Counter()
@@ -113,8 +119,10 @@ class Turn:
         self.model = Model(fault, self.answer)
         manager = ToolCallingManager(blocking_concurrency=2)
         builder = ChatClient.builder(self.model).default_tools(self).tool_calling_manager(manager)
-        advisor = MessageChatMemoryAdvisor(self.memory)
-        self.client = builder.default_advisors(advisor).build()
+        self.client = builder.default_advisors(*self.advisors()).build()
+
+    def advisors(self) -> list[Any]:
+        return [MessageChatMemoryAdvisor(self.memory)]
 
     @tool(compensation="unbook")
     def book(self, city: str) -> str:
@@ -159,9 +167,9 @@ class Turn:
 
     def ask(self, mode: Mode, request: ChatClientRequestSpec) -> None:
         if mode == "call":
-            request.call().content()
+            self.get(request.call())
             return
-        events = request.stream().events()
+        events = request.stream().events(**self.kind)
         try:
             for _ in events:
                 if self.fault.strikes():
@@ -172,9 +180,9 @@ class Turn:
     async def aask(self, mode: Mode, request: ChatClientRequestSpec) -> None:
         async def consume() -> None:
             if mode == "acall":
-                await request.acall().content()
+                await self.get(request.acall())
                 return
-            async with request.astream().events() as events:
+            async with request.astream().events(**self.kind) as events:
                 async for _ in events:
                     if self.fault.strikes():
                         return
@@ -185,6 +193,10 @@ class Turn:
         task, self.fault.task = self.fault.task, None
         task.result()
 
+    def get(self, answer: Any) -> Any:
+        """Return what is asked of an answer."""
+        return answer.content()
+
     def check(self) -> None:
         """See that all is in order, and that the conversation can go on."""
         remembered = self.memory.get("c")
@@ -194,6 +206,54 @@ class Turn:
         assert self.done - self.undone == kept
         assert not self.undone - self.done
         assert self.client.prompt("later").conversation("c").call().content() == "done"
+
+
+class CheckedTurn(Turn):
+    """The same in a new session, with answers from a cache, and such as are not the first."""
+
+    kind: Mapping[str, Any] = {"entity": list[int], "validate": True}
+
+    def advisors(self) -> list[Any]:
+        assert isinstance(self.memory, SessionChatMemory)
+        self.memory.clear("c")
+        guard = OutputGuardrailAdvisor(self.more)
+        return [SessionMemoryAdvisor(self.memory), ResponseCacheAdvisor(Store(self.fault)), guard]
+
+    def more(self, answer: ChatResponse) -> GuardrailResult | None:
+        self.fault.point()
+        return GuardrailResult.reprompt("too few", "More!") if answer.text == "[1]" else None
+
+    def answer(self, prompt: Prompt) -> Answer:
+        match prompt.messages[-1]:
+            case UserMessage(text="later"):
+                return "done"
+            case UserMessage(text=text) if text.startswith("More!"):
+                return "[1, 2]"
+            case UserMessage(metadata={"correction": True}):
+                return "[1]"
+            case UserMessage(text=text) if text.startswith("now"):
+                return ["hm", call("book", '{"city": "Rome"}'), call("look")]
+        answer = super().answer(prompt)
+        return "none" if answer == "done" else answer
+
+    def get(self, answer: Any) -> Any:
+        return answer.entity(self.kind["entity"], validate=True)
+
+
+class Store(InMemoryResponseStore):
+    """Passes a point before each operation, of which an error costs nothing."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__()
+        self.fault = fault
+
+    async def get(self, key: str) -> ChatResponse | None:  # type: ignore[override]
+        self.fault.point()
+        return super().get(key)
+
+    async def put(self, key: str, response: ChatResponse) -> None:  # type: ignore[override]
+        self.fault.point()
+        super().put(key, response)
 
 
 class Repository(InMemoryChatMemoryRepository):
@@ -218,6 +278,14 @@ class Sessions(InMemorySessionRepository):
     async def find(self, *given: Any, **more: Any) -> Any:
         await self.fault.wait(given[-1])
         return await super().find(*given, **more)
+
+    async def create(self, *given: Any, **more: Any) -> bool:
+        await self.fault.wait(given[-1])
+        return await super().create(*given, **more)
+
+    async def append(self, *given: Any, **more: Any) -> bool:
+        await self.fault.wait(given[-1])
+        return await super().append(*given, **more)
 
     async def compact(self, *given: Any, **more: Any) -> bool:
         self.fault.point()
@@ -247,21 +315,34 @@ MEMORIES: dict[str, Callable[[Fault], ChatMemory]] = {
 }
 
 
-@pytest.mark.parametrize("memory", MEMORIES)
+def turn_of(memory: str, fault: Fault) -> Turn:
+    return CheckedTurn("session", fault) if memory == "asked again" else Turn(memory, fault)
+
+
+def test_a_turn_that_is_asked_again_is_remembered_once() -> None:
+    """Of those below, the one with the most advisors."""
+    turn = turn_of("asked again", Fault("none", 0))
+    turn.run("call")
+
+    assert [m.text for m in turn.memory.get("c")] == ["now", "hm", "", "", "", "[1, 2]"]
+    assert turn.fault.passed > 25
+
+
+@pytest.mark.parametrize("memory", [*MEMORIES, "asked again"])
 @pytest.mark.parametrize("kind", ["error", "interrupt", "leave"])
 @pytest.mark.parametrize("mode", ["call", "acall", "stream", "astream"])
 def test_wherever_a_turn_is_cut_short_all_is_in_order(mode: Mode, kind: str, memory: str) -> None:
     """An error, Ctrl-C or a cancellation, a consumer that leaves: at each point there is."""
-    whole = Turn(memory, Fault("none", 0))
+    whole = turn_of(memory, Fault("none", 0))
     whole.run(mode)
     assert whole.done == {"Rome": 1, "Oslo": 1}
     for at in range(1, whole.fault.passed + 1):
-        turn = Turn(memory, Fault(kind, at))
+        turn = turn_of(memory, Fault(kind, at))
         turn.run(mode)
         turn.check()
 
 
-@pytest.mark.parametrize("memory", MEMORIES)
+@pytest.mark.parametrize("memory", [*MEMORIES, "asked again"])
 @pytest.mark.parametrize("times", [1, 3])
 @pytest.mark.parametrize("mode", ["acall", "astream"])
 def test_whenever_a_turn_is_cancelled_all_is_in_order(
@@ -269,7 +350,7 @@ def test_whenever_a_turn_is_cancelled_all_is_in_order(
 ) -> None:
     """At each step of the event loop, by who is patient and by who is not."""
     steps = at = 0
-    turn = Turn(memory, Fault("none", 0))
+    turn = turn_of(memory, Fault("none", 0))
     once = asyncio.base_events.BaseEventLoop._run_once  # type: ignore[attr-defined]
 
     def step(loop: asyncio.AbstractEventLoop) -> None:
@@ -284,7 +365,7 @@ def test_whenever_a_turn_is_cancelled_all_is_in_order(
     monkeypatch.setattr(asyncio.base_events.BaseEventLoop, "_run_once", step)
     while steps >= at:
         steps, at = 0, at + 1
-        turn = Turn(memory, Fault("none", 0))
+        turn = turn_of(memory, Fault("none", 0))
         turn.run(mode)
         turn.check()
     assert at > 5

@@ -42,7 +42,7 @@ from chatclient.errors import (
 from chatclient.events import ReasoningDelta, ToolCallDelta, ToolCallStarted
 from chatclient.messages import ProviderPart, Reasoning
 from chatclient.providers.gemini import GeminiChatModel, GeminiChatOptions
-from chatclient.providers.gemini_decoding import StreamDecoder, decode_part, decode_response
+from chatclient.providers.gemini_decoding import decode_part, decode_response
 from chatclient.providers.gemini_encoding import (
     FROM_3,
     UP_TO_2,
@@ -51,7 +51,7 @@ from chatclient.providers.gemini_encoding import (
     encode_message,
     encode_options,
 )
-from chatclient.providers.gemini_stream import StreamReader
+from chatclient.providers.gemini_stream import StreamDecoder, StreamReader
 from chatclient.serialization import message_from_dict, message_to_dict
 from chatclient.tool import ToolDefinition, ToolMetadata, ToolResult
 from chatclient.tools import ToolContext, tool, tool_callbacks
@@ -552,7 +552,11 @@ def test_a_model_may_have_a_path(gemini: Start) -> None:
 def test_a_models_name_leads_nowhere_else(name: str, path: str | None, gemini: Start) -> None:
     """Whoever may choose a model does not choose a method, a query or another service with it."""
     server = gemini(answer("ok"))
-    with nullcontext() if path else pytest.raises(UsageError, match="names no model"):
+    with (
+        nullcontext()
+        if path
+        else pytest.raises(UsageError, match="is not the name of a Gemini model")
+    ):
         server.model().call(Prompt("Hi", ChatOptions(model=name)))
 
     assert server.paths == ([f"{path}:generateContent"] if path else [])
@@ -876,7 +880,7 @@ class Note(Message):
 
 def test_unknown_messages_are_refused() -> None:
     """A message of another kind is a mistake of the caller."""
-    with pytest.raises(UsageError, match="Note is no kind of message"):
+    with pytest.raises(UsageError, match="Note is not a kind of message"):
         contents(Note())
 
 

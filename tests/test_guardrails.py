@@ -413,7 +413,7 @@ def test_an_output_guardrail_may_ask_for_the_request(ask: Ask) -> None:
 
 
 def test_an_input_guardrail_judges_what_was_said_when_a_turn_goes_on(ask: Ask) -> None:
-    """It is the user's own words again, not what advisors further in have made of them."""
+    """It is what it let pass of the user's words, not what advisors further in made of that."""
     heard: list[str] = []
 
     def hears(request: ChatClientRequest) -> GuardrailResult:
@@ -432,7 +432,7 @@ def test_an_input_guardrail_judges_what_was_said_when_a_turn_goes_on(ask: Ask) -
     turn = ask(client.resume(turn.to_json(), "approve")).response.context["pending_turn"]
     result = ask(client.resume(turn, "approve"))
 
-    assert heard == ["Be brief.\nBook"] * 3
+    assert heard == ["Be brief.\nBook", *["Be brief.\nHush."] * 2]
     assert result.text == "Done."
     assert told(model.prompts[-1]) == ["booking 1", "booking 2"]
 

@@ -348,7 +348,7 @@ def test_a_stream_that_goes_silent(ask: Ask, chat_server: Start) -> None:
 
 
 def test_a_failed_stream_is_not_retried(chat_server: Start) -> None:
-    """Once a byte has arrived, nothing is asked again."""
+    """Once a word has arrived, nothing is asked again."""
     half = Reply(BEGIN, content_type="text/event-stream")
     server = chat_server(half, "never")
     with client_of(server, max_retries=3) as client, pytest.raises(StreamInterruptedError):

@@ -289,7 +289,9 @@ def test_models_have_names(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_what_is_no_model_is_refused() -> None:
     """The error says what there is."""
-    with pytest.raises(UsageError, match=r"'7b' names no local model; give 1\.5b, 0\.5b or a"):
+    with pytest.raises(
+        UsageError, match=r"'7b' is not a local model; name one of 1\.5b, 0\.5b or a"
+    ):
         LocalChatModel("7b")
 
 

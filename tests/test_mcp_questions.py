@@ -107,8 +107,8 @@ def broken(_elicitation: McpElicitation) -> Any:
     [
         (broken, "the secret of the application"),
         (lambda _: {"guests": "many"}, "$.guests is against its 'type'"),
-        (lambda _: True, "returns the form's values, False or None, not a bool"),
-        (lambda _: "two", "returns the form's values, False or None, not a str"),
+        (lambda _: True, "must return the form's values, False or None, not a bool"),
+        (lambda _: "two", "must return the form's values, False or None, not a str"),
     ],
 )
 def test_a_handler_that_fails_is_the_applications_business(

@@ -498,7 +498,7 @@ def test_a_turn_that_is_too_long_for_the_model_stays(caplog: pytest.LogCaptureFi
     assert texts(memory.get("c"))[1:] == ["notes", *texts(turns(7)[6:])]
     assert "folding failed" in caplog.text
     assert "too long" in caplog.text
-    assert 1 < len(model.prompts) < 6
+    assert 1 < len(model.prompts) < 7
 
 
 def test_turns_added_while_the_model_summarises_are_kept() -> None:
@@ -684,6 +684,7 @@ def test_a_conversation_may_have_to_end_in_some_way() -> None:
     assert conversation_problems([U1, A1], ending="answer") == ()
     assert conversation_problems([], ending="answer") == ()
     assert "nothing to answer" in conversation_problems([U1, A1], ending="question")[0]
+    assert "not an answer" in conversation_problems([U1, A1, S1], ending="answer")[-1]
     assert "nothing to answer" in conversation_problems([], ending="question")[0]
     assert "of the user, not an answer" in conversation_problems([U1], ending="answer")[0]
 

@@ -21,9 +21,17 @@ from chatclient import (
 from chatclient.advisors import ToolCallingAdvisor
 from chatclient.advisors.guardrails import GuardrailResult, OutputGuardrailAdvisor
 from chatclient.advisors.memory import MessageChatMemoryAdvisor, PromptChatMemoryAdvisor
+from chatclient.advisors.safe_guard import SafeGuardAdvisor
 from chatclient.advisors.steering import Steering
 from chatclient.advisors.turns import TURN_KEY
-from chatclient.chain import MEMORY_ORDER, TOOL_CALLING_ORDER, Advisor, AdvisorChain, Next
+from chatclient.chain import (
+    HIGHEST_PRECEDENCE,
+    MEMORY_ORDER,
+    TOOL_CALLING_ORDER,
+    Advisor,
+    AdvisorChain,
+    Next,
+)
 from chatclient.errors import (
     DeadlineExceededError,
     OverloadedError,
@@ -247,6 +255,35 @@ def test_a_conversation_that_the_prompt_holds_already_is_not_repeated(ask: Ask, 
     assert short(talk.stored) == ["u:hi", "a:hello", "u:more", "a:fine", "u:end", "a:bye"]
 
 
+@pytest.mark.parametrize("words", [False, True])
+def test_the_last_turns_that_the_prompt_holds_are_not_repeated(
+    ask: Ask, order: int, words: bool
+) -> None:
+    """An application may send some of the conversation again, with the tool calls or without."""
+    talk = Talk("hello", [call("look")], "first", "bye", order=order)
+    ask(talk.say("hi"))
+    turn = ask(talk.say("one")).answer.new_messages()
+    last = [turn[0], turn[-1]] if words else turn
+    ask(talk.client.prompt([*last, UserMessage("end")]).conversation("c"))
+
+    assert talk.shown[-1] == ["s:Be brief.", "u:hi", "a:hello", *short(last), "u:end"]
+    assert short(talk.stored) == ["u:hi", "a:hello", *TURN, "u:end", "a:bye"]
+
+
+def test_the_same_answer_to_another_question_is_none_that_the_prompt_holds(
+    ask: Ask, order: int
+) -> None:
+    """Examples that a request brings are sent, and remembered, with each."""
+    talk = Talk("yes", "yes", order=order)
+    example = [UserMessage("2+2=4?"), AssistantMessage("yes")]
+    for text in ("1+1=2?", "3+3=6?"):
+        ask(talk.client.prompt([*example, UserMessage(text)]).conversation("c"))
+
+    turn = ["u:2+2=4?", "a:yes", "u:1+1=2?", "a:yes", "u:2+2=4?", "a:yes", "u:3+3=6?"]
+    assert talk.shown[-1] == ["s:Be brief.", *turn]
+    assert short(talk.stored) == [*turn, "a:yes"]
+
+
 def test_examples_of_the_client_are_sent_and_not_remembered(ask: Ask, order: int) -> None:
     """Messages that every conversation begins with stand before the memory, each time once."""
     talk = Talk("first", [call("look")], "second", order=order)
@@ -260,6 +297,25 @@ def test_examples_of_the_client_are_sent_and_not_remembered(ask: Ask, order: int
     tools = ["a:(call_look)", "t:(seen it)"]
     assert talk.shown[1:] == [begin, [*begin, *tools]]
     assert short(talk.stored) == [*begin[3:], *tools, "a:second"]
+
+
+def test_examples_that_an_advisor_takes_out_hide_nothing_that_was_said(
+    ask: Ask, order: int
+) -> None:
+    """What then stands in their place is remembered."""
+    talk = Talk("first", order=order)
+    examples = UserMessage("2+2"), AssistantMessage("4")
+
+    async def plain(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        messages = [m for m in request.prompt.messages if m not in examples]
+        prompt = Prompt(messages, request.prompt.options)
+        return await call_next(request.mutate(prompt=prompt))
+
+    plain.order = HIGHEST_PRECEDENCE + 1  # type: ignore[attr-defined]
+    client = talk.client.mutate().default_messages(*examples).default_advisors(plain).build()
+    ask(client.prompt("one").conversation("c"))
+
+    assert short(talk.stored) == ["u:one", "a:first"]
 
 
 def test_system_messages_are_not_remembered_but_those_of_the_memory_are_sent(
@@ -330,6 +386,7 @@ def test_an_advisor_that_repeats_the_whole_turn(ask: Ask, order: int) -> None:
     client = talk.client.mutate().default_advisors(outer).build()
     response = ask(client.prompt("one").conversation("c")).response
 
+    assert talk.shown[-1] == [*TURN, "u:two"]
     assert short(talk.stored) == [*TURN, "u:two", "a:second"]
     assert not [key for key in response.context if key.startswith("chat_memory_turn")]
 
@@ -345,6 +402,19 @@ def test_two_memories_in_one_chain(ask: Ask, order: int) -> None:
 
     assert talk.stored == second.find_by_conversation_id("c")
     assert short(talk.stored) == ["u:hi", "a:hello", "u:one", *TURN[1:3], "a:fine"]
+
+
+def test_a_memory_behind_one_that_shows_less(ask: Ask) -> None:
+    """What both show is sent once."""
+    talk = Talk("a", "b", "c")
+    newest = MessageWindowChatMemory(max_messages=2)
+    advisor = MessageChatMemoryAdvisor(newest, order=MEMORY_ORDER - 1)
+    client = talk.client.mutate().default_advisors(advisor).build()
+    for text in ("1", "2", "3"):
+        ask(client.prompt(text).conversation("c"))
+
+    assert talk.shown[-1] == ["s:Be brief.", "u:1", "a:a", "u:2", "a:b", "u:3"]
+    assert short(talk.stored) == ["u:1", "a:a", "u:2", "a:b", "u:3", "a:c"]
 
 
 # --- what every ending leaves behind --------------------------------------------------------
@@ -509,6 +579,71 @@ def test_a_guard_around_the_memory_that_asks_again_for_an_answer_repeats_no_call
     assert short(talk.stored) == [*TURN[:3], "u:Say something.", "a:second"]
 
 
+def around(result: GuardrailResult) -> OutputGuardrailAdvisor:
+    """Return a guard around the memory that says *result* to a bad answer."""
+    return OutputGuardrailAdvisor(
+        lambda answer: result if "bad" in answer.text else None, order=MEMORY_ORDER - 1
+    )
+
+
+def test_a_guard_around_the_memory_that_says_what_is_wrong_adds_to_the_conversation(
+    ask: Ask, order: int
+) -> None:
+    """The turn that led to its words is remembered already, and shown once."""
+    talk = Talk("first", [call("look")], "bad", "still bad", "good", order=order)
+    ask(talk.say("one"))
+    better = GuardrailResult.reprompt("bad", "Better!")
+    request = talk.say("two").advisors(around(better)).advisor_params({TURN_KEY: "job 1"})
+
+    assert ask(request).text == "good"
+    turn = ["u:one", "a:first", "u:two", *TURN[1:3], "a:bad", "u:Better!", "a:still bad"]
+    assert talk.shown[-1] == ["s:Be brief.", *turn, "u:Better!"]
+    assert short(talk.stored) == [*turn, "u:Better!", "a:good"]
+
+
+def test_a_guard_around_the_memory_that_asks_once_more_repeats_the_question_only(
+    ask: Ask, order: int
+) -> None:
+    """Not the calls, which have been made once; and the model answers as if for the first time."""
+    talk = Talk("first", [call("look")], "bad", "good", order=order)
+    ask(talk.say("one"))
+    ask(talk.say("two").advisors(around(GuardrailResult.retry("bad"))))
+
+    turn = ["u:one", "a:first", "u:two", *TURN[1:3]]
+    assert talk.shown[-1] == ["s:Be brief.", *turn]
+    assert short(talk.stored) == [*turn, "a:bad", "u:two", "a:good"]
+
+
+def test_an_advisor_around_the_memory_that_asks_twice_shows_what_was_said(
+    ask: Ask, order: int
+) -> None:
+    """It knows nothing of the first time, and what was done then would be done again."""
+
+    async def twice(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        await call_next(request)
+        return await call_next(request)
+
+    outer: Any = twice
+    outer.order = MEMORY_ORDER - 1
+    talk = Talk([call("look")], "first", "second", order=order)
+    ask(talk.say("one").advisors(outer).advisor_params({TURN_KEY: "job 1"}))
+
+    assert talk.shown[-1] == ["s:Be brief.", *TURN, "u:one"]
+    assert short(talk.stored) == [*TURN, "u:one", "a:second"]
+
+
+def test_a_job_that_is_delivered_twice_is_remembered_once_with_all_its_answers(
+    ask: Ask, order: int
+) -> None:
+    """Also that which a guard around the memory has asked for."""
+    talk = Talk("bad", "good", "bad", "better", order=order)
+    guard = around(GuardrailResult.reprompt("bad", "Better!"))
+    for _ in range(2):
+        ask(talk.say("one").advisors(guard).advisor_params({TURN_KEY: "job 1"}))
+
+    assert short(talk.stored) == ["u:one", "a:bad", "u:Better!", "a:good"]
+
+
 def test_what_tools_have_done_is_remembered_when_the_model_says_nothing_to_the_user_either(
     ask: Ask, order: int
 ) -> None:
@@ -523,6 +658,22 @@ def test_what_tools_have_done_is_remembered_when_the_model_says_nothing_to_the_u
     assert short(talk.stored) == [*TURN[:3], "u:two", "a:second"]
 
 
+def test_what_the_user_says_meanwhile_is_one_message_without_tool_messages(
+    ask: Ask, order: int
+) -> None:
+    """Nobody would answer between."""
+    talk = Talk([call("look")], "first", [call("look")], "second", order=order, tool_messages=False)
+    for begun in ([], [AssistantMessage("Well:")]):
+        steering = Steering()
+        steering.say("Quick!")
+        steering.say("Please.")
+        request = talk.client.prompt([UserMessage("one"), *begun]).conversation("c")
+        ask(request.advisors(steering))
+
+    first = ["u:one\n\nQuick!\n\nPlease.", "a:first"]
+    assert short(talk.stored) == [*first, "u:one", "a:Well:", "u:Quick!\n\nPlease.", "a:second"]
+
+
 def test_what_tools_have_done_is_not_remembered_without_tool_messages(ask: Ask, order: int) -> None:
     """A question without any answer is none that a provider accepts before the next."""
     talk = Talk([call("look")], "", order=order, tool_messages=False)
@@ -531,14 +682,85 @@ def test_what_tools_have_done_is_not_remembered_without_tool_messages(ask: Ask, 
     assert talk.stored == []
 
 
-@pytest.mark.parametrize("before", [(), ([call("look")],)])
-def test_an_answer_that_was_withheld_leaves_nothing(ask: Ask, order: int, before: Any) -> None:
+def refusal() -> ChatResponse:
+    return ChatResponse.of("I cannot help with that.", "content_filter")
+
+
+def test_an_answer_that_was_withheld_leaves_nothing(ask: Ask, order: int) -> None:
     """Neither what a filter or guard refused nor the refusal is shown to the model again."""
-    refusal = Generation(AssistantMessage("I cannot help with that."), "content_filter")
-    talk = Talk(*before, ChatResponse((refusal,)), order=order)
+    talk = Talk(refusal(), order=order)
 
     assert ask(talk.say("one")).text == "I cannot help with that."
     assert talk.stored == []
+
+
+def test_what_tools_did_before_an_answer_was_withheld_is_remembered(ask: Ask, order: int) -> None:
+    """Or the model would do it again; what it was about to answer with may be the reason."""
+    talk = Talk([call("look")], [call("look")], refusal(), "second", order=order)
+    ask(talk.say("one"))
+    ask(talk.say("two"))
+
+    unseen = "t:(What 'look' returned is not shown: the answer to it was withheld.)"
+    assert talk.shown[-1] == ["s:Be brief.", *TURN[:3], TURN[1], unseen, "u:two"]
+    assert short(talk.stored)[-2:] == ["u:two", "a:second"]
+    assert [at for at in range(7) if begins_turn(talk.stored, at)] == [0, 5]
+
+
+def test_what_tools_could_not_do_is_remembered_when_an_answer_was_withheld(
+    ask: Ask, order: int
+) -> None:
+    """Not that they have done it."""
+    talk = Talk([call("look"), call("see")], refusal(), order=order)
+    ask(talk.say("one"))
+
+    results = talk.stored[-1]
+    assert isinstance(results, ToolResponseMessage)
+    assert [each.is_error for each in results.responses] == [False, True]
+    assert "see" in results.responses[1].data
+    assert "not shown" not in results.responses[1].data
+
+
+def test_what_tools_did_for_words_that_were_withheld_is_remembered(ask: Ask, order: int) -> None:
+    """A guard's refusal of what a tool returned directly, and of what the model said."""
+    for answers in ([[call("tell")]], [[call("look")], "You were told it."]):
+        talk = Talk(*answers, order=order)
+        ask(talk.say("one").advisors(SafeGuardAdvisor("told it")))
+        assert [m.role for m in talk.stored] == ["user", "assistant", "tool"]
+        assert "told it" not in str(talk.stored)
+
+
+def test_an_answer_that_goes_on_with_words_of_the_request_is_one_message(
+    ask: Ask, order: int
+) -> None:
+    """The assistant does not speak twice in a row; nor do the messages of the answer say so."""
+    talk = Talk("hello", " upon a time", [call("look")], "It is.", order=order)
+    ask(talk.say("one"))
+    begun = [UserMessage("two"), AssistantMessage("Once")]
+    answers = [ask(talk.client.prompt(begun).conversation("c")).answer for _ in range(2)]
+
+    assert talk.shown[1] == ["s:Be brief.", "u:one", "a:hello", "u:two", "a:Once"]
+    told = ["u:two", "a:Once upon a time"]
+    looked = ["u:two", "a:Once(call_look)", TURN[2], "a:It is."]
+    assert short(talk.stored) == ["u:one", "a:hello", *told, *looked]
+    assert [short(answer.messages()) for answer in answers] == [told, looked]
+
+
+@pytest.mark.parametrize("before", [(), ([call("look")],)])
+def test_an_answer_that_pauses_is_remembered_when_it_has_gone_on(
+    ask: Ask, order: int, before: Any
+) -> None:
+    """As one, although it came in two responses."""
+    paused = ChatResponse((Generation(AssistantMessage("Well: "), None, "pause_turn"),))
+    talk = Talk("hello", *before, paused, "first", "second", order=order)
+    ask(talk.say("zero"))
+    answer = ask(talk.say("one")).answer
+    assert short(talk.stored) == ["u:zero", "a:hello"]
+
+    ask(talk.client.prompt(answer.messages()).conversation("c"))
+    turn = [*(TURN[:3] if before else TURN[:1]), "a:Well: first"]
+    assert short(talk.stored) == ["u:zero", "a:hello", *turn]
+    ask(talk.say("two"))
+    assert talk.shown[-1] == ["s:Be brief.", "u:zero", "a:hello", *turn, "u:two"]
 
 
 def test_calls_that_nobody_runs_leave_nothing_until_they_are_answered(ask: Ask, order: int) -> None:

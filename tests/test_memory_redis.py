@@ -235,7 +235,7 @@ def test_what_has_no_json_form_is_named(place: tuple[str, str]) -> None:
     """An error of the memory says where it stands and what it is, and nothing is kept."""
     url, prefix = place
     message = UserMessage("hi", metadata={"user": object()})
-    told = r"metadata\['user'\] is of the kind object"
+    told = r"metadata\['user'\] is of type object"
     with RedisChatMemoryRepository(url, key_prefix=prefix) as repository:
         with pytest.raises(ChatMemoryError, match=told):
             repository.save_all("c", [message])

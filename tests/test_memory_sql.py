@@ -539,8 +539,8 @@ def test_what_cannot_be_read_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("metadata", "told"),
     [
-        ({"ok": 1, "user": object()}, "metadata['user'] is of the kind object"),
-        ({"a": [{"b": b"\xff"}]}, "metadata['a'][0]['b'] is of the kind bytes"),
+        ({"ok": 1, "user": object()}, "metadata['user'] is of type object"),
+        ({"a": [{"b": b"\xff"}]}, "metadata['a'][0]['b'] is of type bytes"),
     ],
 )
 def test_what_has_no_json_form_is_named(
@@ -553,7 +553,7 @@ def test_what_has_no_json_form_is_named(
         for keep in (MessageWindowChatMemory(repository).add, repository.save_all):
             with pytest.raises(ChatMemoryError) as caught:
                 keep("c", [message])
-            assert f"the user's message cannot be kept: {told}," in str(caught.value)
+            assert f"the user's message cannot be stored: {told}," in str(caught.value)
             assert caught.value.conversation_id == "c"
         assert repository.find_conversation_ids() == []
 
@@ -564,7 +564,7 @@ def test_what_contains_itself_has_no_json_form() -> None:
     round_about["again"] = round_about
     with (
         SqlChatMemoryRepository("sqlite://") as repository,
-        pytest.raises(ChatMemoryError, match="of the kind dict"),
+        pytest.raises(ChatMemoryError, match="of type dict"),
     ):
         repository.save_all("c", [UserMessage("hi", metadata=round_about)])
 

@@ -190,7 +190,10 @@ STREAMS: dict[str, list[dict[str, Any]]] = {
         {"type": "message_stop"},
     ],
     "gemini": [ANSWERS["gemini"]],
-    "ollama": [{**ANSWERS["ollama"], "done": False}, {"model": "m", "done": True}],
+    "ollama": [
+        {**ANSWERS["ollama"], "done": False},
+        {"model": "m", "message": {"role": "assistant", "content": ""}, "done": True},
+    ],
 }
 
 MISSING = object()
@@ -281,6 +284,8 @@ def test_an_answer_of_another_form_is_an_answer_or_an_error(service: Service) ->
 def test_a_stream_of_another_form_is_an_answer_or_an_error(service: Service) -> None:
     """Whichever event and field it is."""
     wire, refused = Wire(service), 0
+    body = as_stream(service, STREAMS[service.name])
+    assert collect(wire.holding(200, body, service.stream_type).stream("Hi")).has_tool_calls()
     for events in altered(STREAMS[service.name]):
         body = as_stream(service, events)
         try:
@@ -317,3 +322,34 @@ def test_counts_may_be_written_as_texts_and_with_a_point(service: Service, writt
         found.cache_read_tokens,
         found.reasoning_tokens,
     ]
+
+
+@pytest.mark.parametrize("service", SERVICES, ids=str)
+@pytest.mark.parametrize("given", [ARGUMENTS, json.loads(ARGUMENTS), "", None, {}])
+@pytest.mark.parametrize("streaming", [False, True])
+def test_arguments_may_be_an_object_a_text_or_nothing(
+    service: Service, given: Any, *, streaming: bool
+) -> None:
+    """Whatever the API has: gateways that translate others' mix the forms up."""
+    if service.name == "gemini" and given == ARGUMENTS:
+        pytest.skip("of which nobody speaks Gemini's API")
+
+    def written(value: Any) -> Any:
+        if isinstance(value, list):
+            return [written(each) for each in value]
+        if not isinstance(value, dict):
+            return value
+        names = ("arguments", "input", "args")
+        return {key: given if key in names else written(each) for key, each in value.items()}
+
+    wire = Wire(service)
+    if streaming:
+        body = as_stream(service, written(STREAMS[service.name]))
+        response = collect(wire.holding(200, body, service.stream_type).stream("Hi"))
+    else:
+        body = json.dumps(written(ANSWERS[service.name])).encode()
+        response = wire.holding(200, body, "application/json").call("Hi")
+
+    assert response.output is not None
+    (call,) = response.output.tool_calls
+    assert json.loads(call.arguments or "{}") == (json.loads(ARGUMENTS) if given else {})

@@ -555,8 +555,8 @@ def test_images_are_sent_as_base_64() -> None:
     ("media", "problem"),
     [
         (Media("application/pdf", b"%PDF"), "takes images only, not application/pdf"),
-        (Media("image/png", "https://example.com/i.png"), "wants the bytes"),
-        (Media("image/svg+xml", "data:image/svg+xml,%3Csvg/%3E"), "wants the bytes"),
+        (Media("image/png", "https://example.com/i.png"), "needs the bytes"),
+        (Media("image/svg+xml", "data:image/svg+xml,%3Csvg/%3E"), "needs the bytes"),
     ],
 )
 def test_other_media_are_refused(media: Media, problem: str) -> None:
@@ -598,7 +598,7 @@ class Note(Message):
 
 def test_unknown_messages_are_refused() -> None:
     """A message of another kind is a mistake of the caller."""
-    with pytest.raises(UsageError, match="Note is no kind of message"):
+    with pytest.raises(UsageError, match="Note is not a kind of message"):
         encode_message(Note())
 
 

@@ -310,12 +310,14 @@ async def test_a_model_by_itself_says_that_its_call_was_refused(
 def test_a_refused_call_is_not_run_where_none_was_wanted(
     ask: Ask, chat_server: Start, client_of: ClientOf
 ) -> None:
-    """It may fit the tool, and the application has ruled it out."""
+    """It may fit the tool, and the application has ruled it out: the model is told so."""
     refusal = refusal_of('{"name": "weather", "arguments": {"city": "Rome"}}')
-    server = chat_server(Reply(refusal.encode(), status=400))
+    server = chat_server(Reply(refusal.encode(), status=400), "Sorry.")
     request = client_of(server).prompt("x").tools(weather).options(tool_choice="none")
-    with pytest.raises(ToolCallRefusedError, match="validation failed"):
-        ask(request)
+    result = ask(request)
+
+    assert result.text == "Sorry."
+    assert result.executions[0].metadata["failure"] == "denied"
 
 
 @pytest.mark.parametrize(

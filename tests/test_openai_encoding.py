@@ -91,6 +91,17 @@ def test_common_options_are_written_as_the_server_calls_them() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("server", "has_it"), [("azure", False), ("groq", False), ("mistral", False), ("vllm", True)]
+)
+def test_an_option_that_the_server_lacks_is_not_sent(server: str, *, has_it: bool) -> None:
+    """So options can be set once for several models, although some refuse unknown fields."""
+    options = ChatOptions(top_k=5)
+
+    assert ("top_k" in options_on_wire(options, PRESETS[server].dialect)) is has_it
+    assert "top_k" not in options_on_wire(options, OPENAI)
+
+
 def test_options_of_openai_are_written() -> None:
     """What only OpenAI knows is an option with a type."""
     options = OpenAIChatOptions(
@@ -662,7 +673,7 @@ def test_ids_are_as_short_as_openai_wants_them() -> None:
 
 def test_a_message_of_no_known_kind_is_refused() -> None:
     """A kind of message that this library does not have is an error of the caller's."""
-    with pytest.raises(UsageError, match="Message is no kind of message"):
+    with pytest.raises(UsageError, match="Message is not a kind of message"):
         encode_message(Message(), OPENAI)
 
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import httpx
 import openai
 import pytest
 from conftest import Ask
@@ -63,10 +64,9 @@ from chatclient.providers.openai import OpenAIChatOptions
 from chatclient.providers.openai_responses import (
     OpenAIResponsesChatModel,
     OpenAIResponsesChatOptions,
-    encode_options,
-    form_for,
 )
 from chatclient.providers.openai_responses_decoding import decode_response
+from chatclient.providers.openai_responses_options import encode_options, form_for
 from chatclient.providers.openai_responses_stream import StreamDecoder
 from chatclient.runtime import ON_LOOP
 from chatclient.serialization import message_from_dict, message_to_dict
@@ -910,7 +910,7 @@ def test_a_user_shows_images() -> None:
 def test_a_sound_is_refused_with_a_word_on_who_takes_it() -> None:
     """The API has no form for one."""
     for content in (b"\1", "data:audio/mpeg;base64,AQ=="):
-        with pytest.raises(UsageError, match=r"no audio/mpeg; .* OpenAIChatModel"):
+        with pytest.raises(UsageError, match=r"not take audio/mpeg; .* OpenAIChatModel"):
             input_of(UserMessage([Media("audio/mpeg", content)]))
 
 
@@ -998,7 +998,7 @@ def test_a_tool_may_answer_with_images() -> None:
 
 def test_other_kinds_of_messages_cannot_be_sent() -> None:
     """The error names the kind."""
-    with pytest.raises(UsageError, match="Message is no kind of message"):
+    with pytest.raises(UsageError, match="Message is not a kind of message"):
         body_of(Message())
 
 
@@ -1129,6 +1129,31 @@ def test_every_option_has_its_field() -> None:
         "top_logprobs": 2,
         "moderation": {"model": "m"},
     }
+
+
+@pytest.mark.parametrize(
+    ("url", "has_them"), [("https://api.openai.com/v1", False), ("http://vllm.test/v1", True)]
+)
+def test_options_that_openai_lacks_are_not_sent_to_it(url: str, *, has_them: bool) -> None:
+    """So options can be set once for several models, although it refuses unknown fields."""
+    sent: list[Json] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        sent.append(json.loads(request.content))
+        return httpx.Response(200, json=response("ok"))
+
+    options = ChatOptions(
+        top_k=5, stop="x", seed=7, presence_penalty=0.1, frequency_penalty=0.2, top_p=0.5
+    )
+    with httpx.Client(transport=httpx.MockTransport(answer)) as client:
+        model = OpenAIResponsesChatModel(
+            api_key="k", base_url=url, http_client=client, options=options
+        )
+        assert model.call("x").text == "ok"
+
+    lacked = {"top_k", "stop", "seed", "presence_penalty", "frequency_penalty"}
+    assert sent[0].keys() & lacked == (lacked if has_them else set())
+    assert sent[0]["top_p"] == 0.5
 
 
 @pytest.mark.parametrize(

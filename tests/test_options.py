@@ -200,9 +200,9 @@ def test_foreign_options_are_dropped() -> None:
 def test_numbers_are_numbers(name: str) -> None:
     """A text in place of one is refused where it is given, however it is given."""
     wrong: Any = {name: "hot"}
-    with pytest.raises(UsageError, match=f"{name} is a number, not 'hot'"):
+    with pytest.raises(UsageError, match=f"{name} must be a number, not 'hot'"):
         ChatOptions(**wrong)
-    with pytest.raises(UsageError, match=f"{name} is a number, not 'hot'"):
+    with pytest.raises(UsageError, match=f"{name} must be a number, not 'hot'"):
         ChatOptions().mutate(**wrong)
     right: Any = {name: 1}
     assert getattr(ChatOptions(**right), name) == 1
@@ -212,7 +212,7 @@ def test_numbers_are_numbers(name: str) -> None:
 @pytest.mark.parametrize("given", [["x"], "x", AcmeOptions])
 def test_mappings_are_mappings(name: str, given: Any) -> None:
     """Such as a schema: a type in its place is refused where it is given."""
-    with pytest.raises(UsageError, match=f"^{name} is a Mapping, not "):
+    with pytest.raises(UsageError, match=f"^{name} must be a Mapping, not "):
         NO_OPTIONS.mutate(**{name: given})
 
 

@@ -1,6 +1,7 @@
 """What is uploaded: an archive of the sources, and a wheel that is built from it."""
 
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -73,3 +74,12 @@ def test_all_modules_of_a_wheel_can_be_imported(wheel: Path) -> None:
 
     assert done.returncode == 0, done.stderr
     assert {f"chatclient.{name}" for name in LINKED} <= set(done.stdout.split())
+
+
+def test_links_of_the_description_lead_to_the_site(wheel: Path) -> None:
+    """PyPI shows the README without the files beside it."""
+    (metadata,) = wheel.glob("chatclient-*/METADATA")
+    targets = re.findall(r"\]\(([^)]+)\)", metadata.read_text(encoding="utf-8"))
+
+    assert "https://chatclient.readthedocs.io/tutorial/" in targets
+    assert [target for target in targets if not target.startswith("https://")] == []

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from email.utils import formatdate
 
+import httpx
 import pytest
 from chaos_server import CLOSE, END, RESET, STALL, ChaosServer, Step, chunked, http
 from services import SERVICES, TEXT, Outcome, Service, outcome_of
@@ -176,6 +177,12 @@ FAULTS = {
         InvalidResponseError,
         StreamInterruptedError,
     ),
+    "reset before the first word": Fault(
+        lambda answer, kind: [chunked(), RESET], ConnectionFailedError, StreamInterruptedError, BOTH
+    ),
+    "silent before the first word": Fault(
+        lambda answer, kind: [chunked(), STALL], RequestTimeoutError, StreamInterruptedError, BOTH
+    ),
     # --- something else
     "no JSON": Fault(
         lambda answer, kind: [said(answer.replace(b'{"', b"{'"), kind)],
@@ -312,7 +319,7 @@ def expect(name: str, service: Service, mode: str, play: Play) -> None:
         assert isinstance(outcome.error, expected), repr(outcome.error)
         assert "a-key-of-some-length" not in repr(outcome.error)
     if expected is StreamInterruptedError:
-        assert outcome.text.strip() == "one two"
+        assert outcome.text.strip() == ("" if "first word" in name else "one two")
     assert len(server.requests) == 1 + fault.asked_again[streaming]
 
 
@@ -350,6 +357,113 @@ def test_what_passes_is_asked_again(name: str, service: Service, mode: str, play
 
     assert (outcome.error, outcome.text) == (None, TEXT)
     assert len(server.requests) == 2
+
+
+ERRORS = {
+    "chat": b'data: {"id":"c","choices":[{"delta":{"role":"assistant","content":""}}]}\n\n'
+    b'data: {"error":{"message":"busy","code":503}}\n\n',
+    "responses": b'data: {"type":"response.created","response":{"id":"r"}}\n\n'
+    b'data: {"type":"error","code":"server_error","message":"busy"}\n\n',
+    "anthropic": b'data: {"type":"message_start","message":{"id":"m","role":"assistant"}}\n\n'
+    b'data: {"type":"error","error":{"type":"overloaded_error","message":"busy"}}\n\n',
+    "gemini": b'data: {"error":{"code":503,"message":"busy","status":"UNAVAILABLE"}}\r\n\r\n',
+    "ollama": b'{"error":"busy"}\n',
+}
+"""How each service ends a stream that it has begun with status 200."""
+
+
+def told_first(service: Service, *, streaming: bool) -> bytes:
+    if streaming:
+        return said(ERRORS[service.name], service.stream_type)
+    return said(b'{"error": {"message": "busy", "code": 503}}', "application/json")
+
+
+def test_an_error_before_the_first_word_is_asked_again(
+    service: Service, mode: str, play: Play
+) -> None:
+    """Services that are overloaded may say so in an answer that had begun well."""
+    streaming = is_streaming(mode)
+    answer = service.answer(streaming=streaming)
+    kind = service.stream_type if streaming else "application/json"
+    server = play([told_first(service, streaming=streaming)], [said(answer, kind)])
+    outcome = ask(service, server, mode, AT_ONCE)
+
+    assert (outcome.error, outcome.text) == (None, TEXT)
+    assert len(server.requests) == 2
+
+
+def test_an_error_before_the_first_word_is_raised_in_the_end(
+    service: Service, mode: str, play: Play
+) -> None:
+    """It is the service's own, and quotes no key."""
+    server = play([told_first(service, streaming=is_streaming(mode))])
+    outcome = ask(service, server, mode, AT_ONCE)
+
+    assert isinstance(outcome.error, OverloadedError)
+    assert "busy" in str(outcome.error)
+    assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize("mode", ["stream", "astream"])
+def test_an_error_after_the_first_word_is_raised(service: Service, mode: str, play: Play) -> None:
+    """What was said cannot be taken back."""
+    begun = service.stream(TEXT).partition(b"three")[0]
+    begun = begun[: max(begun.rfind(b"\n\n"), begun.rfind(b"\r\n\r\n"), begun.rfind(b"\n")) + 1]
+    server = play([said(begun + b"\n" + ERRORS[service.name], service.stream_type)])
+    outcome = ask(service, server, mode, AT_ONCE)
+
+    assert isinstance(outcome.error, OverloadedError)
+    assert outcome.text.strip() == "one two"
+    assert len(server.requests) == 1
+
+
+KEY = b"a-key-of-some-length"
+QUOTING: dict[str, Sequence[Step]] = {
+    "as no JSON": [http(b"What is " + KEY + b"?")],
+    "as an error": [http(b'{"error": {"message": "no ' + KEY + b'", "code": 503}}')],
+    "in a refusal": [http(b'{"error": {"message": "no ' + KEY + b'"}}', 401)],
+    "as no HTTP": [KEY + b"\r\n\r\n", CLOSE],
+    "as no header": [b"HTTP/1.1 200 OK\r\n" + KEY + b"\r\n\r\n", CLOSE],
+    "as the request's id": [http(b"{}", 500, {"x-request-id": KEY.decode()})],
+}
+
+
+def chain_of(error: BaseException | None) -> Iterator[BaseException]:
+    if error is not None:
+        yield error
+        yield from chain_of(error.__cause__)
+        yield from chain_of(error.__context__)
+
+
+@pytest.mark.parametrize("how", QUOTING)
+@pytest.mark.parametrize("library", ["httpx", "aiohttp"])
+def test_a_key_that_is_quoted_comes_out_nowhere(
+    how: str,
+    library: str,
+    service: Service,
+    mode: str,
+    play: Play,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not in the error, nor in what it was caused by, nor where that keeps what was read."""
+    pytest.importorskip({"aiohttp": "httpx_aiohttp"}.get(library, library))
+    monkeypatch.setenv("CHATCLIENT_HTTP", library)
+    outcome = ask(service, play(QUOTING[how]), mode)
+
+    assert isinstance(outcome.error, ProviderError)
+    for error in chain_of(outcome.error):
+        assert KEY.decode() not in f"{error!r} {error.args} {vars(error)}"
+
+
+def test_an_error_of_a_client_of_ones_own_does_not_show_the_request(play: Play) -> None:
+    """It would show the URL, and whoever looks for them the headers."""
+    server = play([RESET])
+    url = f"{server.url}?code={KEY.decode()}"
+    with httpx.Client() as client, pytest.raises(ConnectionFailedError) as caught:
+        SERVICES[0].model(url, http_client=client).call("Hi")
+
+    for error in chain_of(caught.value):
+        assert KEY.decode() not in f"{error!r} {vars(error)}"
 
 
 def test_nobody_is_there(service: Service, mode: str) -> None:

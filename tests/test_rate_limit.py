@@ -10,7 +10,7 @@ from conftest import Ask
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatclient import ChatClient, ChatResponse
+from chatclient import ChatClient, ChatResponse, Prompt
 from chatclient.advisors.rate_limit import RateLimitAdvisor
 from chatclient.errors import ConnectionFailedError, RateLimitExceededError, UsageError
 from chatclient.response import Usage
@@ -86,6 +86,21 @@ def test_tokens_are_counted_as_they_were_spent(ask: Ask) -> None:
 
     assert refusal(ask, client, max_tokens=20).retry_after == 60
     assert "100 tokens" in str(refusal(ask, client, max_tokens=20))
+
+
+def test_what_was_spent_in_a_period_that_is_over_is_not_counted(ask: Ask) -> None:
+    """A call may take longer than that, and others may come meanwhile."""
+    clock = Clock()
+    limiter = RateLimitAdvisor(tokens=100, period=60, on_exceeded="raise", clock=clock)
+    quick = client_of(limiter)
+
+    def slow(_prompt: Prompt) -> str:
+        clock.now += 61
+        return quick.prompt("?").call().content()
+
+    ask(client_of(limiter, ScriptedModel(slow, usage=Usage(90, 90))).prompt("?"))
+
+    assert ask(quick.prompt("?")).text == "ok"
 
 
 def test_what_costs_nothing_keeps_its_estimate(ask: Ask) -> None:

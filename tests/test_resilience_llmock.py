@@ -158,16 +158,30 @@ def test_broken_streams_are_noticed(
     """No stream that breaks passes for an answer: an application that asks again gets one."""
     if not ask.streaming:
         pytest.skip("a whole answer is no stream")
-    llmock.reply("one two three four five", times=None)
-    getattr(llmock, fault)(after_chunks=2)
+    text = "one two three four five six seven eight"
+    llmock.reply(text, times=None)
+    getattr(llmock, fault)(after_chunks=6)
     with client_of(timeout=Timeouts(read=0.5)) as client:
         result, error = ask_again(ask, client, llmock)
 
     assert error is not None
-    assert result.text == "one two three four five"
+    assert result.text == text
     # Where it breaks an event itself, the mock may not notice in time that we hung up over it,
     # and then takes the second request for another one: no more than a warning.
     llmock.assert_resilient(strict=fault != "corrupt")
+
+
+@pytest.mark.parametrize("fault", ["disconnect", "stall"])
+def test_streams_that_break_before_their_first_word_are_asked_for_again(
+    fault: str, ask: Ask, llmock: LLMock, client_of: ClientOf
+) -> None:
+    """The application does not notice."""
+    llmock.reply("one two three four five", times=None)
+    getattr(llmock, fault)(after_chunks=0)
+    with client_of(timeout=Timeouts(read=0.5)) as client:
+        assert ask(client.prompt("Hi")).text == "one two three four five"
+
+    llmock.assert_resilient(strict=True)
 
 
 def test_a_slow_beginning_is_waited_for(ask: Ask, llmock: LLMock, client_of: ClientOf) -> None:

@@ -445,12 +445,15 @@ def forgets(*_: Any) -> Any:
 @pytest.mark.parametrize(
     ("step", "told"),
     [
-        ({"query_transformers": [forgets]}, "a query transformer returns is a Query, not None"),
+        (
+            {"query_transformers": [forgets]},
+            "a query transformer returns must be a Query, not None",
+        ),
         ({"query_expander": forgets}, r"forgets returned None; .* list\[Query\]"),
         ({"query_expander": lambda query, runtime: ["a", "b"]}, r"list\[Query\]"),
         ({"joiner": forgets}, r"forgets returned None; .* list\[Document\]"),
         ({"post_processors": [forgets]}, r"forgets returned None; .* list\[Document\]"),
-        ({"augmenter": forgets}, "an augmenter returns is a str, not None"),
+        ({"augmenter": forgets}, "an augmenter returns must be a str, not None"),
     ],
 )
 def test_a_step_that_returns_something_else_is_told(

@@ -117,7 +117,7 @@ def test_what_is_chosen_is_one_of_the_models(ask: Ask) -> None:
         ask(ChatClient.create(model).prompt("x"))
     with pytest.raises(UsageError, match="at least one"):
         RoutingChatModel(lambda prompt: other)
-    with pytest.raises(UsageError, match="is a ChatModel, not 'gpt'"):
+    with pytest.raises(UsageError, match="must be a ChatModel, not 'gpt'"):
         RoutingChatModel(lambda prompt: other, "gpt")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="a function of the prompt"):
         RoutingChatModel(other)

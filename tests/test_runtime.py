@@ -8,7 +8,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+import types
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -131,6 +132,10 @@ def test_invoke_calls_plain_and_async_functions(mode: str) -> None:
         await asyncio.sleep(0)
         return f"{value} {VAR.get()}"
 
+    @types.coroutine
+    def by_generator(value: str) -> Generator[Any, None, str]:
+        return (yield from waits(value).__await__())
+
     async def job(runtime: Runtime) -> list[str]:
         VAR.set("inside")
         return [
@@ -138,6 +143,7 @@ def test_invoke_calls_plain_and_async_functions(mode: str) -> None:
             await runtime.invoke(waits, "async"),
             await runtime.invoke(partial(waits, "partial")),
             await runtime.invoke(lambda: waits("lambda")),
+            await runtime.invoke(by_generator, "generator"),
         ]
 
     token = VAR.set("test")
@@ -147,6 +153,7 @@ def test_invoke_calls_plain_and_async_functions(mode: str) -> None:
             "async inside",
             "partial inside",
             "lambda inside",
+            "generator inside",
         ]
     finally:
         VAR.reset(token)
@@ -409,8 +416,11 @@ def test_finish_raises_what_the_function_raises(mode: str) -> None:
     assert caught.value is error
 
 
+@pytest.mark.parametrize("how", [ON_LOOP.finish, ON_LOOP.invoke])
 @pytest.mark.parametrize("outcome", ["returns", "raises"])
-async def test_a_cancelled_request_ends_when_its_function_has(outcome: str) -> None:
+async def test_a_cancelled_request_ends_when_its_function_has(
+    how: Any, outcome: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """However often it is cancelled; what the function came to is nobody's business any more."""
     begun, go_on = threading.Event(), threading.Event()
     ended: list[str] = []
@@ -423,7 +433,7 @@ async def test_a_cancelled_request_ends_when_its_function_has(outcome: str) -> N
             msg = "too late"
             raise LookupError(msg)
 
-    task = asyncio.create_task(ON_LOOP.finish(work))
+    task = asyncio.create_task(how(work))
     task.add_done_callback(lambda _: ended.append("request"))
     await asyncio.to_thread(begun.wait, 30)
     for _ in range(2):
@@ -435,6 +445,8 @@ async def test_a_cancelled_request_ends_when_its_function_has(outcome: str) -> N
         await task
     await asyncio.sleep(0)
     assert ended == ["work", "request"]
+    gc.collect()
+    assert caplog.records == []
 
 
 # --- gather ---
@@ -505,6 +517,24 @@ def test_gather_raises_the_first_error_and_ends_the_rest(mode: str) -> None:
     assert 4 not in finished
 
 
+@both
+def test_what_has_not_begun_when_a_job_fails_never_begins(mode: str) -> None:
+    """There was no room for it."""
+    begun: list[str] = []
+
+    async def fails(runtime: Runtime) -> None:
+        await runtime.sleep(0.1)
+        raise LookupError("first")
+
+    async def late(_runtime: Runtime) -> None:
+        begun.append("late")
+
+    with pytest.raises(LookupError, match="first"):
+        run(mode, lambda runtime: runtime.gather([waits_soon, fails, late], limit=2))
+
+    assert begun == []
+
+
 async def waits(runtime: Runtime) -> None:
     await runtime.invoke(asyncio.sleep, 60)
 
@@ -514,8 +544,36 @@ async def waits_soon(runtime: Runtime) -> None:
     await waits(runtime)
 
 
+async def waits_after_others(runtime: Runtime) -> None:
+    await runtime.gather([lambda beside: beside.invoke(asyncio.sleep, 0)] * 2, limit=2)
+    await waits_soon(runtime)
+
+
 async def wait_side_by_side(runtime: Runtime) -> None:
     await runtime.gather([waits, waits], limit=2)
+
+
+@both
+def test_nobody_is_told_of_the_errors_after_the_first(
+    mode: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nor does asyncio report them when they are forgotten."""
+
+    async def fails(runtime: Runtime) -> None:
+        await runtime.sleep(0.1)
+        raise LookupError("first")
+
+    async def fails_to_clean_up(runtime: Runtime) -> None:
+        try:
+            await waits(runtime)
+        finally:
+            raise LookupError("second")
+
+    with pytest.raises(LookupError, match="first"):
+        run(mode, lambda runtime: runtime.gather([fails_to_clean_up, fails], limit=2))
+    gc.collect()
+
+    assert caplog.records == []
 
 
 def test_an_error_in_a_thread_is_seen_at_once() -> None:
@@ -626,7 +684,7 @@ def test_what_a_job_began_for_later_is_not_interrupted_with_it() -> None:
 
 
 @both
-@pytest.mark.parametrize("other", [waits, waits_soon, wait_side_by_side])
+@pytest.mark.parametrize("other", [waits, waits_soon, waits_after_others, wait_side_by_side])
 def test_gather_cancels_what_others_wait_for(
     mode: str, other: Callable[[Runtime], Coroutine[Any, Any, None]]
 ) -> None:
@@ -668,6 +726,26 @@ def test_a_job_that_was_interrupted_can_clean_up() -> None:
         drive(main(BLOCKING))
 
     assert cleaned == ["up"]
+
+
+@both
+def test_a_job_beside_the_request_has_the_context_it_is_given(mode: str) -> None:
+    """Not that of whoever begins it, and what it sets is nobody else's."""
+
+    async def job(_runtime: Runtime) -> str:
+        seen = VAR.get()
+        VAR.set("changed")
+        return seen
+
+    async def main(runtime: Runtime) -> str:
+        begun = runtime.begin(job, context)
+        return await begun.result(runtime.emit)
+
+    context = contextvars.copy_context()
+    context.run(VAR.set, "given")
+
+    assert run(mode, main) == "given"
+    assert context[VAR] == "given"
 
 
 def test_what_several_jobs_wait_for_is_interrupted_once() -> None:
@@ -751,16 +829,18 @@ def test_the_runtime_of_the_request_may_be_emitted_to_from_anywhere(
 
 
 def test_leaving_a_stream_whose_jobs_run_in_threads_waits_for_them() -> None:
-    """No thread is left behind when the consumer leaves in the middle."""
+    """No thread is left behind when the consumer leaves in the middle, and no job begins."""
+    log: list[str] = []
 
     async def main(runtime: Runtime) -> list[int]:
-        return await runtime.gather([job_of(i, 0.01 * i) for i in range(8)], limit=3)
+        return await runtime.gather([job_of(i, 0.1 * i, log) for i in range(6)], limit=3)
 
     stream = drive_stream(main, BLOCKING)
     next(stream)
     stream.close()
 
     assert not [t for t in threading.enumerate() if t.name.startswith("chatclient-tool")]
+    assert "start 4" not in log
 
 
 # --- streams ---

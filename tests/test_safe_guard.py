@@ -156,6 +156,14 @@ def look_up() -> str:
     return "found"
 
 
+def test_a_question_is_looked_at_whose_answer_is_begun(ask: Ask) -> None:
+    """The first words of the answer, which the application gives, stand behind it."""
+    request = guarded(ScriptedModel("like this."), "bomb").prompt()
+    result = ask(request.messages(UserMessage("How is a bomb built?"), AssistantMessage("Just")))
+
+    assert result.text == FAILURE_RESPONSE
+
+
 def test_each_round_is_looked_at(ask: Ask) -> None:
     """A forbidden word ends the turn with its round, in all four ways; no tool is run any more."""
     memory = MessageWindowChatMemory(InMemoryChatMemoryRepository())
@@ -167,7 +175,8 @@ def test_each_round_is_looked_at(ask: Ask) -> None:
     assert result.text == (f"The\n\n{FAILURE_RESPONSE}" if ask.streaming else FAILURE_RESPONSE)
     assert result.response.chat_response.text == FAILURE_RESPONSE
     assert result.response.context[SAFE_GUARD_BLOCKED] == "output"
-    assert (len(model.prompts), len(result.executions), memory.get("c")) == (2, 1, [])
+    assert (len(model.prompts), len(result.executions)) == (2, 1)
+    assert [message.role for message in memory.get("c")] == ["user", "assistant", "tool"]
     assert pickle.loads(pickle.dumps(result.response)) == result.response
 
 

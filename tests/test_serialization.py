@@ -151,7 +151,7 @@ def test_stored_data_is_not_taken_apart() -> None:
 )
 def test_what_is_no_stored_message_is_refused(data: Any, told: str) -> None:
     """Broken data of a store is one error, which says what is wrong with it."""
-    with pytest.raises(UsageError, match="no stored message") as caught:
+    with pytest.raises(UsageError, match="not a stored message") as caught:
         message_from_dict(data)
 
     assert told in str(caught.value)
@@ -163,7 +163,7 @@ def test_foreign_kinds_of_messages_are_not_stored() -> None:
     class Telegram(Message):
         role = "user"
 
-    with pytest.raises(TypeError, match="Telegram is no message of this library"):
+    with pytest.raises(TypeError, match="Telegram is not a message of this library"):
         message_to_dict(Telegram())
 
 

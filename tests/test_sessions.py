@@ -7,7 +7,12 @@ from typing import Any
 import pytest
 
 from chatclient.driving import drive
-from chatclient.errors import ChatMemoryError, OverloadedError, UsageError
+from chatclient.errors import (
+    ChatMemoryError,
+    ContextLengthExceededError,
+    OverloadedError,
+    UsageError,
+)
 from chatclient.memory.conversation import conversation_problems
 from chatclient.memory.sessions import (
     COMPACTION_SOURCE,
@@ -34,9 +39,10 @@ from chatclient.messages import (
     ToolResponseMessage,
     UserMessage,
 )
+from chatclient.prompt import Prompt
 from chatclient.response import ChatResponse, FinishReason
 from chatclient.runtime import BLOCKING
-from chatclient.testing import ScriptedModel
+from chatclient.testing import Answer, ScriptedModel
 from chatclient.testing.memory import turn
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -134,16 +140,16 @@ def test_sessions_have_names(id: str, user_id: str) -> None:
 @pytest.mark.parametrize(
     ("filter", "complaint"),
     [
-        ({"last": 0}, "last is at least 1"),
-        ({"page": -1}, "page is at least 0"),
-        ({"page_size": 0}, "page_size is at least 1"),
-        ({"last": 3, "page": 0}, "either the last events"),
-        ({"last": 3, "page_size": 5}, "either the last events"),
+        ({"last": 0}, "last must be at least 1"),
+        ({"page": -1}, "page must be at least 0"),
+        ({"page_size": 0}, "page_size must be at least 1"),
+        ({"last": 3, "page": 0}, "last= and page="),
+        ({"last": 3, "page_size": 5}, "last= and page="),
         ({"pattern": "("}, "not a regular expression"),
-        ({"keywords": "cats"}, "put a single one into keyword="),
+        ({"keywords": "cats"}, "pass a single one as keyword="),
         ({"branch": "a..b"}, "path of agents' names"),
-        ({"roles": "User"}, "a role is 'system', 'user', 'assistant' or 'tool', not 'User'"),
-        ({"match": "every"}, "match is None, 'any' or 'all', not 'every'"),
+        ({"roles": "User"}, "a role must be 'system', 'user', 'assistant' or 'tool', not 'User'"),
+        ({"match": "every"}, "match must be None, 'any' or 'all', not 'every'"),
     ],
 )
 def test_filters_that_cannot_be(filter: dict[str, Any], complaint: str) -> None:
@@ -356,6 +362,35 @@ def test_a_summary_that_is_not_whole_changes_nothing(reason: FinishReason) -> No
     strategy = RecursiveSummary(model, most=2, overlap=1)
 
     assert drive(strategy(events_of("U1 A1 U2 A2"), BLOCKING)) is None
+
+
+def test_what_is_too_long_for_the_model_is_summarised_bit_by_bit() -> None:
+    """A log that has outgrown the summariser would stay as it is for good otherwise."""
+
+    def short_sighted(prompt: Prompt) -> Answer:
+        archived = prompt.contents.partition("</conversation>")[0]
+        if archived.count('from="user"') > 2:
+            raise ContextLengthExceededError("too long")
+        return "Notes."
+
+    model = ScriptedModel(short_sighted)
+    log = events_of("U1 A1 U2 A2 x:U x:A U3 A3 U4 A4 U5 A5")
+    compaction = drive(RecursiveSummary(model, most=2, overlap=1)(log, BLOCKING))
+
+    assert compaction is not None
+    assert words(compaction.archived) == "U1 A1 U2 A2 x:U x:A"
+    assert '<continuation>\n<message from="user">U3' in model.prompts[-1].contents
+    assert len(model.prompts) == 2
+
+
+def test_a_turn_that_is_too_long_for_the_model_is_not_archived() -> None:
+    """Half a turn is no conversation."""
+    model = ScriptedModel(*[ContextLengthExceededError("too long")] * 9)
+    strategy = RecursiveSummary(model, most=2, overlap=1)
+
+    with pytest.raises(ContextLengthExceededError):
+        drive(strategy(events_of("U1 A1 U2 A2 U3 A3"), BLOCKING))
+    assert len(model.prompts) == 2
 
 
 # --- the service ----------------------------------------------------------------------------

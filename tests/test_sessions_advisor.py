@@ -130,7 +130,7 @@ def test_the_user_and_a_filter_of_the_request(
     assert len(service.messages("s")) == 8
     with pytest.raises(UsageError, match="does not belong to user 'bob'"):
         ask(request.advisor_params({USER_ID: "bob"}))
-    with pytest.raises(UsageError, match="is a int, not a str"):
+    with pytest.raises(UsageError, match="must be of type str, not int"):
         ask(request.advisor_params({USER_ID: 7}))
     assert len(model.prompts) == 1
 

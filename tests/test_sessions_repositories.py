@@ -25,7 +25,7 @@ from chatclient.memory.sessions import (
     SessionRepository,
     SqlSessionRepository,
 )
-from chatclient.memory.sessions.sql_logs import SessionTables
+from chatclient.memory.sessions.sql_tables import SessionTables
 from chatclient.messages import Message, SystemMessage, UserMessage
 from chatclient.runtime import BLOCKING, ON_LOOP, Runtime
 from chatclient.testing.memory import AWKWARD_IDS, EVERY_KIND, turn
@@ -494,12 +494,12 @@ def test_what_has_no_json_form_is_named() -> None:
     """Of a session, an event or its message: what it is, and where."""
     odd = {"user": object()}
     with SqlSessionRepository("sqlite://") as repository:
-        with pytest.raises(ChatMemoryError, match="a session cannot be kept: user is of the kind"):
+        with pytest.raises(ChatMemoryError, match="a session cannot be stored: user is of type"):
             drive(repository.create(a_session("s", metadata=odd), BLOCKING))
         drive(repository.create(a_session("s"), BLOCKING))
         for event, told in (
-            (an_event("s", "1", metadata=odd), "of an event cannot be kept: user is"),
-            (an_event("s", "1", UserMessage("hi", metadata=odd)), r"kept: metadata\['user'\] is"),
+            (an_event("s", "1", metadata=odd), "of an event cannot be stored: user is"),
+            (an_event("s", "1", UserMessage("hi", metadata=odd)), r"stored: metadata\['user'\] is"),
         ):
             with pytest.raises(ChatMemoryError, match=told) as caught:
                 drive(repository.append("s", [event], BLOCKING))

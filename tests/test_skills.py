@@ -284,9 +284,9 @@ def test_bad_skills_are_refused() -> None:
         Skill("a", " ", "b")
     with pytest.raises(UsageError, match="its name"):
         Skill("", "a", "b")
-    with pytest.raises(UsageError, match="there has to be one"):
+    with pytest.raises(UsageError, match="there must be at least one"):
         Skills()
-    with pytest.raises(UsageError, match="names of their own"):
+    with pytest.raises(UsageError, match="a name of its own"):
         Skills(CLEANING, CLEANING)
     with pytest.raises(ToolDefinitionError, match="not a source of tools"):
         Skills(Skill("a", "b", "c", tools=(1,)))

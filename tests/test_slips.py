@@ -9,7 +9,7 @@ from chatclient import ChatClient
 from chatclient.errors import ToolDefinitionError, UsageError, WrongTypeError
 from chatclient.memory import MessageWindowChatMemory
 from chatclient.providers.openai import OpenAIChatModel
-from chatclient.structured.converters import TypeOutputConverter
+from chatclient.structured import TypeOutputConverter
 from chatclient.testing import ScriptedModel
 from chatclient.tools import (
     DelegatingToolCallbackResolver,

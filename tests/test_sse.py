@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chatclient.errors import InvalidResponseError
-from chatclient.providers.sse import ServerSentEvent, ServerSentEventDecoder
+from chatclient.providers.sse import ServerSentEventDecoder
 
 
 def events_in(*chunks: bytes) -> list[tuple[str, str]]:
     """Return the events of a stream that comes in *chunks*, as (type, data)."""
     decoder = ServerSentEventDecoder()
     events = [event for chunk in chunks for event in decoder.feed(chunk)]
-    return [(event.event, event.data.decode()) for event in events]
+    return [(kind, data.decode()) for data, kind in events]
 
 
 def bytes_of(text: str) -> list[bytes]:
@@ -71,17 +71,18 @@ def test_line_ends_may_be_mixed() -> None:
 
 
 def test_a_crlf_may_be_cut_in_two() -> None:
-    """A line feed that comes in the next chunk is not a second line end."""
+    """A line feed that comes in the next chunk is not a second line end; after another it is."""
     assert events_in(b"data: a\r", b"\ndata: b\r", b"\n\r", b"\n") == [("", "a\nb")]
+    assert events_in(b"data: a\n", b"\ndata: b\r\n\r\n") == [("", "a"), ("", "b")]
 
 
 def test_a_carriage_return_ends_its_line_at_once() -> None:
     """An event is not held back until it is known whether a line feed follows."""
     decoder = ServerSentEventDecoder()
 
-    assert decoder.feed(b"data: a\r\r") == [ServerSentEvent(b"a")]
+    assert decoder.feed(b"data: a\r\r") == [(b"a", "")]
     assert decoder.feed(b"") == []
-    assert decoder.feed(b"data: b\n\n") == [ServerSentEvent(b"b")]
+    assert decoder.feed(b"data: b\n\n") == [(b"b", "")]
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from chatclient import (
     Next,
     Prompt,
 )
-from chatclient.errors import BlockingCallError, UsageError
+from chatclient.errors import BlockingCallError, OverloadedError, UsageError
 from chatclient.runtime import Runtime
 from chatclient.streams import AsyncPieces
 from chatclient.testing import ScriptedModel, call
@@ -177,6 +177,34 @@ def test_what_an_advisor_answers_after_a_tool_that_failed_is_streamed(ask: Ask, 
 
     assert result.response.chat_response.text == "Sorry."
     assert result.text == ("Let me see. Sorry." if ask.streaming else "Sorry.")
+
+
+def test_a_stream_that_failed_has_its_error_for_a_response() -> None:
+    """As a call has, whatever is asked for; what it came to until then is in its trail."""
+    client = ChatClient.create(ScriptedModel(OverloadedError("busy")))
+    stream = client.prompt("x").stream()
+    with pytest.raises(OverloadedError) as failed:
+        list(stream)
+
+    for ask_for in (lambda: stream.response, stream.messages, stream.pending_turn):
+        with pytest.raises(OverloadedError) as again:
+            ask_for()
+        assert again.value is failed.value
+    assert len(stream.trail().rounds) == 1
+
+
+def test_an_asynchronous_stream_that_failed_has_its_error_for_a_response() -> None:
+    """The same on a loop."""
+
+    async def main() -> None:
+        stream = ChatClient.create(ScriptedModel(OverloadedError("busy"))).prompt("x").astream()
+        with pytest.raises(OverloadedError):
+            async for _ in stream:
+                pass
+        with pytest.raises(OverloadedError, match="busy"):
+            _ = stream.response
+
+    asyncio.run(main())
 
 
 def test_what_an_answer_says_that_calls_tools_is_streamed_once(ask: Ask) -> None:

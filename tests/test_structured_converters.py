@@ -25,7 +25,8 @@ from chatclient.structured import (
     without_thoughts,
 )
 from chatclient.structured.cleaning import json_within
-from chatclient.structured.converters import converter_of, name_of_kind
+from chatclient.structured.converters import converter_of
+from chatclient.structured.type_converter import name_of_kind
 
 T = TypeVar("T")
 

@@ -15,6 +15,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import StatusCode
 
 from chatclient import (
     ChatClient,
@@ -28,7 +29,9 @@ from chatclient import (
 )
 from chatclient.advisors.memory import MessageChatMemoryAdvisor
 from chatclient.advisors.question_answer import QuestionAnswerAdvisor
-from chatclient.errors import EntityError, ProviderError
+from chatclient.advisors.tool_calling import ToolCallingAdvisor
+from chatclient.client import ChatClientRequestSpec
+from chatclient.errors import ChatClientError, EntityError, McpServerError, ProviderError
 from chatclient.memory import MessageWindowChatMemory
 from chatclient.messages import AssistantMessage, Part, ProviderPart, Reasoning
 from chatclient.observation import Operation
@@ -36,7 +39,7 @@ from chatclient.options import ChatOptions
 from chatclient.response import Generation, Usage
 from chatclient.telemetry import Telemetry
 from chatclient.testing import Answer, ScriptedModel, call
-from chatclient.tools import ToolApproval, ToolCallingManager, tool, tool_callbacks
+from chatclient.tools import ToolApproval, ToolCallingManager, ToolRequest, tool, tool_callbacks
 from chatclient.vector_store import Document, InMemoryVectorStore
 
 
@@ -105,6 +108,13 @@ def get_weather(city: str) -> str:
 
 async def outer(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
     return await call_next(request)
+
+
+class Offering:
+    """Offers the tools that a function returns, anew for each request."""
+
+    def __init__(self, offer: Callable[[ToolRequest], list[Any]]) -> None:
+        self.tool_callbacks = offer
 
 
 class Inner:
@@ -309,6 +319,50 @@ def test_a_failure_is_on_every_span_around_it(ask: Ask, recorded: Recorded) -> N
     assert "failed: ProviderError" in str(caught.value.trail)
 
 
+def broken(_request: ToolRequest) -> list[Any]:
+    """Offer no tools, because the server that has them is down."""
+    msg = "the registry is down"
+    raise McpServerError(msg, server="registry")
+
+
+EARLY: dict[str, tuple[str, Callable[[ChatClient], ChatClientRequestSpec]]] = {
+    "template": ("TemplateError", lambda c: c.prompt().user("Hi {name}", params={})),
+    "tool": ("ToolDefinitionError", lambda c: c.prompt("Hi").tools("unheard-of")),
+    "nothing": ("UsageError", lambda c: c.prompt()),
+    "provider": ("McpServerError", lambda c: c.prompt("Hi").tools(Offering(broken))),
+    "system": ("KeyError", lambda c: c.prompt("Hi").system(lambda: os.environ["UNHEARD_OF"])),
+    "loops": ("UsageError", lambda c: c.prompt("Hi").advisors(*[ToolCallingAdvisor()] * 2)),
+}
+
+
+@pytest.mark.parametrize("why", EARLY)
+def test_a_failure_before_the_first_advisor_is_seen(ask: Ask, recorded: Recorded, why: str) -> None:
+    """A request that cannot even begin is a span, a point and a trail like any that fails."""
+    error_type, request = EARLY[why]
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - of all kinds
+        ask(request(client_of(recorded, "unasked")))
+
+    (span,) = recorded.spans
+    (point,) = recorded.points("gen_ai.invoke_workflow.duration")
+    assert span.name == "chat_client"
+    assert span.status.status_code is StatusCode.ERROR
+    assert attributes(span)["error.type"] == point.attributes["error.type"] == error_type
+    if isinstance(caught.value, ChatClientError):
+        assert caught.value.trail.steps[0].error is caught.value
+
+
+def test_what_is_made_ready_for_a_request_is_a_part_of_it(ask: Ask, recorded: Recorded) -> None:
+    """Spans of what writes the system text, or offers tools, hang below the request."""
+
+    def write() -> str:
+        with recorded.tracers.get_tracer("app").start_as_current_span("read settings"):
+            return "Be brief."
+
+    ask(client_of(recorded, "Fine.").prompt("Hi").system(write))
+
+    assert recorded.tree()[:2] == ["chat_client", "  read settings"]
+
+
 def test_leaving_a_stream_early_ends_the_spans(recorded: Recorded) -> None:
     """What was begun is ended, and marked as not having come to its end."""
     stream = client_of(recorded, "A long answer.").prompt("?").stream().content()
@@ -481,6 +535,9 @@ def test_metrics_count_calls_and_tokens(ask: Ask, recorded: Recorded) -> None:
         None: 1,
         "LookupError": 1,
     }
+    (turn,) = recorded.points("gen_ai.invoke_workflow.duration")
+    assert turn.attributes["gen_ai.operation.name"] == "invoke_workflow"
+    assert turn.count == 1
     first = recorded.points("gen_ai.client.operation.time_to_first_chunk")
     assert sum(point.count for point in first) == (2 if ask.streaming else 0)
 

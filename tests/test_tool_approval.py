@@ -303,10 +303,10 @@ def test_what_decides_nothing_is_refused(decisions: Any) -> None:
     turn = suspended(Ask("call"), [pay_call(1)])
     client = client_of(ScriptedModel("never"))
 
-    with pytest.raises(UsageError, match=r"mapping of the ids \['p1'\].*'approve' and 'deny'"):
+    with pytest.raises(UsageError, match=r"mapping from the ids \['p1'\].*'approve' or 'deny'"):
         client.resume(turn, decisions)
     not_a_turn: Any = decisions
-    with pytest.raises(UsageError, match="what goes on is a PendingTurn or its JSON, not"):
+    with pytest.raises(UsageError, match="resume takes a PendingTurn or its JSON, not"):
         client.resume(not_a_turn, "approve")
 
 
@@ -626,6 +626,15 @@ def test_a_call_that_was_forced_is_not_forced_again_after_the_wait(ask: Ask) -> 
     assert paid == [5]
 
 
+def test_an_approved_call_is_run_where_no_further_one_may_be_made(ask: Ask) -> None:
+    """The choice of a request is about what its model calls, not about what was approved."""
+    client = client_of(ScriptedModel(pay_call(5), "done"))
+    turn = pending(ask(client.prompt("x")))
+
+    assert ask(client.resume(turn, "approve").options(tool_choice="none")).text == "done"
+    assert paid == [5]
+
+
 def test_an_approved_call_may_still_fail(ask: Ask) -> None:
     """The model is told about it as always, and goes on."""
 
@@ -716,6 +725,8 @@ def test_a_pending_turn_is_json_both_ways() -> None:
     text = turn.to_json()
     assert PendingTurn.from_json(text) == turn
     assert json.loads(text)["version"] == 1
+    with pytest.raises(UsageError, match="no pending turn"):
+        PendingTurn.from_json(json.dumps({**json.loads(text), "version": 2}))
 
 
 @pytest.mark.parametrize(
@@ -733,7 +744,7 @@ def test_a_pending_turn_is_json_both_ways() -> None:
 )
 def test_what_is_no_pending_turn_is_refused(text: str) -> None:
     """Broken or foreign JSON, or a version that is not known, is a usage error."""
-    with pytest.raises(UsageError, match="no pending turn"):
+    with pytest.raises(UsageError, match="not a pending turn"):
         client_of(ScriptedModel("never")).resume(text, "approve")
 
 

@@ -2,21 +2,36 @@
 
 import asyncio
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from conftest import Ask, Asked
 from test_tool_calling import assert_paired, results
 
-from chatclient import ChatClient, ChatClientRequest, ChatClientResponse, Next
+from chatclient import (
+    ChatClient,
+    ChatClientRequest,
+    ChatClientResponse,
+    Next,
+    ToolResponseMessage,
+)
 from chatclient.advisors.guardrails import GuardrailResult, OutputGuardrailAdvisor
 from chatclient.advisors.memory import MessageChatMemoryAdvisor
-from chatclient.chain import TOOL_CALLING_ORDER
+from chatclient.chain import MEMORY_ORDER, TOOL_CALLING_ORDER
 from chatclient.errors import OverloadedError, ProviderError, ToolLoopError
 from chatclient.memory import MessageWindowChatMemory
 from chatclient.response import ChatResponse
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import PendingTurn, ToolApproval, ToolCallingManager, ToolContext, tool
+from chatclient.tools import (
+    PendingTurn,
+    ToolApproval,
+    ToolCallingManager,
+    ToolContext,
+    ToolInvocation,
+    ToolLimits,
+    tool,
+)
 
 done: list[str] = []
 
@@ -90,8 +105,13 @@ def waiting(ask: Ask, client: ChatClient) -> PendingTurn:
     return pending
 
 
-def client_of(model: ScriptedModel, *advisors: Any) -> ChatClient:
-    manager = ToolCallingManager(interceptors=[ToolApproval()])
+def client_of(
+    model: ScriptedModel,
+    *advisors: Any,
+    needed: Callable[[ToolInvocation], bool] = lambda _: True,
+    limits: ToolLimits | None = None,
+) -> ChatClient:
+    manager = ToolCallingManager(interceptors=[ToolApproval(needed=needed)], limits=limits)
     builder = ChatClient.builder(model).default_tools(pay, book, hang)
     return builder.tool_calling_manager(manager).default_advisors(*advisors).build()
 
@@ -157,6 +177,41 @@ def test_a_retry_knows_what_was_undone_before_it(ask: Ask) -> None:
     ]
 
 
+def test_memory_knows_what_was_undone_before_a_retry(ask: Ask) -> None:
+    """Also of what was done before the turn waited."""
+    memory = MessageWindowChatMemory()
+    calls = call("book", '{"amount": 7}'), call("pay", '{"amount": 9}')
+    model = ScriptedModel(*calls, BUSY, "Sorry.")
+    advisors = MessageChatMemoryAdvisor(memory), Retry()
+    client = client_of(model, *advisors, needed=lambda each: each.tool_call.name == "pay")
+    resumed(ask, client)
+
+    assert done == ["booked 7", "paid 9", "refunded 7"]
+    for messages in (model.prompts[-1].messages, memory.get("c")):
+        told = [
+            each.data
+            for m in messages
+            if isinstance(m, ToolResponseMessage)
+            for each in m.responses
+        ]
+        assert told == ["'book' was run, and then undone because the turn failed.", "paid 9"]
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [ToolLimits(max_calls_per_tool=1, on_exceeded="tell_model"), ToolLimits(max_repeats=1)],
+)
+def test_an_approved_call_counts_when_an_advisor_asks_again(ask: Ask, limits: ToolLimits) -> None:
+    """The limits of the turn hold, whoever sends it more than once."""
+    pays = [call("pay", '{"amount": 5}', id=id) for id in "ab"]
+    model = ScriptedModel(pays[0], BUSY, pays[1], "Paid once.")
+    client = client_of(model, Retry(), needed=lambda each: each.tool_call.id == "a", limits=limits)
+
+    resumed(ask, client)
+
+    assert done == ["paid 5"]
+
+
 def test_a_call_that_came_to_no_end_is_not_begun_again() -> None:
     """Nobody knows what it did; whoever approved it has to say so again."""
     model = ScriptedModel(call("hang", '{"amount": 1}'), "never")
@@ -178,6 +233,28 @@ def test_memory_keeps_what_passed_of_a_resumed_turn(ask: Ask) -> None:
 
     kept = [message.text for message in memory.get("c") if message.role != "tool"]
     assert (kept, done) == (["Buy it!", "", "Very well."], ["paid 90"])
+
+
+@pytest.mark.parametrize("order", [MEMORY_ORDER, TOOL_CALLING_ORDER + 100])
+@pytest.mark.parametrize("correction", ["Say it politely.", None])
+def test_memory_keeps_the_answer_of_a_resumed_turn_that_a_guard_around_it_lets_pass(
+    ask: Ask, correction: str | None, order: int
+) -> None:
+    """The turn as such is remembered once, however often it is resumed; this is another answer."""
+
+    def strict(answer: ChatResponse) -> GuardrailResult | None:
+        result = GuardrailResult("reprompt" if correction else "retry", "rude", correction)
+        return result if "Pah" in answer.text else None
+
+    memory = MessageWindowChatMemory()
+    model = ScriptedModel(call("pay", '{"amount": 90}'), "Pah.", "Very well.")
+    guard = OutputGuardrailAdvisor(strict, order=MEMORY_ORDER - 1)
+    resumed(ask, client_of(model, MessageChatMemoryAdvisor(memory, order=order), guard))
+
+    kept = [message.text for message in memory.get("c") if message.role != "tool"]
+    assert kept == ["Buy it!", "", "Pah.", correction or "Buy it!", "Very well."]
+    assert_paired(model.prompts[-1].messages)
+    assert (len(model.prompts[-1].messages), done) == (5 if correction else 3, ["paid 90"])
 
 
 def test_the_response_of_a_resumed_turn_can_be_pickled(ask: Ask) -> None:

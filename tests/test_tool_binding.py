@@ -227,7 +227,7 @@ def test_outside_of_a_conversation() -> None:
 
     assert signature_of(default).bind("{}", NOWHERE) == {}
     assert signature_of(optional).bind("{}", NOWHERE) == {"user": None}
-    with pytest.raises(UsageError, match="'required' wants the conversation's id for 'user'"):
+    with pytest.raises(UsageError, match="'required' needs the conversation's id for 'user'"):
         signature_of(required).bind("{}", NOWHERE)
 
 

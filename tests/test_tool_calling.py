@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from conftest import Ask
+from conftest import Ask, Mode
 
 from chatclient import (
     HIGHEST_PRECEDENCE,
@@ -233,6 +233,26 @@ def test_tools_run_side_by_side_up_to_the_limit(ask: Ask) -> None:
     assert overlap({"max_concurrency": 2, "blocking_concurrency": 2}, ask, goal=2) == 2
 
 
+def test_tools_that_run_one_by_one_do_so_in_the_order_of_the_calls(ask: Ask) -> None:
+    """Also where some of them would have to wait for each other if they ran side by side."""
+    log: list[int] = []
+
+    @tool
+    def free(n: int) -> None:
+        log.append(n)
+
+    @tool(concurrency_group="db")
+    def grouped(n: int) -> None:
+        log.append(n)
+
+    names = ["grouped", "free", "grouped", "free"]
+    calls = [call(name, f'{{"n": {n}}}', id=f"c{n}") for n, name in enumerate(names)]
+    model = ScriptedModel(calls, "done")
+    ask(client_of(model, free, grouped, max_concurrency=1).prompt("x"))
+
+    assert log == [0, 1, 2, 3]
+
+
 @pytest.mark.parametrize(
     "option", [{"sequential": True}, {"concurrency_group": "db"}, {"exclusive": True}]
 )
@@ -339,6 +359,21 @@ def test_a_tool_that_takes_too_long_is_told(ask: Ask) -> None:
     started = time.monotonic()
     assert told(ask, call("slow"), slow) == "The tool 'slow' did not answer in time."
     assert time.monotonic() - started < 2
+
+
+@pytest.mark.parametrize("mode", ["acall", "astream"])
+def test_a_tool_of_ones_own_making_that_takes_too_long_is_told(mode: Mode) -> None:
+    """It need not look at the time: on an event loop what it waits for is cancelled."""
+
+    class Slow:
+        definition = ToolDefinition("slow", "", {"type": "object", "properties": {}})
+        metadata = ToolMetadata(timeout=0.05)
+
+        async def invoke(self, arguments: str, context: ToolContext) -> ToolResult:
+            await asyncio.sleep(5)
+            return ToolResult("too late")
+
+    assert told(Ask(mode), call("slow"), Slow()) == "The tool 'slow' did not answer in time."
 
 
 def test_generators_are_tools(ask: Ask) -> None:

@@ -28,6 +28,7 @@ from chatclient import (
     ToolResponseMessage,
     UserMessage,
 )
+from chatclient.advisors.caching import ResponseCacheAdvisor
 from chatclient.advisors.guardrails import GuardrailResult, OutputGuardrailAdvisor
 from chatclient.advisors.memory import MessageChatMemoryAdvisor
 from chatclient.advisors.session_memory import SessionMemoryAdvisor
@@ -36,6 +37,7 @@ from chatclient.advisors.vector_store_memory import VectorStoreChatMemoryAdvisor
 from chatclient.embedding import Vector
 from chatclient.errors import (
     GuardrailError,
+    OverloadedError,
     ProviderError,
     ToolDefinitionError,
     ToolExecutionError,
@@ -59,7 +61,7 @@ from chatclient.memory.sessions import (
     TurnCountTrigger,
 )
 from chatclient.runtime import Runtime
-from chatclient.testing import ScriptedModel, call
+from chatclient.testing import Answer, ScriptedModel, call
 from chatclient.tool import ToolContext, ToolMetadata
 from chatclient.tools import (
     Decision,
@@ -127,6 +129,7 @@ HOTEL = call("book_hotel", '{"city": "Rome"}', id="h")
 DEAR = call("pay", '{"euro": 900}', id="d")
 CHEAP = call("pay", '{"euro": 9}', id="c")
 BOOKED = ["flight to Rome", "hotel in Rome"]
+HOTEL_UNDONE = ["hotel in Rome", 'no hotel: {"city": "Rome"}, booked']
 UNDONE = ['no hotel: {"city": "Rome"}, booked', "no flight to Rome"]
 
 
@@ -166,6 +169,45 @@ def test_what_was_undone_is_not_undone_again(ask: Ask) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("result", [GuardrailResult.retry("no"), GuardrailResult.reprompt("", "?")])
+def test_what_was_done_for_another_answer_is_undone(ask: Ask, result: GuardrailResult) -> None:
+    """A guard asks again in the same turn, whether it says something to that or not."""
+    guard = OutputGuardrailAdvisor(lambda answer: result if answer.text == "bad" else None)
+    model = ScriptedModel(FLIGHT, "bad", [HOTEL, DEAR], "Sorry.")
+    trip = Trip()
+    answer = ask(client_of(model, trip).prompt("x").advisors(guard)).answer
+
+    assert trip.log == [*BOOKED, *UNDONE]
+    assert results(model.prompts[-1])[-1] == "too dear"
+    undone = [
+        r for m in answer.messages() if isinstance(m, ToolResponseMessage) for r in m.responses
+    ]
+    assert [r.data.split()[-2:] for r in undone[:2]] == [["'pay'", "failed."]] * 2
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_what_is_done_once_more_is_undone_once_more(ask: Ask, cached: bool) -> None:
+    """Also where the very same call comes again, out of a cache or from the model itself."""
+
+    def answer(prompt: Prompt) -> Answer:
+        match prompt.messages[-1]:
+            case UserMessage():
+                return FLIGHT
+            case ToolResponseMessage(responses=[ToolResponse(id="f")]):
+                return DEAR
+        return "Sorry."
+
+    async def twice(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        await call_next(request)
+        return await call_next(request)
+
+    trip = Trip()
+    advisors = [at(MEMORY_ORDER)(twice), *([ResponseCacheAdvisor()] if cached else [])]
+    ask(client_of(ScriptedModel(answer), trip).prompt("x").advisors(*advisors))
+
+    assert trip.log == ["flight to Rome", "no flight to Rome"] * 2
+
+
 def test_earlier_turns_stand(ask: Ask) -> None:
     """A turn takes back what it has done itself; memory holds what came of it."""
     trip = Trip()
@@ -194,6 +236,63 @@ def test_slips_undo_nothing(slip: Any, ask: Ask) -> None:
 
     assert trip.log == ["flight to Rome", "paid"]
     assert [execution.is_error for execution in result.executions] == [False, True, False]
+
+
+def test_a_compensation_knows_its_call_and_its_request(ask: Ask) -> None:
+    """As the tool did."""
+    seen: list[Any] = []
+
+    def take_back(city: str, context: ToolContext) -> None:
+        seen.extend([city, context["tenant"], context.tool_name, context.tool_call_id])
+        seen.append(context.remaining_seconds)
+
+    @tool(compensation=take_back)
+    def ship(city: str) -> str:
+        """Ship it."""
+        return "shipped"
+
+    model = ScriptedModel(call("ship", '{"city": "Rome"}', id="17"), DEAR, "sorry")
+    request = client_of(model, ship, Trip()).prompt("x").tool_context(tenant="acme")
+    ask(request.deadline(30))
+
+    assert seen[:4] == ["Rome", "acme", "ship", "17"]
+    assert 0 < seen[4] <= 30
+
+
+def test_what_came_to_nothing_is_not_undone(ask: Ask) -> None:
+    """A tool may say so itself, without an exception."""
+    undone: list[str] = []
+
+    def take_back(city: str) -> None:
+        undone.append(city)
+
+    @tool(compensation=take_back)
+    def ship(city: str) -> ToolResult:
+        """Ship it."""
+        return ToolResult("There is no ship.", is_error=city == "Rome")
+
+    ships = [call("ship", '{"city": "Rome"}', id="1"), call("ship", '{"city": "Oslo"}', id="2")]
+    ask(client_of(ScriptedModel(ships, DEAR, "sorry"), ship, Trip()).prompt("x"))
+
+    assert undone == ["Oslo"]
+
+
+def test_a_compensation_that_fails_is_not_tried_again(ask: Ask) -> None:
+    """However many there are to see that the turn has failed."""
+
+    class Stubborn(Trip):
+        async def cancel_hotel(self, execution: ToolExecution) -> None:
+            self.log.append("tried")
+            msg = "non-refundable"
+            raise RuntimeError(msg)
+
+    trip = Stubborn()
+    policy = ToolFailurePolicy(always_raise=True)
+    client = client_of(ScriptedModel(HOTEL, DEAR), trip, exception_processor=policy)
+    with pytest.raises(ToolExecutionError):
+        ask(client.prompt("x"))
+
+    assert trip.log.count("tried") == 1
 
 
 def test_the_others_are_undone_when_one_cannot_be(ask: Ask) -> None:
@@ -319,6 +418,30 @@ def test_what_a_memory_has_kept_stands(ask: Ask) -> None:
 
     assert trip.log == ["flight to Rome"]
     assert memory.get("c")[-1].text == "done"
+
+
+@pytest.mark.parametrize(
+    "then", [OverloadedError("busy"), [HOTEL, DEAR]], ids=["model fails", "tool fails"]
+)
+@pytest.mark.parametrize("result", [GuardrailResult.retry("no"), GuardrailResult.reprompt("", "?")])
+def test_what_a_memory_has_kept_stands_when_it_is_asked_again(
+    ask: Ask, result: GuardrailResult, then: Answer
+) -> None:
+    """By a guard around it; what is done for the other answer is undone, if that fails."""
+    memory = MessageWindowChatMemory(InMemoryChatMemoryRepository())
+
+    def judge(answer: ChatResponse) -> GuardrailResult | None:
+        return result if answer.text == "bad" else None
+
+    guard = OutputGuardrailAdvisor(judge, order=MEMORY_ORDER - 1)
+    advisors: list[Advisor] = [guard, MessageChatMemoryAdvisor(memory)]
+    trip = Trip()
+    model = ScriptedModel(FLIGHT, "bad", then, OverloadedError("busy"))
+    with pytest.raises(OverloadedError):
+        ask(client_of(model, trip).prompt("x").conversation("c").advisors(*advisors))
+
+    assert trip.log == ["flight to Rome", *([] if isinstance(then, Exception) else HOTEL_UNDONE)]
+    assert [m.text for m in memory.get("c")] == ["x", "", "", "bad"]
 
 
 async def test_what_a_memory_keeps_while_the_request_is_cancelled_stands() -> None:
@@ -728,7 +851,7 @@ def test_a_resumed_turn_is_undone_once(ask: Ask) -> None:
 
     client = client_of(ScriptedModel(FLIGHT, DEAR), trip, **manager)
     pending = ask(client.prompt("x")).response.context["pending_turn"]
-    with pytest.raises(ToolLoopError, match="came to no end"):
+    with pytest.raises(ToolLoopError, match="did not finish"):
         ask(client.resume(pending, "approve").advisors(again))
 
     assert trip.log == ["flight to Rome", "no flight to Rome"]
@@ -1029,8 +1152,8 @@ def return_it(item: "Unknown") -> None:  # type: ignore[name-defined]  # noqa: F
     ("compensation", "problem"),
     [
         ("nothing", "is 'nothing', which cannot be called"),
-        (lambda item, price: None, r"wants \['price'\], which the tool does not get.*\['item'\]"),
-        (return_it, r"compensation of tool 'buy' cannot be told: name 'Unknown' is not defined"),
+        (lambda item, price: None, r"needs \['price'\], which the tool does not get.*\['item'\]"),
+        (return_it, r"compensation of tool 'buy' cannot be read: name 'Unknown' is not defined"),
         (dict.update, r"compensation of tool 'buy' "),
     ],
 )

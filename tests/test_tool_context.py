@@ -127,10 +127,10 @@ def test_a_missing_value_says_how_to_pass_it() -> None:
 @pytest.mark.parametrize(
     ("key", "kind", "told"),
     [
-        ("limit", str, "tool context 'limit' is a int, not a str"),
-        ("nothing", str, "tool context 'nothing' is a NoneType, not a str"),
-        ("tenant", int | float, "tool context 'tenant' is a str, not a int | float"),
-        ("tenant", Mapping, "tool context 'tenant' is a str, not a Mapping"),
+        ("limit", str, "tool context 'limit' must be of type str, not int"),
+        ("nothing", str, "tool context 'nothing' must be of type str, not NoneType"),
+        ("tenant", int | float, "tool context 'tenant' must be of type int | float, not str"),
+        ("tenant", Mapping, "tool context 'tenant' must be of type Mapping, not str"),
     ],
 )
 def test_a_value_of_another_type_is_refused(key: str, kind: type[Any], told: str) -> None:

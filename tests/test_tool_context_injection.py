@@ -212,6 +212,13 @@ def keys_of(
     return [str(key) for key in seen]
 
 
+def test_words_that_are_no_unicode_have_a_key(ask: Ask) -> None:
+    """Such as half a character, of a text that was cut."""
+    (key,) = keys_of(ask, pay_call(), text="Pay \ud83d")
+
+    assert len(key) == 32
+
+
 def test_a_repeated_turn_has_the_same_keys(ask: Ask) -> None:
     """The ids of the calls differ when a turn is repeated; the keys do not."""
     first = keys_of(ask, pay_call(), [pay_call(6), pay_call()])

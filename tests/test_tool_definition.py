@@ -56,7 +56,7 @@ def test_a_name_is_enough() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "no tool definition"),
+        ("", "not a tool definition"),
         ("[]", "a JSON object"),
         ("{}", "'name' has to be a text"),
         ('{"name": ""}', "'name' has to be a text"),

@@ -334,6 +334,18 @@ def test_a_tool_has_a_budget_of_failures(ask: Ask) -> None:
     assert ask(failing(ScriptedModel(*other_ways, "recovered"), policy)).text == "recovered"
 
 
+def test_calls_side_by_side_that_fail_are_one_failure(ask: Ask) -> None:
+    """The model makes them before it can know better: only the next round shows if it does."""
+    calls = [call("query", f'{{"sql": "{n}"}}', id=str(n)) for n in range(6)]
+    policy = ToolFailurePolicy(max_failures=1)
+
+    assert ask(failing(ScriptedModel(calls[:3], "recovered"), policy)).text == "recovered"
+    model = ScriptedModel(calls[:3], calls[3:], "never")
+    with pytest.raises(ToolExecutionError, match="no connection"):
+        ask(failing(model, policy))
+    assert len(model.prompts) == 2
+
+
 def test_the_budget_of_failures_is_that_of_one_turn(ask: Ask) -> None:
     """The next request begins with a whole budget again."""
     model = ScriptedModel(call("query"), "one", call("query"), "two")
@@ -346,7 +358,7 @@ def test_the_budget_of_failures_holds_in_a_loop_of_ones_own() -> None:
     """How often a tool has failed in the turn stands in the history."""
     options = ChatOptions(tool_callbacks=tool_callbacks(query))
     manager = ToolCallingManager(exception_processor=ToolFailurePolicy(max_failures=1))
-    asked = AssistantMessage(tool_calls=[call("query")])
+    asked = AssistantMessage(tool_calls=[call("query", id="1"), call("query", id="2")])
     response = ChatResponse((Generation(asked),))
     first = manager.execute_tool_calls(Prompt([UserMessage("x")], options), response)
     with pytest.raises(ToolExecutionError, match="no connection"):

@@ -724,5 +724,5 @@ def test_an_error_in_time_is_told_although_there_is_a_deadline(ask: Ask) -> None
 @pytest.mark.parametrize("seconds", [0, -1.5])
 def test_a_deadline_lies_ahead(seconds: float) -> None:
     """A deadline that has passed already is refused where it is set."""
-    with pytest.raises(UsageError, match="a deadline is a positive number of seconds"):
+    with pytest.raises(UsageError, match="a deadline must be a positive number of seconds"):
         ChatClient.create(ScriptedModel("never")).prompt("x").deadline(seconds)

@@ -375,6 +375,27 @@ def test_a_decision_about_one_of_several_calls_of_one_id(ask: Ask) -> None:
     assert results(model.prompts[0]) == ["The user did not allow this call.", "wrote 1"]
 
 
+def test_no_tool_is_run_where_none_may_be_called(ask: Ask) -> None:
+    """Some models call all the same: they are told so, and answer without."""
+    model = ScriptedModel(call("write", '{"line": "x"}'), "All right.")
+    result = ask(client_of(model, write).prompt("x").options(tool_choice="none"))
+
+    assert result.text == "All right."
+    assert results(model.prompts[1]) == ["No tool may be called here; answer without"]
+    assert result.executions[0].metadata["failure"] == "denied"
+    assert {prompt.options.tool_choice for prompt in model.prompts} == {"none"}
+
+
+def test_a_model_that_does_not_listen_comes_to_a_limit(ask: Ask) -> None:
+    """Told the same of the same call again and again, it makes no progress."""
+    model = ScriptedModel(lambda prompt: call("write", '{"line": "x"}'))
+    result = ask(client_of(model, write).prompt("x").options(tool_choice="none"))
+
+    assert result.response.chat_response.finish_reason == "tool_call_limit_exceeded"
+    assert all(execution.is_error for execution in result.executions)
+    assert len(model.prompts) < 10
+
+
 def test_limits_are_checked_before_the_tool_is_looked_up(ask: Ask) -> None:
     """Calls of a tool that does not exist count, and come to the limit."""
     model = ScriptedModel(call("nothing", id="a"), call("nothing", '{"n": 1}', id="b"), "never")

@@ -2,8 +2,11 @@
 
 import asyncio
 import copy
+import gc
 import pickle
+import weakref
 from collections.abc import Callable
+from contextvars import Context, copy_context
 from typing import Any
 
 import pytest
@@ -11,10 +14,12 @@ from conftest import Ask
 from servers import ChatServer, Reply, completion
 
 from chatclient import ChatClient, ChatClientRequest, ChatClientResponse, Next, UserMessage
-from chatclient.errors import OverloadedError, ProviderError, UsageError
+from chatclient.advisors.budget import Budget
+from chatclient.errors import OverloadedError, ProviderError, ToolCallRefusedError, UsageError
+from chatclient.events import RoundEnded, ToolCallStarted
 from chatclient.model_calls import ask_model
 from chatclient.observation import Step
-from chatclient.operations import ClientCall, MemoryAccess
+from chatclient.operations import ClientCall, MemoryAccess, ModelCall
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
 from chatclient.providers.http import RetryPolicy
@@ -153,7 +158,7 @@ def test_the_text_tells_the_story(ask: Ask) -> None:
     lines = [line.split(" (")[0] for line in text.splitlines()]
     assert lines[1:6] == [
         "round 1: ScriptedModel, 2 messages, tools: get_weather",
-        "    Enriching added 1 messages; hid get_time; set temperature=0.3",
+        "    Enriching added 1 message; hid get_time; set temperature=0.3",
         "    tool_call",
         '    get_weather({"city": "Rome"}) -> sunny in Rome',
         "    get_time({}) failed: RuntimeError('no clock') -> " + lines[5].partition(" -> ")[2],
@@ -218,6 +223,22 @@ def test_a_failure_carries_the_trail(ask: Ask) -> None:
     assert "failed: ProviderError('overloaded')" in str(trail)
     assert pickle.loads(pickle.dumps(caught.value)).trail is None
     assert copy.copy(caught.value).trail is None
+
+
+def test_a_failure_on_the_way_to_the_model_keeps_the_words(ask: Ask) -> None:
+    """What writes the system text has asked a model in vain: what the user said is not lost."""
+
+    def write() -> str:
+        msg = "overloaded"
+        raise OverloadedError(msg)
+
+    builder = ChatClient.builder(ScriptedModel("unasked")).default_messages(UserMessage("Hello"))
+    request = builder.default_system(write).build().prompt("Weather?")
+    with pytest.raises(OverloadedError) as caught:
+        ask(request)
+
+    assert caught.value.trail.messages == (UserMessage("Weather?"),)
+    assert caught.value.trail.rounds == ()
 
 
 def test_a_response_is_pickled_without_the_trail(ask: Ask) -> None:
@@ -286,6 +307,31 @@ def test_without_a_trail_nothing_is_kept() -> None:
     assert BLOCKING.steps is None
 
 
+def test_a_context_that_is_kept_keeps_nothing_of_the_request(ask: Ask) -> None:
+    """As a pool does with the context in which a connection was opened."""
+    contexts: list[Context] = []
+
+    class Secret:
+        """Something of the request's."""
+
+    @tool
+    def keep() -> str:
+        contexts.append(copy_context())
+        return "kept"
+
+    secret = Secret()
+    found = weakref.ref(secret)
+    model = ScriptedModel(call("keep"), "Hi.")
+    client = ChatClient.builder(model).default_tools(keep).default_advisors(Budget()).build()
+    ask(client.prompt("Hi").tool_context(secret=secret))
+
+    del secret
+    model.prompts.clear()
+    gc.collect()
+    assert len(contexts) == 1
+    assert found() is None
+
+
 def test_words_aside_are_no_rounds(ask: Ask) -> None:
     """What an advisor asks a model is in the trail, and in its sum, beside the rounds."""
     helper = ScriptedModel("a friendly question", chunks=2)
@@ -340,7 +386,7 @@ def test_requests_within_a_step_of_an_advisors_own_belong_to_it(ask: Ask) -> Non
     depths = [depth for depth, step in trail.tree() if isinstance(step.operation, ClientCall)]
     assert depths == [0, 3]
     assert len(caught.value.trail.inner) == 1
-    assert "    round 1: ScriptedModel, 1 messages" in str(caught.value.trail)
+    assert "    round 1: ScriptedModel, 1 message" in str(caught.value.trail)
 
 
 def left(client: ChatClient, *, blocking: bool) -> Any:
@@ -379,6 +425,22 @@ def test_a_stream_that_was_left_has_its_trail(blocking: bool) -> None:
     assert "    left: Sun" in str(trail)
     with pytest.raises(UsageError, match="has not ended"):
         stream.round_responses()
+
+
+@pytest.mark.parametrize("at", [RoundEnded, ToolCallStarted])
+def test_a_stream_that_was_left_at_the_end_of_a_round_tells_what_was_said(at: type) -> None:
+    """Also where that is a call which the provider has refused."""
+    refused = ToolCallRefusedError("no", tool_call=call("pay"))
+    client = ChatClient.create(ScriptedModel(refused, "Sorry."))
+    stream = client.prompt("x").tools(pay).stream()
+    events = stream.events()
+    next(event for event in events if isinstance(event, at))
+    events.close()
+    said = next(
+        step.result for step in stream.trail().steps if isinstance(step.operation, ModelCall)
+    )
+
+    assert [each.name for each in said.output.tool_calls] == ["pay"]
 
 
 def test_a_stream_has_its_trail_while_it_runs() -> None:

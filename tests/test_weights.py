@@ -368,7 +368,7 @@ def test_a_file_that_is_no_gguf_never_reaches_the_engine(tmp_path: Path) -> None
     path = tmp_path / "model.gguf"
     path.write_bytes(b"PK\x03\x04 something else")
 
-    with pytest.raises(LlamaServerError, match="no GGUF file"):
+    with pytest.raises(LlamaServerError, match="not a GGUF file"):
         LlamaServer(path).start()
 
 

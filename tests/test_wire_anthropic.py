@@ -118,7 +118,7 @@ def test_every_recorded_exchange_is_understood(*, blocking: bool, chunking: Chun
 
 def decoded(chunks: Iterable[bytes]) -> ChatResponse:
     events, decoder = ServerSentEventDecoder(), StreamDecoder()
-    found = [decoder.feed(event.data) for chunk in chunks for event in events.feed(chunk)]
+    found = [decoder.feed(data) for chunk in chunks for data, _ in events.feed(chunk)]
     decoder.finish(events.finish())
     return collect(cast("Iterable[ChatResponse]", [c for c in found if c is not None]))
 

@@ -49,7 +49,7 @@ from chatclient.errors import (
 )
 from chatclient.messages import ProviderPart
 from chatclient.providers.gemini import GeminiChatModel
-from chatclient.providers.gemini_decoding import StreamDecoder, decode_part, decode_response
+from chatclient.providers.gemini_decoding import decode_part, decode_response
 from chatclient.providers.gemini_encoding import (
     FROM_3,
     UP_TO_2,
@@ -57,7 +57,7 @@ from chatclient.providers.gemini_encoding import (
     EncodedConversation,
     encode_message,
 )
-from chatclient.providers.gemini_stream import StreamReader
+from chatclient.providers.gemini_stream import StreamDecoder, StreamReader
 
 pytestmark = needs_recordings
 

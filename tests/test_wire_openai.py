@@ -100,8 +100,8 @@ def decoded(body: bytes, chunking: Chunking, seed: int = 0) -> Outcome:
     chunks: list[ChatResponse | str] = []
     try:
         for piece in pieces(body, chunking, seed):
-            for event in events.feed(piece):
-                chunk = decoder.feed(event.data, event.event)
+            for data, kind in events.feed(piece):
+                chunk = decoder.feed(data, kind)
                 if chunk is not None:
                     chunks.append(chunk)
         chunks.extend(decoder.finish(events.finish()))

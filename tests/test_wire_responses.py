@@ -72,7 +72,7 @@ OTHER_IDS = "83ba2776a29f"
 def recorded() -> list[Exchange]:
     return [
         exchange
-        for exchange in exchanges("openai.responses")
+        for exchange in exchanges("openai.responses", "openai.responses.retrieve")
         if exchange.id != BROKEN_JSON and not is_several(exchange)
     ]
 
@@ -101,9 +101,9 @@ def read(
     """Return the response that a stream spells, however it is cut."""
     events, decoder = ServerSentEventDecoder(), StreamDecoder("openai", headers)
     chunks = [
-        decoder.feed(event.data)
+        decoder.feed(data)
         for piece in pieces(body, chunking, seed)
-        for event in events.feed(piece)
+        for data, _ in events.feed(piece)
     ]
     chunks.append(decoder.finish(events.finish()))
     return collect(chunk for chunk in chunks if chunk is not None)
@@ -210,9 +210,9 @@ def test_an_event_that_is_no_json_is_an_error() -> None:
 
 def last_response(exchange: Exchange) -> Json | None:
     """Return the whole response that the last event of a stream repeats."""
-    for event in ServerSentEventDecoder().feed(exchange.body + b"\n\n"):
-        if event.data.startswith(b"{"):
-            data = json.loads(event.data)
+    for event, _ in ServerSentEventDecoder().feed(exchange.body + b"\n\n"):
+        if event.startswith(b"{"):
+            data = json.loads(event)
             if data["type"] in ("response.completed", "response.incomplete"):
                 response: Json = data["response"]
                 return response

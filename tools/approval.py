@@ -25,7 +25,7 @@ class Decision:
         result: What came of it, done by somebody else; the tool is not run then. See `answered`.
 
     Raises:
-        ToolUsageError: *approved* is no bool, *arguments* are no text, or *result* is no
+        ToolUsageError: *approved* is not a bool, *arguments* are not a text, or *result* is no
             `ToolResult`.
     """
 
@@ -37,15 +37,17 @@ class Decision:
     def __post_init__(self) -> None:
         approved: object = self.approved
         if not isinstance(approved, bool):  # "no" would be a yes
-            msg = f"approved is True or False, not {approved!r}"
+            msg = f"approved must be True or False, not {approved!r}"
             raise ToolUsageError(msg)
         arguments: object = self.arguments
         if not isinstance(arguments, str | None):
-            msg = f"a decision's arguments are JSON as text, json.dumps(...), not {arguments!r}"
+            msg = f"a decision's arguments must be JSON as text, json.dumps(...), not {arguments!r}"
             raise ToolUsageError(msg)
         result: object = self.result
         if not isinstance(result, ToolResult | None):
-            msg = f"a decision's result is a ToolResult, as of Decision.answered, not {result!r}"
+            msg = (
+                f"a decision's result must be a ToolResult, as of Decision.answered, not {result!r}"
+            )
             raise ToolUsageError(msg)
         if not approved and not self.message:
             object.__setattr__(self, "message", "The user did not allow this call.")
@@ -59,7 +61,7 @@ class Decision:
         """
         given: object = ToolResult(result) if isinstance(result, str) else result
         if not isinstance(given, ToolResult):
-            msg = f"the answer to a tool call is a text or a ToolResult, not {result!r}"
+            msg = f"the answer to a tool call must be a text or a ToolResult, not {result!r}"
             raise UsageError(msg)
         return cls(approved=True, result=given)
 
@@ -96,7 +98,7 @@ def decision_of(decision: object) -> Decision:
     if isinstance(decision, bool):
         return APPROVE if decision else DENY
     if not isinstance(decision, Decision):
-        msg = f"an approval is a bool or a Decision, not {decision!r}"
+        msg = f"an approval must be a bool or a Decision, not {decision!r}"
         raise ToolUsageError(msg)
     return decision
 
@@ -114,8 +116,8 @@ def refuse_to_suspend(tool_name: str, waiting: ApprovalRequired) -> None:
     if waiting.turn is not None:
         return
     msg = (
-        f"tool {tool_name!r} raised ApprovalRequired, and would again whenever the turn goes"
-        " on; have its calls approved before it runs: ToolApproval(needed=...)"
+        f"tool {tool_name!r} raised ApprovalRequired, and would again whenever the turn is"
+        " resumed; have its calls approved before it runs: ToolApproval(needed=...)"
     )
     raise ToolUsageError(msg) from waiting
 
@@ -129,7 +131,7 @@ def check_edit(invocation: ToolInvocation) -> None:
     try:
         invocation.arguments()
     except ToolArgumentError as error:
-        msg = f"nothing can be run with what was decided about {invocation.tool_call.id!r}: {error}"
+        msg = f"the tool cannot run with the decision about {invocation.tool_call.id!r}: {error}"
         raise ToolUsageError(msg) from error
 
 
@@ -185,7 +187,7 @@ class ToolApproval:
             `PendingTurn`, which `client.resume` continues.
 
     Raises:
-        UsageError: One of them is no function.
+        UsageError: One of them is not a function.
     """
 
     needed: Callable[[ToolInvocation], bool | Awaitable[bool]] = _writes
@@ -248,7 +250,7 @@ def decisions_for(turn: PendingTurn, decisions: Decisions) -> dict[str, Decision
     """
     given: object = turn
     if not isinstance(given, PendingTurn):
-        msg = f"what goes on is a PendingTurn or its JSON, not {turn!r}"
+        msg = f"resume takes a PendingTurn or its JSON, not {turn!r}"
         raise UsageError(msg)
     ids, given = list(turn.to_decide()), decisions
     if isinstance(decisions, str):
@@ -256,8 +258,8 @@ def decisions_for(turn: PendingTurn, decisions: Decisions) -> dict[str, Decision
         return dict.fromkeys(ids, APPROVE if decisions == "approve" else DENY)
     if not isinstance(given, Mapping):
         msg = (
-            f"decisions are a mapping of the ids {ids} to bools or Decisions, or one of 'approve'"
-            f" and 'deny' for all of them, not {decisions!r}"
+            f"decisions must be a mapping from the ids {ids} to bools or Decisions, or 'approve'"
+            f" or 'deny' for all of them, not {decisions!r}"
         )
         raise UsageError(msg)
     unknown, missing = set(decisions) - set(ids), set(ids) - set(decisions)

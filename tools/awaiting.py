@@ -1,9 +1,9 @@
 """Policies of an application that may be plain or asynchronous."""
 
-import inspect
 from typing import Any
 
 from chatclient.runtime import Runtime
+from chatclient.threads import is_awaitable
 
 
 async def awaited(runtime: Runtime, given: Any) -> Any:
@@ -11,7 +11,7 @@ async def awaited(runtime: Runtime, given: Any) -> Any:
 
     A plain policy is called where it is needed: it is quick, and worth no thread of its own.
     """
-    return await runtime.invoke(_awaited, given) if inspect.isawaitable(given) else given
+    return await runtime.invoke(_awaited, given) if is_awaitable(given) else given
 
 
 async def _awaited(given: Any) -> Any:

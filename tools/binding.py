@@ -8,13 +8,14 @@ from pydantic import ValidationError
 
 from chatclient.errors import ToolArgumentError
 from chatclient.json import loads
+from chatclient.texts import shortened
 from chatclient.tool import ToolCallback
 from chatclient.tools.repair import repair_json, repair_value, whole_text
 
 Validate: TypeAlias = Callable[[str], dict[str, Any]]
 """Makes arguments by name from JSON text, or raises pydantic's `ValidationError`."""
 
-_MOST_LINES = 10
+MOST_LINES = 10
 _MOST_CHARACTERS = 80
 
 
@@ -67,12 +68,12 @@ class ArgumentReader:
             given = repair_value(self._input(_value_in(text, name, bare=bare)), self._schema)
             mended = json.dumps(given)
         except RecursionError as error:
-            raise _unfit(name, ["nested too deeply"]) from error
+            raise unfit(name, ["nested too deeply"]) from error
         try:
             return self._validate(mended)
         except ValidationError as error:
             known = self._schema.get("properties", {})
-            raise _unfit(name, problems(error, given, known)) from error
+            raise unfit(name, problems(error, given, known)) from error
 
     def _input(self, value: Any) -> dict[str, Any]:
         if self._wrapped is not None and not (isinstance(value, dict) and self._wrapped in value):
@@ -113,8 +114,8 @@ def _value_in(text: str, tool_name: str, *, bare: bool = False) -> Any:
     except ValueError as error:
         mended = repair_json(text)
         if mended is None:
-            details = [f"not valid JSON: {error}; got {_shortened(text)}"]
-            raise _unfit(tool_name, details, malformed=True) from error
+            details = [f"not valid JSON: {error}; got {shortened(text, _MOST_CHARACTERS)}"]
+            raise unfit(tool_name, details, malformed=True) from error
         value = loads(mended)
     inner = repair_json(value) if isinstance(value, str) and not bare else None
     return value if inner is None else loads(inner)
@@ -124,11 +125,12 @@ def _as_object(value: Any, tool_name: str) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise _unfit(tool_name, [f"should be a JSON object; got {_shown(value)}"])
+        raise unfit(tool_name, [f"should be a JSON object; got {_shown(value)}"])
     return value
 
 
-def _unfit(tool_name: str, details: list[str], *, malformed: bool = False) -> ToolArgumentError:
+def unfit(tool_name: str, details: list[str], *, malformed: bool = False) -> ToolArgumentError:
+    """Return the error of arguments that do not fit, with what is wrong with them line by line."""
     told = "".join(f"\n- {line}" for line in details)
     msg = f"The arguments for {tool_name} do not fit:{told}"
     return ToolArgumentError(msg, tool_name=tool_name, details=details, malformed=malformed)
@@ -173,8 +175,8 @@ def problems(
         f"{place}: {', or '.join(sentences)}{shown.get(place, '')}"
         for place, sentences in said.items()
     ]
-    left = len(lines) - _MOST_LINES
-    return lines if left <= 0 else [*lines[:_MOST_LINES], f"and {left} more of the kind"]
+    left = len(lines) - MOST_LINES
+    return lines if left <= 0 else [*lines[:MOST_LINES], f"and {left} more of the kind"]
 
 
 def _sentence(message: str) -> str:
@@ -190,20 +192,17 @@ def _place(location: Iterable[int | str], given: Any) -> str:
 
 def _steps(location: tuple[int | str, ...], given: Any) -> Iterator[str]:
     for at, step in enumerate(location):
-        if isinstance(given, dict) and (step in given or at == len(location) - 1):
-            given = given.get(step)
-            yield f".{step}"
-        elif isinstance(given, list) and isinstance(step, int):
-            if step < len(given):
+        is_last = at == len(location) - 1
+        match given:
+            case dict() if step in given or is_last:
+                given = given.get(step)
+                yield f".{step}"
+            case list() if isinstance(step, int) and step < len(given):
                 given = given[step]
                 yield f"[{step}]"
-            elif at == len(location) - 1:  # what a tuple lacks
+            case list() if isinstance(step, int) and is_last:  # what a tuple lacks
                 yield f"[{step}]"
 
 
 def _shown(value: Any) -> str:
-    return _shortened(json.dumps(value, ensure_ascii=False, default=repr))
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= _MOST_CHARACTERS else f"{text[: _MOST_CHARACTERS - 1]}…"
+    return shortened(json.dumps(value, ensure_ascii=False, default=repr), _MOST_CHARACTERS)

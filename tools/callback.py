@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 from chatclient.driving import drive
 from chatclient.errors import ToolDefinitionError, ToolResultError
-from chatclient.threads import is_async
+from chatclient.threads import is_async, is_awaitable
 from chatclient.tool import ToolContext, ToolDefinition, ToolMetadata, ToolResult
 from chatclient.tools.approval import ApprovalRequired, refuse_to_suspend
 from chatclient.tools.compensation import check_compensation
@@ -112,7 +112,7 @@ class FunctionToolCallback:
             raise
         except asyncio.CancelledError:
             for value in returned:  # by a thread that could not be stopped
-                if not inspect.isawaitable(value):
+                if not is_awaitable(value):
                     with suppress(Exception):
                         context.result = self._told(value, context)
             raise
@@ -136,7 +136,7 @@ class FunctionToolCallback:
             return converted
         if isinstance(converted, str):
             return ToolResult(converted, value=value)
-        msg = f"the result converter of tool {self.name!r} returned {converted!r}, which is no text"
+        msg = f"the result converter of tool {self.name!r} returned {converted!r}, not a text"
         raise ToolResultError(msg)
 
     def read_arguments(self, arguments: str) -> Mapping[str, Any]:

@@ -24,9 +24,12 @@ def called(call: Callable[[], Any]) -> Any:
     the tool's.
     """
     value = call()
-    if isinstance(value, Generator):
+    # What has no such method is told at once; abstract classes think about it.
+    if hasattr(value, "__next__") and isinstance(value, Generator):
         return list(value)
-    return _all_of(value) if isinstance(value, AsyncGenerator) else value
+    if hasattr(value, "__anext__") and isinstance(value, AsyncGenerator):
+        return _all_of(value)
+    return value
 
 
 async def _all_of(items: AsyncGenerator[Any, None]) -> list[Any]:
@@ -79,12 +82,12 @@ def _text(value: Any, origin: str) -> str:
     if isinstance(value, str):
         return str.__str__(value)  # the text itself, also of an enum of texts
     try:
-        if isinstance(value, bytes | bytearray):
+        if isinstance(value, (bytes, bytearray)):
             return value.decode()
         return _json(value)
     except (ValueError, TypeError) as error:
         msg = (
-            f"{origin} returned a value of type {type(value).__qualname__}, which cannot be told to"
+            f"{origin} returned a value of type {type(value).__qualname__}, which cannot be sent to"
             f" a model ({error}); return text, JSON values, pydantic models, dataclasses or Media,"
             " or give the tool a result_converter"
         )

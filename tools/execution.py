@@ -1,7 +1,7 @@
 """What running a model's tool calls comes to."""
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 
 from chatclient.messages import AssistantMessage, Message, Part, ToolCall, ToolResponse
@@ -68,14 +68,26 @@ class ToolExecutionResult:
         )
 
 
+def with_calls_of_its_own(message: AssistantMessage, known: Container[int]) -> AssistantMessage:
+    """Return *message* with tool calls whose identity is none of those *known*.
+
+    What becomes of a call is noted by its identity, and a cache may hand out the same ones again.
+    """
+    if all(id(call) not in known for call in message.tool_calls):
+        return message
+    parts = (replace(part) if isinstance(part, ToolCall) else part for part in message.parts)
+    return type(message)(list(parts), metadata=message.metadata)
+
+
 def with_distinct_ids(message: AssistantMessage) -> AssistantMessage:
     """Return *message* with an id of its own for each of its tool calls.
 
     Some servers give every call the same id. No provider takes such a message back, and no decision
     about one of the calls would be about that one only.
     """
-    taken = {call.id for call in message.tool_calls}
-    if len(taken) == len(message.tool_calls) and "" not in taken:
+    calls = message.tool_calls
+    taken = {call.id for call in calls}
+    if len(taken) == len(calls) and "" not in taken:
         return message
     seen = {""}
 

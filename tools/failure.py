@@ -39,7 +39,8 @@ class ToolFailure:
         tool_call: The call.
         error: The error itself, with its cause. Secrets may be in it: it is for logs and spans,
             never for the model.
-        count: How many calls of this tool have failed in this way in this turn, this one included.
+        count: In how many rounds of this turn calls of this tool have failed in this way, this one
+            included.
         context: What the tool was told behind the model's back.
     """
 
@@ -76,7 +77,8 @@ class ToolFailurePolicy:
         tools: The same for single tools, by name.
         exception_text: How much of a tool's exception the model sees.
         max_failures: How often one tool may fail in one way in a turn before it is raised after
-            all; None for ever.
+            all; None for ever. Calls that are made side by side fail once: the model has had no
+            chance yet to do better.
 
     Raises:
         UsageError: A word in *reactions*, *tools* or *exception_text* is not a known one,

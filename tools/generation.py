@@ -155,7 +155,7 @@ class _Generator(GenerateJsonSchema):
     def literal_schema(self, schema: Any) -> JsonSchema:
         for member in schema["expected"]:
             if not isinstance(member, _SCALARS):
-                msg = f"Literal[{member!r}] cannot be told in JSON; use the value, or a StrEnum"
+                msg = f"Literal[{member!r}] cannot be written in JSON; use the value, or a StrEnum"
                 raise PydanticInvalidForJsonSchema(msg)
         return super().literal_schema(schema)
 

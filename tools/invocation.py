@@ -13,10 +13,13 @@ from chatclient.errors import ToolResultError
 from chatclient.interruption import check_interruption, is_interrupted
 from chatclient.messages import ToolCall
 from chatclient.runtime import Runtime, caller_deadline
+from chatclient.threads import is_awaitable
 from chatclient.tool import ToolCallback, ToolContext, ToolDefinition, ToolMetadata, ToolResult
 from chatclient.tools.binding import read_arguments
+from chatclient.values import quickly_made
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class ToolInvocation:
     """A tool that is about to be run.
@@ -114,7 +117,7 @@ def _started(callback: ToolCallback, arguments: str, context: ToolContext) -> Aw
         ToolResultError: There is nothing to await.
     """
     running: object = callback.invoke(arguments, context)
-    if not isinstance(running, Awaitable):
+    if not is_awaitable(running):
         name = callback.definition.name
         msg = f"invoke() of tool {name!r} is not a coroutine function; write it with `async def`"
         raise ToolResultError(msg)
@@ -164,7 +167,7 @@ def chain_of(interceptors: tuple[ToolInterceptor, ...]) -> NextTool:
 def _around(interceptor: ToolInterceptor, call_next: NextTool) -> NextTool:
     async def call(invocation: ToolInvocation) -> ToolResult:
         given: object = interceptor(invocation, call_next)
-        result = await given if isinstance(given, Awaitable) else given
+        result = await given if is_awaitable(given) else given
         if not isinstance(result, ToolResult):
             name = getattr(interceptor, "__qualname__", type(interceptor).__qualname__)
             raise _no_result(f"tool interceptor {name}", result)

@@ -29,7 +29,7 @@ class ToolLimits:
         on_exceeded: What happens then.
 
     Raises:
-        UsageError: A bound is no number or not greater than 0, or *on_exceeded* is not a known
+        UsageError: A bound is not a number or not greater than 0, or *on_exceeded* is not a known
             value.
     """
 

@@ -12,7 +12,6 @@ from chatclient.errors import (
 )
 from chatclient.messages import (
     AssistantMessage,
-    Message,
     ToolCall,
     ToolResponse,
     ToolResponseMessage,
@@ -24,8 +23,6 @@ from chatclient.response import ChatResponse
 from chatclient.runtime import BLOCKING, ON_LOOP, Runtime
 from chatclient.tool import (
     CONVERSATION_ID,
-    RETURN_DIRECT,
-    ReturnDirect,
     ToolContext,
     ToolDefinition,
 )
@@ -40,14 +37,18 @@ from chatclient.tools.approval import (
 from chatclient.tools.compensation import executed_in, retold, rewritten
 from chatclient.tools.data import ExternalTool
 from chatclient.tools.eager import EagerReads
-from chatclient.tools.execution import ToolExecutionResult, with_distinct_ids
+from chatclient.tools.execution import (
+    ToolExecutionResult,
+    with_calls_of_its_own,
+    with_distinct_ids,
+)
 from chatclient.tools.failure import ToolExecutionExceptionProcessor, ToolFailurePolicy
 from chatclient.tools.invocation import ToolInterceptor, ToolInvocation, chain_of
 from chatclient.tools.limits import ToolLimits
 from chatclient.tools.outcome import ToolExecution
 from chatclient.tools.pending import PendingTurn
 from chatclient.tools.resolution import ToolCallbackResolver
-from chatclient.tools.round import RoundRunner
+from chatclient.tools.round import RoundRunner, direct_answers
 from chatclient.tools.runnable import Callbacks, RunnableTools
 from chatclient.tools.runner import ToolRunner
 from chatclient.tools.single import SingleCalls
@@ -169,7 +170,8 @@ class ToolCallingManager:
         turn: ToolTurn,
     ) -> ToolExecutionResult:
         """Run what had to wait, as one round of *turn*; see `resume_tool_calls`."""
-        prompt = Prompt.of(pending.messages, options)
+        # These calls were made while they might be, whatever the model may call from here on.
+        prompt = Prompt.of(pending.messages, options.mutate(tool_choice=None))
         tools = self._runnable(prompt, turn)
         decided = decision_context(pending, decisions)
         try:
@@ -201,9 +203,8 @@ class ToolCallingManager:
             msg = "the response asks for no tool; check response.has_tool_calls() first"
             raise UsageError(msg)
         cut_off = generation.finish_reason == "length"
-        return await self.execute_message(
-            prompt, generation.output, (), runtime, turn, cut_off=cut_off
-        )
+        message = with_calls_of_its_own(generation.output, turn.known_calls())
+        return await self.execute_message(prompt, message, (), runtime, turn, cut_off=cut_off)
 
     async def execute_message(
         self,
@@ -221,7 +222,7 @@ class ToolCallingManager:
         is then never mended.
         """
         message = with_distinct_ids(message)
-        done = _done(message, answered, turn) if answered else {}
+        done = turn.answered(message, answered) if answered else {}
         single = self._single_calls(prompt, turn)
         if cut_off:
             single = replace(single, cut_off=message.tool_calls[-1].id)
@@ -233,13 +234,13 @@ class ToolCallingManager:
             raise
         messages = prompt.messages
         if round_.pending:
-            return _waiting(messages, message, round_)
+            return round_.waiting(messages)
         if await round_.undo_if_failed(executions):
             messages = rewritten(messages, turn.undone)
             executions = retold(executions, turn.undone)
             turn.executions[:] = retold(turn.executions, turn.undone)
         answers = ToolResponseMessage(execution.response for execution in executions)
-        direct = _direct(executions, round_.tools)
+        direct = direct_answers(executions, round_.tools)
         return ToolExecutionResult(
             (*messages, message, answers),
             bool(direct),
@@ -272,7 +273,13 @@ class ToolCallingManager:
 
     def _single_calls(self, prompt: Prompt, turn: ToolTurn) -> SingleCalls:
         """Return what runs tool calls of *turn* that go on from *prompt*."""
-        return SingleCalls(self._runner, turn, self._runnable(prompt, turn), prompt.messages)
+        return SingleCalls(
+            self._runner,
+            turn,
+            self._runnable(prompt, turn),
+            prompt.messages,
+            forbidden=prompt.options.tool_choice == "none",
+        )
 
     def _runnable(self, prompt: Prompt, turn: ToolTurn) -> RunnableTools:
         """Return the tools that may be run in *turn*."""
@@ -292,7 +299,10 @@ class ToolCallingManager:
 
         They belong to *turn*; who calls this sees to `turn.forget_begun()` in the end.
         """
-        if not self._eager_reads or not runtime.streaming or self.concurrency(runtime) == 1:
+        forbidden = prompt.options.tool_choice == "none"
+        if forbidden or not (self._eager_reads and runtime.streaming):
+            return runtime
+        if self.concurrency(runtime) == 1:
             return runtime
         return runtime.with_emitter(EagerReads(self._single_calls(prompt, turn), runtime).watch)
 
@@ -308,60 +318,6 @@ def _alone(prompt: Prompt, runtime: Runtime) -> tuple[Runtime, ToolTurn]:
     turn = ToolTurn.of(prompt)
     observers = all_observers(conversation_id=turn.context.get(CONVERSATION_ID))
     return runtime.watched_by(None, observers), turn
-
-
-def _done(
-    message: AssistantMessage, answered: Sequence[ToolResponse], turn: ToolTurn
-) -> dict[str, ToolExecution]:
-    """Return the calls of *message* that have been *answered*, by id, as *turn* knows them."""
-    responses = {response.id: response for response in answered}
-    known = {id(execution.tool_call): execution for execution in turn.executions}
-    return {
-        call.id: known.get(id(call)) or ToolExecution(call, responses[call.id])
-        for call in message.tool_calls
-        if call.id in responses
-    }
-
-
-def _waiting(
-    messages: tuple[Message, ...], message: AssistantMessage, round_: RoundRunner
-) -> ToolExecutionResult:
-    """Return what a round has come to of whose calls some wait, with the turn as it waits then.
-
-    The history ends before the *message*: its calls have no answers yet.
-    """
-    result = ToolExecutionResult(
-        messages,
-        return_direct=False,
-        executions=tuple(round_.executed),
-        breach=round_.breach,
-        pending=tuple(call for call in message.tool_calls if call.id in round_.pending),
-        agents={id: agent for id, agent in round_.pending.items() if agent is not None},
-    )
-    return replace(result, pending_turn=round_.turn.pending(messages, message, result))
-
-
-def _direct(executions: Sequence[ToolExecution], tools: RunnableTools) -> tuple[ToolResponse, ...]:
-    """Return those of a round's results that are the answer, if it ends the turn.
-
-    It does when every one of them is returned directly, or when the last is if it is the last; and
-    never when something failed, for an error is no answer.
-    """
-    if any(execution.is_error for execution in executions):
-        return ()
-    ways = [_return_direct(execution, tools) for execution in executions]
-    if all(ways):
-        return tuple(execution.response for execution in executions)
-    if ways[-1] != "if_last":
-        return ()
-    *others, last = [e.response for e, way in zip(executions, ways, strict=True) if way]
-    return (last, *others)
-
-
-def _return_direct(execution: ToolExecution, tools: RunnableTools) -> ReturnDirect:
-    """Return whether a result is the answer: by its own word, or else by its tool's."""
-    own: ReturnDirect | None = execution.metadata.get(RETURN_DIRECT)
-    return tools.metadata_of(execution.tool_call.name).return_direct if own is None else own
 
 
 async def _check_resumed(

@@ -94,15 +94,15 @@ class PendingTurn:
         """Return what `to_json` wrote.
 
         Raises:
-            UsageError: *text* is no pending turn.
+            UsageError: *text* is not a pending turn.
         """
         try:
             return _from_dict(json.loads(text))
         except KeyError as error:
-            msg = f"no pending turn: it has no {error}; give what PendingTurn.to_json() returned"
+            msg = f"not a pending turn: it has no {error}; give what PendingTurn.to_json() returned"
             raise UsageError(msg) from error
         except (ValueError, TypeError, AttributeError, IndexError) as error:
-            msg = f"no pending turn: {error!r}"
+            msg = f"not a pending turn: {error!r}"
             raise UsageError(msg) from error
 
 

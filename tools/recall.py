@@ -111,7 +111,9 @@ def _moment(text: str | None) -> datetime | None:
     try:
         moment = datetime.fromisoformat(text.strip())
     except ValueError as error:
-        msg = f"{text!r} is no date or time in ISO 8601, such as 2026-11-21 or 2026-11-21T09:30Z."
+        msg = (
+            f"{text!r} is not a date or time in ISO 8601, such as 2026-11-21 or 2026-11-21T09:30Z."
+        )
         raise ToolError(msg) from error
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 

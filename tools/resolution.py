@@ -14,7 +14,8 @@ from chatclient.forks import ForkSafeLock
 from chatclient.runtime import Runtime
 from chatclient.tool import ToolCallback
 from chatclient.tools.awaiting import awaited
-from chatclient.tools.sources import ToolSource, check_unique, has_tools, tool_callbacks
+from chatclient.tools.duplicates import check_unique
+from chatclient.tools.sources import ToolSource, has_tools, tool_callbacks
 
 Answer = ToolCallback | Awaitable[ToolCallback | None] | None
 """What a resolver says: a tool, or None, now or when awaited."""

@@ -4,11 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from chatclient.messages import AssistantMessage, ToolCall
+from chatclient.messages import AssistantMessage, Message, ToolCall, ToolResponse
 from chatclient.runtime import Runtime
-from chatclient.tool import ToolResult
+from chatclient.tool import RETURN_DIRECT, ReturnDirect, ToolResult
 from chatclient.tools.approval import ApprovalRequired
 from chatclient.tools.compensation import executed_in, is_failure
+from chatclient.tools.execution import ToolExecutionResult
 from chatclient.tools.outcome import ToolExecution
 from chatclient.tools.pending import PendingTurn
 from chatclient.tools.runnable import RunnableTools
@@ -26,6 +27,7 @@ class RoundRunner:
     """
 
     def __init__(self, single: SingleCalls, message: AssistantMessage, runtime: Runtime) -> None:
+        self.message = message
         self.calls = message.tool_calls
         self.runtime = runtime
         self.turn = single.turn
@@ -50,30 +52,36 @@ class RoundRunner:
         tools = await self.tools.with_resolved(names, self.runtime)
         if tools is not self.tools:
             self._single = replace(self._single, tools=tools)
+        await self._admit(done)
+        admitted = list(self._counted)
+        limit = self._single.runner.concurrency(self.runtime)
+        if limit == 1 or len(admitted) == 1:
+            await self._run_lane(admitted, self.runtime)
+        else:
+            await self._run_stages(admitted, limit)
+        for at in sorted(executions):
+            if at in self._counted:
+                self.turn.remember(executions[at])
+            if self.calls[at].id not in done:
+                self.turn.executions.append(executions[at])
+        self.turn.end_round()
+        return self.executed
+
+    async def _admit(self, done: Mapping[str, ToolExecution]) -> None:
+        """Count the calls that may be run, in their order, and answer the others."""
         for at, call in enumerate(self.calls):
             if call.id in done:
                 self.turn.ordinal(call)  # those that waited are counted where they stand
                 continue
             refusal = self._refusal(call)
             attempt = self.turn.calls[call.name]
-            if refusal is None:  # counted in the order of the calls: threads begin in any
+            if refusal is None:  # counted here, for threads begin in any order
                 self._counted[at] = attempt, self.turn.ordinal(call)
             else:
                 refused = ToolResult(refusal, is_error=True)
-                executions[at] = await self._single.answer(
+                self._executions[at] = await self._single.answer(
                     call, refused, self.runtime, attempt=attempt
                 )
-        admitted = list(self._counted)
-        if len(admitted) == 1:
-            await self._run_lane(admitted, self.runtime)
-        else:
-            await self._run_stages(admitted)
-        for at in sorted(executions):
-            if at in self._counted:
-                self.turn.remember(executions[at])
-            if self.calls[at].id not in done:
-                self.turn.executions.append(executions[at])
-        return self.executed
 
     @property
     def tools(self) -> RunnableTools:
@@ -84,6 +92,23 @@ class RoundRunner:
     def executed(self) -> list[ToolExecution]:
         """What has been run so far, in the order of the calls."""
         return [self._executions[at] for at in sorted(self._executions)]
+
+    def waiting(self, messages: tuple[Message, ...]) -> ToolExecutionResult:
+        """Return what the round has come to when calls wait, with the turn as it waits then.
+
+        Args:
+            messages: The conversation before the round; the history ends with it, for the model's
+                message has calls without answers yet.
+        """
+        result = ToolExecutionResult(
+            messages,
+            return_direct=False,
+            executions=tuple(self.executed),
+            breach=self.breach,
+            pending=tuple(call for call in self.calls if call.id in self.pending),
+            agents={id: agent for id, agent in self.pending.items() if agent is not None},
+        )
+        return replace(result, pending_turn=self.turn.pending(messages, self.message, result))
 
     async def undo_if_failed(self, executions: Sequence[ToolExecution]) -> bool:
         """Undo what the turn has done if one of *executions*, this round's, has failed."""
@@ -97,11 +122,10 @@ class RoundRunner:
         await self._single.undo((*earlier, *executions), cause, self.runtime)
         return bool(self.turn.undone)
 
-    async def _run_stages(self, admitted: Sequence[int]) -> None:
+    async def _run_stages(self, admitted: Sequence[int], limit: int) -> None:
         def job(lane: list[int]) -> Any:
             return lambda runtime: self._run_lane(lane, runtime)
 
-        limit = self._single.runner.concurrency(self.runtime)
         for stage in _stages([(at, self.calls[at]) for at in admitted], self.tools):
             await self.runtime.gather([job(lane) for lane in stage], limit=limit)
 
@@ -143,6 +167,31 @@ class RoundRunner:
         if breach is not None:
             self.breach = breach
         return breach
+
+
+def direct_answers(
+    executions: Sequence[ToolExecution], tools: RunnableTools
+) -> tuple[ToolResponse, ...]:
+    """Return those of a round's results that are the answer, if it ends the turn.
+
+    It does when every one of them is returned directly, or when the last is if it is the last; and
+    never when something failed, for an error is no answer.
+    """
+    if any(execution.is_error for execution in executions):
+        return ()
+    ways = [_return_direct(execution, tools) for execution in executions]
+    if all(ways):
+        return tuple(execution.response for execution in executions)
+    if ways[-1] != "if_last":
+        return ()
+    *others, last = [e.response for e, way in zip(executions, ways, strict=True) if way]
+    return (last, *others)
+
+
+def _return_direct(execution: ToolExecution, tools: RunnableTools) -> ReturnDirect:
+    """Return whether a result is the answer: by its own word, or else by its tool's."""
+    own: ReturnDirect | None = execution.metadata.get(RETURN_DIRECT)
+    return tools.metadata_of(execution.tool_call.name).return_direct if own is None else own
 
 
 def _stages(calls: Sequence[tuple[int, ToolCall]], tools: RunnableTools) -> list[list[list[int]]]:

@@ -6,13 +6,12 @@ admits is also what binds.
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, NotRequired, Self, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, NotRequired
 
 from pydantic import TypeAdapter
 
-from chatclient.errors import ToolDefinitionError, ToolUsageError
+from chatclient.errors import ToolDefinitionError
 from chatclient.schemas import JsonSchema, strict_form
 from chatclient.tool import ToolContext
 from chatclient.tools.arguments import PYDANTIC_ERRORS, arguments_of, reason, typed_dict
@@ -32,7 +31,8 @@ from chatclient.tools.parameters import (
     settled_by_partial,
 )
 from chatclient.tools.repair import repair_value
-from chatclient.values import FrozenDict, deep_frozen
+from chatclient.tools.signature import Injected, ToolSignature
+from chatclient.values import deep_frozen
 
 __all__ = [
     "ToolMemoryId",
@@ -46,108 +46,6 @@ __all__ = [
     "signature_of_schema",
     "strict_form",
 ]
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ToolSignature:
-    """What a tool takes and whether it gives something back.
-
-    Attributes:
-        input_schema: The JSON Schema (2020-12) of the arguments, an object.
-        description: What the docstring says the tool is for; empty without one.
-        returns_nothing: Whether it is declared `-> None`.
-    """
-
-    input_schema: FrozenDict[str, Any]
-    description: str
-    returns_nothing: bool
-    _reader: ArgumentReader = field(repr=False)
-    _injected: "_Injected" = field(repr=False)
-    _positional: tuple[Parameter, ...] = field(default=(), repr=False)
-
-    @property
-    def parameters(self) -> tuple[str, ...]:
-        """The names of what the model may give, in order."""
-        return tuple(self.input_schema.get("properties", ()))
-
-    def read(self, arguments: str) -> dict[str, Any]:
-        """Return what the model gives, by name, without what the library fills in.
-
-        Raises:
-            ToolArgumentError: The arguments do not fit.
-        """
-        return self._reader.read(arguments)
-
-    def bind(self, arguments: str, context: ToolContext) -> dict[str, Any]:
-        """Return what to call the function with, by name.
-
-        Parameters that the model left out and that have a default are not among it.
-
-        Args:
-            arguments: A JSON object as the model wrote it; blank means `{}`.
-            context: Goes to the parameters that ask for it.
-
-        Raises:
-            ToolArgumentError: The arguments do not fit; message and details are for the model.
-            ToolUsageError: The function wants the conversation's id and there is no conversation.
-        """
-        values = self._reader.read(arguments)
-        for name in self._injected.contexts:
-            values[name] = context
-        for parameter in self._injected.conversations:
-            self._inject_conversation(parameter, values, context.conversation_id)
-        return values
-
-    def prepare(
-        self, function: Callable[..., T], arguments: str, context: ToolContext
-    ) -> Callable[[], T]:
-        """Return the call of *function* with what `bind` returns, ready to be made.
-
-        Unlike `bind` alone, it also serves functions that take parameters by position only.
-        """
-        values = self.bind(arguments, context)
-        if not self._positional:
-            return functools.partial(function, **values)
-        given = [each.name in values for each in self._positional]
-        last = len(given) - given[::-1].index(True) if True in given else 0
-        places = [values.pop(each.name, each.default) for each in self._positional[:last]]
-        return functools.partial(function, *places, **values)
-
-    def _inject_conversation(
-        self, parameter: Parameter, values: dict[str, Any], conversation: str | None
-    ) -> None:
-        if conversation is None and parameter.default is not MISSING:
-            return
-        if conversation is None and not parameter.admits_none:
-            msg = (
-                f"tool {self._reader.tool_name!r} wants the conversation's id for"
-                f" {parameter.name!r}, but the request belongs to no conversation;"
-                " give the request an id, or the parameter a default"
-            )
-            raise ToolUsageError(msg)
-        values[parameter.name] = conversation
-
-
-@dataclass(frozen=True, slots=True)
-class _Injected:
-    """The parameters that the library fills in: by name with the context, or with its id."""
-
-    contexts: tuple[str, ...]
-    conversations: tuple[Parameter, ...]
-
-    @classmethod
-    def of(cls, parameters: Iterable[Parameter]) -> Self:
-        parameters = tuple(parameters)
-        return cls(
-            tuple(each.name for each in parameters if each.role == "context"),
-            tuple(each for each in parameters if each.role == "memory_id"),
-        )
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return (*self.contexts, *(each.name for each in self.conversations))
 
 
 def signature_of(function: Callable[..., Any], *, name: str | None = None) -> ToolSignature:
@@ -169,7 +67,7 @@ def signature_of(function: Callable[..., Any], *, name: str | None = None) -> To
     said = parse_docstring(callee.doc)
     arguments = tuple(each for each in callee.parameters if each.role == "argument")
     adapter, schema = arguments_of(arguments, said.parameters, callee.place)
-    injected = _Injected.of(callee.parameters)
+    injected = Injected.of(callee.parameters)
     reader = ArgumentReader(
         name or _name(function),
         adapter.validator.validate_json,
@@ -242,7 +140,7 @@ def signature_of_schema(
     """
     complete = _of_object(schema)
     callee = callee_of(function) if function is not None else _ANYTHING
-    injected = _Injected.of(callee.parameters)
+    injected = Injected.of(callee.parameters)
     settled = set(settled_by_partial(function))
     hidden = {*injected.names, *(settled - set(complete["properties"]))}
     takes = _keywords(callee) if function is not None else None
@@ -345,7 +243,7 @@ def _refuse(callee: Callee) -> None:
         raise ToolDefinitionError(msg)
 
 
-def _one_value(callee: Callee) -> tuple[Parameter, _Injected]:
+def _one_value(callee: Callee) -> tuple[Parameter, Injected]:
     """Return the parameter that takes the whole input, and those that the library fills in."""
     takes = [
         each for each in callee.parameters if each.role == "argument" and each.kind not in _VARIADIC
@@ -361,7 +259,7 @@ def _one_value(callee: Callee) -> tuple[Parameter, _Injected]:
             " if it wants one; leave input_type out to give it each value by name"
         )
         raise ToolDefinitionError(msg)
-    return takes[0], _Injected.of(injected)
+    return takes[0], Injected.of(injected)
 
 
 def _whole_input(

@@ -4,8 +4,14 @@ import functools
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import NoReturn
 
-from chatclient.errors import DeadlineExceededError, ToolArgumentError, ToolUsageError
+from chatclient.errors import (
+    DeadlineExceededError,
+    ToolArgumentError,
+    ToolDeniedError,
+    ToolUsageError,
+)
 from chatclient.events import ToolCallFinished
 from chatclient.json import loads
 from chatclient.messages import Message, ToolCall, ToolResponse
@@ -49,6 +55,7 @@ class SingleCalls:
         tools: Those that may be run.
         messages: The conversation up to the model's message with the calls.
         cut_off: The id of the call in which the model's message may have been cut off, if any.
+        forbidden: Whether the model was to call nothing, and did not listen.
     """
 
     runner: ToolRunner
@@ -56,6 +63,7 @@ class SingleCalls:
     tools: RunnableTools
     messages: Sequence[Message]
     cut_off: str | None = None
+    forbidden: bool = False
 
     async def run(
         self, call: ToolCall, runtime: Runtime, *, attempt: int, ordinal: int, keep: Keep = _forget
@@ -150,6 +158,8 @@ class SingleCalls:
         started_at, started = time.time(), time.perf_counter()
         error: Exception | None = None
         try:
+            if self.forbidden:
+                _deny(call)
             if call.id == self.cut_off:
                 _require_whole(call)
             result = await self._run_tool(call, context)
@@ -183,8 +193,7 @@ class SingleCalls:
             msg = f"the deadline passed while the tool {call.name!r} ran"
             raise DeadlineExceededError(msg) from error
         kind = kind_of(error)
-        self.turn.failures[call.name, kind] += 1
-        count = self.turn.failures[call.name, kind]
+        count = self.turn.failed(call.name, kind)
         told = await self.runner.process_failure(ToolFailure(kind, call, error, count, context))
         noted = {FAILURE: kind, DONE: True} if id(call) in self.turn.done else {FAILURE: kind}
         return replace(told, metadata=merged(told.metadata, noted))
@@ -214,6 +223,11 @@ def _remarked(result: ToolResult, remark: str) -> ToolResult:
     """Return *result* with a *remark* before it; the metadata lets it be told from the result."""
     metadata = merged(result.metadata, {REMARK: remark})
     return replace(result, text=f"{remark}\n{result.text}", metadata=metadata)
+
+
+def _deny(call: ToolCall) -> NoReturn:
+    msg = "No tool may be called here; answer without"
+    raise ToolDeniedError(msg, tool_name=call.name)
 
 
 def _require_whole(call: ToolCall) -> None:

@@ -19,8 +19,9 @@ from chatclient.tool import (
 )
 from chatclient.tools.binding import read_arguments
 from chatclient.tools.callback import FunctionToolCallback
+from chatclient.tools.duplicates import without_duplicates
 from chatclient.tools.parameters import ToolParam
-from chatclient.tools.sources import ToolSource, tool_callbacks, without_duplicates
+from chatclient.tools.sources import ToolSource, tool_callbacks
 from chatclient.values import EMPTY, freeze_fields
 
 ACTIVATE_SKILL = "activate_skill"
@@ -120,7 +121,7 @@ class Skills:
         self.skills: Mapping[str, Skill] = {skill.name: skill for skill in skills}
         if not skills or len(self.skills) < len(skills):
             names = [skill.name for skill in skills]
-            msg = f"skills need names of their own, and there has to be one: {names}"
+            msg = f"there must be at least one skill, and each needs a name of its own: {names}"
             raise UsageError(msg)
         description = (
             "Returns the full instructions for a skill. Call this before following any steps of "
@@ -282,7 +283,7 @@ def _texts_in(folder: Path) -> dict[str, str]:
 
 
 def _text_of(file: Path) -> str:
-    """Return the text of a file; none if it is no text."""
+    """Return the text of a file; none if it is not a text."""
     try:
         text = file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:

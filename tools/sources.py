@@ -2,19 +2,19 @@
 
 import functools
 import inspect
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from chatclient.driving import drive
-from chatclient.errors import DuplicateToolError, ToolDefinitionError
+from chatclient.errors import ToolDefinitionError
 from chatclient.runtime import BLOCKING
 from chatclient.tool import ToolCallback, ToolCallbackProvider, ToolMetadata
 from chatclient.tools.callback import FunctionToolCallback
 from chatclient.tools.decorator import ToolMark, is_marked, mark_of
+from chatclient.tools.duplicates import without_duplicates
 
 ToolSource = Callable[..., Any] | ToolCallback | ToolCallbackProvider | str | Iterable[Any] | object
 """Functions, decorated or not; objects and modules with decorated functions; tool callbacks and
@@ -67,7 +67,7 @@ def offered_by(provider: ToolCallbackProvider, offered: Any) -> list[ToolCallbac
     """Return what *provider* has *offered* as callbacks; None is nothing.
 
     Raises:
-        ToolDefinitionError: Something of it is no tool.
+        ToolDefinitionError: Something of it is not a tool.
     """
     if offered is None:
         return []
@@ -88,69 +88,6 @@ def resolve_sources(sources: Iterable[ToolSource]) -> list[Resolved]:
     for source in sources:
         resolved.extend(_resolve(source))
     return resolved
-
-
-DuplicatePolicy = Literal["error", "first", "last"]
-"""What to do with several tools of one name."""
-
-
-def without_duplicates(
-    callbacks: Sequence[ToolCallback], policy: DuplicatePolicy
-) -> Sequence[ToolCallback]:
-    """Return *callbacks* with one for each name; the very same tool may be there again.
-
-    Raises:
-        DuplicateToolError: There are several of one name, and the policy is `error`.
-    """
-    callbacks = _distinct(callbacks)
-    if policy == "error":
-        check_unique(callbacks)
-        return callbacks
-    kept: dict[str, ToolCallback] = {}
-    for callback in callbacks:
-        name = callback.definition.name
-        if policy == "last" or name not in kept:
-            kept[name] = callback
-    return list(kept.values())
-
-
-def _distinct(callbacks: Sequence[ToolCallback]) -> Sequence[ToolCallback]:
-    """Return *callbacks* without those that are the very same tool as one before them."""
-    if len({callback.definition.name for callback in callbacks}) == len(callbacks):
-        return callbacks
-    kept: dict[str, list[ToolCallback]] = {}
-    return [c for c in callbacks if not _is_known(c, kept.setdefault(c.definition.name, []))]
-
-
-def _is_known(callback: ToolCallback, known: list[ToolCallback]) -> bool:
-    if any(callback is each or _is_same(callback, each) for each in known):
-        return True
-    known.append(callback)
-    return False
-
-
-def _is_same(one: Any, other: Any) -> bool:
-    """Return whether one of two callbacks knows that they are the same tool."""
-    pairs = ((one, other), (other, one))
-    return any(hasattr(each, "is_same") and each.is_same(twin) for each, twin in pairs)
-
-
-def check_unique(callbacks: Sequence[ToolCallback]) -> None:
-    """Make sure that a tool's name says which one is meant.
-
-    Raises:
-        DuplicateToolError: Some names occur more than once.
-    """
-    names = [callback.definition.name for callback in callbacks]
-    if len(set(names)) == len(names):
-        return
-    duplicates = sorted(name for name, count in Counter(names).items() if count > 1)
-    places = "; ".join(
-        f"{name!r} from {' and '.join(_place(c) for c in callbacks if c.definition.name == name)}"
-        for name in duplicates
-    )
-    msg = f"several tools of one name: {places}; give one of them another name"
-    raise DuplicateToolError(msg, tool_names=duplicates)
 
 
 def _resolve(source: Any) -> Sequence[Resolved]:
@@ -181,19 +118,26 @@ def _resolve(source: Any) -> Sequence[Resolved]:
 def _marked_attributes(kind: type) -> tuple[tuple[str, ToolMark], ...]:
     known = _tools_of_class.get(kind)
     if known is None:
-        found: dict[str, ToolMark] = {}
-        # From the most general class on: an override without the decorator keeps the tool, an
-        # override with it has the last word, and None takes the tool away.
-        for cls in reversed(kind.__mro__):
-            seen: set[int] = set()  # another name for the same function is no other tool
-            for name, attribute in vars(cls).items():
-                if (mark := mark_of(attribute)) and id(attribute) not in seen:
-                    found[name] = mark
-                    seen.add(id(attribute))
-                elif attribute is None:
-                    found.pop(name, None)
-        known = _tools_of_class[kind] = tuple(found.items())
+        known = _tools_of_class[kind] = tuple(_marks_in(kind).items())
     return known
+
+
+def _marks_in(kind: type) -> dict[str, ToolMark]:
+    """Return the marks of a class by the names of its attributes, its bases' first.
+
+    An override without the decorator keeps the tool, an override with it has the last word, and
+    None takes the tool away.
+    """
+    found: dict[str, ToolMark] = {}
+    for cls in reversed(kind.__mro__):
+        seen: set[int] = set()  # another name for the same function is no other tool
+        for name, attribute in vars(cls).items():
+            if (mark := mark_of(attribute)) and id(attribute) not in seen:
+                found[name] = mark
+                seen.add(id(attribute))
+            elif attribute is None:
+                found.pop(name, None)
+    return found
 
 
 def _tools_of_attributes(
@@ -261,9 +205,3 @@ def _tools_of_module(module: ModuleType) -> list[FunctionToolCallback]:
         msg = f"module {module.__name__} has no function with @tool"
         raise ToolDefinitionError(msg)
     return callbacks
-
-
-def _place(callback: ToolCallback) -> str:
-    function = getattr(callback, "function", callback)
-    name: str = getattr(function, "__qualname__", type(function).__name__)
-    return f"{getattr(function, '__module__', '?')}.{name}"

@@ -32,7 +32,7 @@ class ToolTurn:
     Attributes:
         context: What tools are told behind the model's back.
         calls: How often each tool was called.
-        failures: How often each tool failed in each way.
+        failures: In how many rounds each tool failed in each way.
         executions: Every call so far.
         rounds: How often the model was called.
         started: When the turn began, on the clock of `time.monotonic`.
@@ -42,6 +42,8 @@ class ToolTurn:
             identity to another.
         done: What tools came to whose calls failed after that, by the identity of the call.
         undone: Calls that were undone, by the identity of the call, with what is told of them.
+        settled: Calls that stand whatever becomes of the turn, by the identity of the call: a
+            memory has kept them when an advisor around it asked before.
         begun: Calls that were begun while the model was still speaking, see `key_of`.
         resumed: Whether the turn goes on after it has waited.
         abandoned: Whether the turn has failed, and what it has done is undone.
@@ -57,10 +59,12 @@ class ToolTurn:
     undoable: dict[int, tuple[ToolCall, ToolCallback]] = field(default_factory=dict)
     done: dict[int, ToolExecution] = field(default_factory=dict)
     undone: dict[int, ToolExecution] = field(default_factory=dict)
+    settled: frozenset[int] = frozenset()
     begun: dict[tuple[str, str, str], Begun[ToolExecution]] = field(default_factory=dict)
     resumed: bool = False
     abandoned: bool = False
     _repeats: dict[tuple[str, str], tuple[str, int]] = field(default_factory=dict)
+    _failed: set[tuple[str, str]] = field(default_factory=set)
     _made: Counter[tuple[str, str]] = field(default_factory=Counter)
     _seed: tuple[str, ...] | None = None
     _messages: Sequence[Message] = ()
@@ -75,7 +79,7 @@ class ToolTurn:
             if isinstance(message, ToolResponseMessage):
                 turn.rounds += 1
                 turn.calls.update(response.name for response in message.responses)
-                kinds = ((each.name, each.metadata.get(FAILURE)) for each in message.responses)
+                kinds = {(each.name, each.metadata.get(FAILURE)) for each in message.responses}
                 turn.failures.update((name, kind) for name, kind in kinds if kind is not None)
         turn.recall(prompt.messages)
         return turn
@@ -117,7 +121,7 @@ class ToolTurn:
         # The waiting calls were counted when they were made, and are counted when they are run.
         self.calls.subtract(call.name for call in pending.pending)
         self.rounds = pending.rounds
-        known = {id(each.tool_call) for each in self.executions}  # from an advisor that asks again
+        known = self.by_identity()  # from an advisor that asks again
         self.executions.extend(e for e in pending.executions if id(e.tool_call) not in known)
         self.started -= pending.seconds
         for name, kind, count in pending.failures:
@@ -125,6 +129,22 @@ class ToolTurn:
         for name, arguments, result, count in pending.repeats:
             self._repeats[name, arguments] = result, count
         self.recall(pending.messages)  # the waiting round counts its calls itself
+
+    def by_identity(self) -> dict[int, ToolExecution]:
+        """Return every call so far by its own identity: models may use an id again."""
+        return {id(execution.tool_call): execution for execution in self.executions}
+
+    def answered(
+        self, message: AssistantMessage, responses: Sequence[ToolResponse]
+    ) -> dict[str, ToolExecution]:
+        """Return those calls of *message* that *responses* answer, by id, as they went here."""
+        told = {response.id: response for response in responses}
+        known = self.by_identity()
+        return {
+            call.id: known.get(id(call)) or ToolExecution(call, told[call.id])
+            for call in message.tool_calls
+            if call.id in told
+        }
 
     def recall(self, messages: Sequence[Message]) -> None:
         """Take note of the calls that the last turn of *messages* has made already."""
@@ -149,6 +169,24 @@ class ToolTurn:
         key = (call.name, call.arguments)
         result, count = self._repeats[key]
         self._repeats[key] = (result, count + 1)
+
+    def known_calls(self) -> set[int]:
+        """Return the calls that something is known of, by identity."""
+        return {id(execution.tool_call) for execution in self.executions} | self.undone.keys()
+
+    def failed(self, name: str, kind: str) -> int:
+        """Take note of a failed call; return in how many rounds the tool has failed in this way.
+
+        Calls that are made side by side are made before the model can know better.
+        """
+        if (name, kind) not in self._failed:
+            self._failed.add((name, kind))
+            self.failures[name, kind] += 1
+        return self.failures[name, kind]
+
+    def end_round(self) -> None:
+        """Take note that all calls of a round have been run."""
+        self._failed.clear()
 
     def begin(self, messages: Sequence[Message]) -> None:
         """Take note of the conversation that the turn belongs to, once."""

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Iterable, Sequence
 from chatclient.checks import check_kind
 from chatclient.driving import drive
 from chatclient.errors import WrongTypeError
-from chatclient.logs import get_logger
+from chatclient.logs import described, get_logger
 from chatclient.memory.in_memory import InMemoryChatMemoryRepository
 from chatclient.memory.repository import ChatMemoryRepository, checked_id
 from chatclient.memory.window import TokenEstimator, Window, estimated_tokens, kept_from
@@ -23,7 +23,7 @@ log = get_logger(__name__)
 
 
 class ChatMemory(ABC):
-    """Remembers conversations: takes what is said, gives back what the model is to be shown.
+    """Remembers conversations: stores messages, and returns those that the model is shown.
 
     An implementor writes the three coroutines `load`, `append` and `delete`, which serve blocking
     and asynchronous callers alike and do all waiting through the runtime they are given. The
@@ -32,7 +32,7 @@ class ChatMemory(ABC):
 
     @abstractmethod
     async def load(self, conversation_id: str, runtime: Runtime) -> tuple[Message, ...]:
-        """Return what the model is to be shown of a conversation, in order."""
+        """Return the messages of a conversation that the model is shown, in order."""
 
     @abstractmethod
     async def append(
@@ -260,7 +260,7 @@ def checked_repository(repository: ChatMemoryRepository | None) -> ChatMemoryRep
     if not isinstance(given, ChatMemoryRepository):
         msg = (
             f"{repository!r} is not a repository: conversations are kept in a ChatMemoryRepository,"
-            " such as SqlChatMemoryRepository(url); how many are shown is max_messages="
+            " such as SqlChatMemoryRepository(url); the number of messages is max_messages="
         )
         raise WrongTypeError(msg)
     return repository
@@ -314,7 +314,7 @@ async def afterwards(work: Awaitable[object], runtime: Runtime, failure: str, **
     try:
         await work
     except Exception as error:  # noqa: BLE001 - the next turn tries again
-        log.warning(failure, **about, error=repr(error))
+        log.warning(failure, **about, error=described(error))
     except BaseException:
         runtime.settle()
         raise

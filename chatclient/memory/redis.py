@@ -131,7 +131,7 @@ class RedisChatMemoryRepository(ChatMemoryRepository):
             `timedelta`, or None for ever.
 
     Raises:
-        UsageError: The URL cannot be used, the client is no blocking one, or redis-py is not
+        UsageError: The URL cannot be used, the client is not a blocking one, or redis-py is not
             installed.
     """
 

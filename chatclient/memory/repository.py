@@ -53,10 +53,10 @@ def checked_id(conversation_id: object) -> str:
     """Return *conversation_id* once it is known to be usable.
 
     Raises:
-        UsageError: It is no text, or a blank one.
+        UsageError: It is not a text, or a blank one.
     """
     if not isinstance(conversation_id, str) or not conversation_id.strip():
-        msg = f"a conversation id is a text that is not blank, not {conversation_id!r}"
+        msg = f"a conversation id must be a text that is not blank, not {conversation_id!r}"
         raise UsageError(msg)
     return conversation_id
 

@@ -108,7 +108,7 @@ class Database:
                 connection.commit()
             except DBAPIError as error:
                 name = name_of(self.engine)
-                msg = f"{name} did not confirm a commit; the change may have happened or not"
+                msg = f"{name} did not confirm a commit; the change may or may not have happened"
                 raise ChatMemoryUnavailableError(msg) from error.orig
             return result
 

@@ -54,7 +54,7 @@ def check_size(error: Exception, engine: sa.Engine) -> None:
         return
     if size > most:
         msg = (
-            f"{name_of(engine)} takes no message of about {size} bytes, for its "
+            f"{name_of(engine)} cannot take a message of about {size} bytes: its "
             f"max_allowed_packet is {most}; set that higher, or send media by their URLs"
         )
         raise ChatMemoryError(msg) from error.orig

@@ -62,9 +62,9 @@ def as_json(value: Mapping[str, Any], what: str, conversation_id: str) -> bytes:
     except TypeError as error:
         keys, culprit = _without_json(value)
         msg = (
-            f"{what} cannot be kept: {''.join(keys)} is of the kind {type(culprit).__name__}, "
-            "which has no JSON form; put texts, numbers, truth values, lists and mappings of "
-            "these in its place"
+            f"{what} cannot be stored: {''.join(keys)} is of type {type(culprit).__name__}, "
+            "which has no JSON form; use texts, numbers, truth values, and lists and mappings of "
+            "these"
         )
         raise ChatMemoryError(msg, conversation_id=conversation_id) from error
 

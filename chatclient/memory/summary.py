@@ -1,6 +1,6 @@
 """Memory that folds the older turns of a conversation into a summary."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from chatclient.checks import check_kind
 from chatclient.errors import ContextLengthExceededError, UsageError
@@ -126,10 +126,15 @@ class SummarizingChatMemory(ChatMemory):
         messages = (await self.repository.load(conversation_id, runtime)).messages
         if not self.trigger.start(messages):
             return
-        folded = messages[: self.window.start(messages)]
-        if not _has_news(folded):
+        ends = _ends_of(messages[: self.window.start(messages)])
+        if not ends:
             return
-        folded, summary = await self._summary_of(folded, runtime)
+
+        async def summary_of(end: int) -> str:
+            return await self._summary(without_system(messages[:end]), runtime)
+
+        end, summary = await summary_that_fits(ends, summary_of)
+        folded = messages[:end]
         if not summary:
             log.warning("summary is empty or not whole", conversation_id=conversation_id)
             return
@@ -146,19 +151,6 @@ class SummarizingChatMemory(ChatMemory):
 
         await self.repository.rewrite(conversation_id, fold, runtime)
 
-    async def _summary_of(
-        self, messages: tuple[Message, ...], runtime: Runtime
-    ) -> tuple[tuple[Message, ...], str]:
-        """Return those of *messages* that the model has room for, and what they come to."""
-        try:
-            return messages, await self._summary(without_system(messages), runtime)
-        except ContextLengthExceededError:
-            turns = [at for at in range(1, len(messages)) if begins_turn(messages, at)]
-            older = messages[: turns[len(turns) // 2]] if turns else ()
-            if not _has_news(older):
-                raise
-            return await self._summary_of(older, runtime)
-
     async def _summary(self, messages: Sequence[Message], runtime: Runtime) -> str:
         """Return what *messages* come to."""
         notes = "\n".join(
@@ -170,9 +162,36 @@ class SummarizingChatMemory(ChatMemory):
         return await written_summary(self.model, prompt, runtime)
 
 
+def _ends_of(messages: Sequence[Message]) -> list[int]:
+    """Return where turns end in *messages*, but for those that are in a summary already."""
+    turns = [at for at in range(1, len(messages)) if begins_turn(messages, at)]
+    return [end for end in (*turns, len(messages)) if _has_news(messages[:end])]
+
+
 def _has_news(messages: Sequence[Message]) -> bool:
     """Return whether anything was said in *messages* beside what is a summary already."""
     return any(SUMMARY not in m.metadata for m in without_system(messages))
+
+
+async def summary_that_fits(
+    ends: Sequence[int], summary_of: Callable[[int], Awaitable[str]]
+) -> tuple[int, str]:
+    """Return what is summarised, all of it or the part a model has room for, and the summary.
+
+    Args:
+        ends: How much may be summarised, in order; the last is all of it.
+        summary_of: Has the model summarise so much.
+
+    Raises:
+        ContextLengthExceededError: The model has no room for the least of it.
+    """
+    while True:
+        try:
+            return ends[-1], await summary_of(ends[-1])
+        except ContextLengthExceededError:
+            if len(ends) == 1:
+                raise
+            ends = ends[: (len(ends) + 1) // 2]
 
 
 def noted_and_said(notes: Iterable[Message], said: Iterable[Message]) -> str:

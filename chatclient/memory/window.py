@@ -129,7 +129,7 @@ class Window:
     def _of(cls, most: int, measure: TokenEstimator | None, what: str) -> Self:
         check_kind(f"the number of {what} in a window", most, int)
         if most < 1:
-            msg = f"a window holds at least one of the {what} it counts, not {most!r}"
+            msg = f"a window must hold at least one of the {what} it counts, not {most!r}"
             raise UsageError(msg)
         return cls((_Limit(most, measure),))
 
@@ -155,7 +155,4 @@ class Window:
 
 def kept_from(messages: Sequence[Message], start: int) -> tuple[Message, ...]:
     """Return *messages* from index *start* on, behind all system messages."""
-    systems = system_messages(messages)
-    if not systems:
-        return tuple(messages[start:])
-    return (*systems, *without_system(messages[start:]))
+    return (*system_messages(messages), *without_system(messages[start:]))

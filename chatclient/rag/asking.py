@@ -1,11 +1,12 @@
 """What the steps that ask a model about a query have in common."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from html import escape
 
 from chatclient.checks import check_kind
 from chatclient.errors import ProviderError
-from chatclient.logs import get_logger
+from chatclient.logs import described, get_logger
 from chatclient.messages import UserMessage
 from chatclient.model import ChatModel
 from chatclient.model_calls import ask_model
@@ -67,8 +68,13 @@ class Asking(TemplateQuestion):
         try:
             said = await self.answer(runtime, query=escape(query.text, quote=False), **values)
         except ProviderError as error:
-            log.warning("no help with a query", model=self.model.name, error=repr(error))
+            log.warning("no help with a query", model=self.model.name, error=described(error))
             return ""
         if not said:
             log.warning("no help with a query", model=self.model.name, error="a blank answer")
         return said
+
+    async def anew(self, query: Query, runtime: Runtime, **values: str) -> Query:
+        """Return *query* as the model puts it, or as it is if the model does not say."""
+        said = await self(query, runtime, **values)
+        return replace(query, text=said) if said else query

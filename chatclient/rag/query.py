@@ -23,7 +23,7 @@ class RetrievalError(ChatClientError):
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What is to be found.
+    """What retrieval searches for.
 
     Attributes:
         text: In words.

@@ -29,8 +29,8 @@ class VectorStoreDocumentRetriever:
         filter_key: The key of that.
 
     Raises:
-        UsageError: The store is none, *top_k* is less than one, *threshold* is no score, or
-            *where* is no filter.
+        UsageError: The store is none, *top_k* is less than one, *threshold* is not a score, or
+            *where* is not a filter.
     """
 
     def __init__(

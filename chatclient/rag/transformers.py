@@ -65,8 +65,7 @@ class RewriteQueryTransformer:
 
     async def __call__(self, query: Query, runtime: Runtime) -> Query:
         """Return the query as the model rewrites it."""
-        said = await self._ask(query, runtime)
-        return replace(query, text=said) if said else query
+        return await self._ask.anew(query, runtime)
 
 
 class CompressionQueryTransformer:
@@ -96,8 +95,7 @@ class CompressionQueryTransformer:
         said = [type(m)(m.text) for m in spoken if m.text]
         if not said:
             return query
-        compressed = await self._ask(query, runtime, history=transcript(said))
-        return replace(query, text=compressed) if compressed else query
+        return await self._ask.anew(query, runtime, history=transcript(said))
 
 
 class TranslationQueryTransformer:
@@ -126,8 +124,7 @@ class TranslationQueryTransformer:
 
     async def __call__(self, query: Query, runtime: Runtime) -> Query:
         """Return the query in the other language."""
-        said = await self._ask(query, runtime)
-        return replace(query, text=said) if said else query
+        return await self._ask.anew(query, runtime)
 
 
 class MultiQueryExpander:
@@ -155,7 +152,7 @@ class MultiQueryExpander:
         options: ChatOptions | None = None,
     ) -> None:
         if number < 1:
-            msg = f"number is how many queries to add, at least 1, not {number}"
+            msg = f"number must be at least 1, not {number}"
             raise UsageError(msg)
         self._number = number
         self._include_original = include_original

@@ -63,7 +63,7 @@ def user_message(text: str | Path) -> Callable[[F], F]:
 
     def mark(target: F) -> F:
         if isinstance(target, type):
-            msg = f"@user_message is for methods; {target.__name__} says nothing as a whole"
+            msg = f"@user_message is for methods, not for the whole of {target.__name__}"
             raise UsageError(msg)
         setattr(target, _MARK, Texts(texts_of(target).system, text))
         return target

@@ -128,7 +128,7 @@ def _refuse_what_is_unknown(kind: Any, origin: Any) -> None:
         raise UsageError(msg)
     unbound = () if kind is origin else getattr(kind, "__parameters__", ())
     if unbound or isinstance(kind, TypeVar):
-        msg = f"returns {kind}, and a type variable is no type; declare it anew with a type"
+        msg = f"returns {kind}, which is only a type variable; declare a type"
         raise UsageError(msg)
 
 

@@ -86,7 +86,7 @@ def _made(kind: type[Any], name: str, declared: Any, client: ChatClient) -> Any:
         return _implemented(declared, method, client)
     wanted = _type_of(kind, name, declared)
     if not (inspect.isclass(wanted) and issubclass(wanted, ChatMemory)):
-        msg = "is not a plain method; a model can carry out no other"
+        msg = "is not a plain method, so a model cannot carry it out"
         raise UsageError(msg)
     return _memory_of(defaults.advisors, wanted)
 
@@ -151,26 +151,27 @@ def _texts(kind: type[Any], function: Callable[..., Any]) -> Texts:
 
 def _wanted(kind: type[Any]) -> Iterator[tuple[str, Any]]:
     """Yield what *kind* declares and does not have, base classes' first."""
+    abstract: frozenset[str] = getattr(kind, "__abstractmethods__", frozenset())
+    is_protocol = getattr(kind, "_is_protocol", False)
+    for name, member in _declared(kind).items():
+        marked = inspect.isfunction(member) and texts_of(member) != Texts()
+        if marked or name in abstract or (is_protocol and _has_no_value(member)):
+            yield name, member
+
+
+def _declared(kind: type[Any]) -> dict[str, Any]:
+    """Return the members of *kind* by name; of those that are only annotated there is None."""
     members: dict[str, Any] = {}
     for cls in reversed(kind.__mro__):
         if cls not in (object, Protocol, Generic):
             members.update(vars(cls))
-            for name in set(vars(cls).get("__annotations__", ())) - set(vars(cls)):
-                members[name] = None
-    abstract: frozenset[str] = getattr(kind, "__abstractmethods__", frozenset())
-    is_protocol = getattr(kind, "_is_protocol", False)
-    for name, member in members.items():
-        if name.startswith("__"):
-            continue
-        if inspect.isfunction(member):
-            marked = texts_of(member) != Texts()
-            if marked or name in abstract or (is_protocol and _is_stub(member)):
-                yield name, member
-        elif name in abstract or (is_protocol and _has_no_value(member)):
-            yield name, member
+            members |= dict.fromkeys(set(vars(cls).get("__annotations__", ())) - set(vars(cls)))
+    return {name: member for name, member in members.items() if not name.startswith("__")}
 
 
 def _has_no_value(member: Any) -> bool:
+    if inspect.isfunction(member):
+        return _is_stub(member)
     if isinstance(member, staticmethod | classmethod):
         return _is_stub(member.__func__)
     if isinstance(member, property):

@@ -7,7 +7,6 @@ from chatclient.structured.converters import (
     MapOutputConverter,
     StructuredOutputConverter,
     TextOutputConverter,
-    TypeOutputConverter,
 )
 from chatclient.structured.output import (
     NATIVE_STRUCTURED_OUTPUT,
@@ -15,6 +14,7 @@ from chatclient.structured.output import (
     StructuredOutput,
 )
 from chatclient.structured.partial import NOTHING
+from chatclient.structured.type_converter import TypeOutputConverter
 
 __all__ = [
     "NATIVE_STRUCTURED_OUTPUT",

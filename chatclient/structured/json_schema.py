@@ -185,7 +185,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     try:
         return re.compile(pattern)
     except (re.error, TypeError) as error:
-        msg = f"{pattern!r} is no pattern of a JSON Schema: {error}"
+        msg = f"{pattern!r} is not a valid pattern of a JSON Schema: {error}"
         raise UsageError(msg) from error
 
 

@@ -13,8 +13,9 @@ from chatclient.model import ChatModel, OutputMode
 from chatclient.options import ChatOptions
 from chatclient.response import ChatResponse
 from chatclient.structured.cleaning import cleaned
-from chatclient.structured.converters import StructuredOutputConverter, entity_error
+from chatclient.structured.converters import StructuredOutputConverter
 from chatclient.structured.partial import NOTHING
+from chatclient.structured.type_converter import entity_error
 
 T = TypeVar("T")
 

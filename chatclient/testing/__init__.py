@@ -5,9 +5,8 @@ from chatclient.testing.recording import (
     Recording,
     RecordingAdvisor,
     RecordingModel,
-    ReplayError,
-    ReplayingModel,
 )
+from chatclient.testing.replaying import ReplayError, ReplayingModel
 from chatclient.testing.scripted import Answer, ScriptedModel, call
 
 __all__ = [

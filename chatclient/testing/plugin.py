@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from chatclient.model import ChatModel
-from chatclient.testing.recording import Recording, RecordingModel, ReplayingModel
+from chatclient.testing.recording import Recording, RecordingModel
+from chatclient.testing.replaying import ReplayingModel
 
 MakeModel = Callable[[], ChatModel]
 
@@ -61,16 +62,15 @@ def recorded_model(
     that of a test in a class as `recordings/<module>/<class>.<test>.json`.
     A replay fails that leaves recorded exchanges unused.
     """
-    path = _paths_of(request)[0]
+    path = _path_of(request)
     mode = request.config.getoption("--chatclient-record")
     models: list[Any] = []
 
     def make(real: MakeModel) -> ChatModel:
         if models:
             pytest.fail("recorded_model() makes one model for each test")
-        found = next((each for each in _paths_of(request) if each.exists()), None)
-        if found is not None and mode != "all":
-            models.append(ReplayingModel(Recording.load(found, redact=chat_redact)))
+        if path.exists() and mode != "all":
+            models.append(ReplayingModel(Recording.load(path, redact=chat_redact)))
         elif mode == "none":
             pytest.fail(f"no recording at {path}; run pytest with --chatclient-record=once")
         else:
@@ -88,9 +88,8 @@ def recorded_model(
             pytest.fail(f"{len(model.unused)} recorded exchanges were not asked for: {path}")
 
 
-def _paths_of(request: pytest.FixtureRequest) -> list[Path]:
-    """Return where a test's recording is kept, and where it was before classes counted."""
+def _path_of(request: pytest.FixtureRequest) -> Path:
+    """Return where a test's recording is kept."""
     classes = [node.name for node in request.node.listchain() if isinstance(node, pytest.Class)]
-    names = dict.fromkeys([".".join([*classes, request.node.name]), request.node.name])
-    folder = Path(request.path.parent, "recordings", request.path.stem)
-    return [folder / (re.sub(r"[^\w.-]+", "_", name) + ".json") for name in names]
+    name = re.sub(r"[^\w.-]+", "_", ".".join([*classes, request.node.name]))
+    return Path(request.path.parent, "recordings", request.path.stem, f"{name}.json")

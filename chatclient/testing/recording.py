@@ -1,11 +1,9 @@
-"""Records what a real model says, and plays it back in tests."""
+"""Records what a real model says, for tests that play it back."""
 
-import difflib
 import json
-import threading
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -15,13 +13,12 @@ from chatclient.chain import LOWEST_PRECEDENCE, ChatClientRequest, ChatClientRes
 from chatclient.errors import UsageError
 from chatclient.events import TextDelta
 from chatclient.json import dumps, loads
-from chatclient.messages import AssistantMessage
 from chatclient.model import ChatModel, OutputMode
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
-from chatclient.response import ChatResponse, Generation
+from chatclient.response import ChatResponse
 from chatclient.runtime import Runtime
-from chatclient.serialization import message_to_dict, response_from_dict, response_to_dict
+from chatclient.serialization import message_to_dict, response_to_dict
 
 Redact = Callable[[str], str]
 """Takes any text of a recording, and returns what may be kept of it."""
@@ -31,10 +28,6 @@ _UNRECORDED = {"tool_callbacks", "tool_names", "tool_context", "internal_tool_ex
 
 def _as_it_is(text: str) -> str:
     return text
-
-
-class ReplayError(AssertionError):
-    """A model that replays was asked something else than was recorded; it says what differs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +68,7 @@ class Recording:
 
         Raises:
             OSError: The file cannot be read.
-            UsageError: It is no recording.
+            UsageError: It is not a recording.
         """
         try:
             data = loads(Path(path).read_bytes())
@@ -85,7 +78,7 @@ class Recording:
             ]
             output_modes = dict(data.get("output_modes", {}))
         except (LookupError, TypeError, ValueError) as error:
-            msg = f"{path} is no recording: {error!r}"
+            msg = f"{path} is not a recording: {error!r}"
             raise UsageError(msg) from error
         return cls(redact, exchanges, output_modes)
 
@@ -109,9 +102,8 @@ class Recording:
         if self.output_modes:
             data = {"output_modes": self.output_modes, **data}
         text = json.dumps(data, indent=1, ensure_ascii=False) + "\n"
-        beside = path.with_name(
-            f"{path.name}.{uuid4().hex}"
-        )  # what was there stays until it is whole
+        # What was there stays until the new file is whole.
+        beside = path.with_name(f"{path.name}.{uuid4().hex}")
         # Half a surrogate pair, which some models say, becomes the escape that JSON has for it.
         beside.write_bytes(text.encode("utf-8", "backslashreplace"))
         beside.replace(path)
@@ -190,7 +182,7 @@ class RecordingModel(ChatModel):
     def output_mode(self, options: ChatOptions) -> OutputMode:
         """Return how the real model is best held to a schema."""
         mode = self._model.output_mode(options)
-        self.recording.output_modes[_occasion(options)] = mode
+        self.recording.output_modes[occasion(options)] = mode
         return mode
 
     async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
@@ -221,75 +213,6 @@ class RecordingModel(ChatModel):
         await self._model.aclose()
 
 
-class ReplayingModel(ChatModel):
-    """Answers what was recorded, to requests like those that were recorded.
-
-    Each exchange is used once. Requests made at the same time may come in another order. Messages
-    and tools have to be the same, and the options that are set; the recorded model's own default
-    options, which this one does not have, are of no account.
-
-    Args:
-        recording: The exchanges, or the file that they are in.
-    """
-
-    def __init__(self, recording: Recording | str | Path) -> None:
-        if not isinstance(recording, Recording):
-            recording = Recording.load(recording)
-        self.recording = recording
-        self._unused = list(recording.exchanges)
-        self._lock = threading.Lock()
-
-    @property
-    def unused(self) -> tuple[Exchange, ...]:
-        """The exchanges that nobody asked for so far."""
-        return tuple(self._unused)
-
-    def output_mode(self, options: ChatOptions) -> OutputMode:
-        """Return how the recorded model was best held to a schema."""
-        return self.recording.output_modes.get(_occasion(options), "schema")
-
-    async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:  # noqa: ARG002
-        """Return what was answered.
-
-        Raises:
-            ReplayError: This was never asked.
-        """
-        return response_from_dict(self._take(prompt).response)
-
-    async def generate_stream(
-        self,
-        prompt: Prompt,
-        runtime: Runtime,  # noqa: ARG002 - a recording waits for nothing
-    ) -> AsyncGenerator[ChatResponse | str, None]:
-        """Yield what was answered, in the pieces in which it came."""
-        exchange = self._take(prompt)
-        response = response_from_dict(exchange.response)
-        if not exchange.pieces:
-            yield response
-            return
-        start = 0
-        first = response.generations[0]
-        for part in first.output.parts:
-            if not isinstance(part, str):
-                yield ChatResponse((Generation(AssistantMessage([part])),))
-                continue
-            pieces = _between(exchange.pieces, start, start + len(part))
-            start += len(part)
-            for piece in pieces if "".join(pieces) == part else [part]:
-                yield piece
-        silent = AssistantMessage([], metadata=first.output.metadata)
-        last = Generation(**{**_shallow(first), "output": silent})
-        yield ChatResponse((last, *response.generations[1:]), response.metadata)
-
-    def _take(self, prompt: Prompt) -> Exchange:
-        asked = self.recording.request_of(prompt)
-        with self._lock:
-            for at, exchange in enumerate(self._unused):
-                if _comparable(exchange, asked) == asked:
-                    return self._unused.pop(at)
-            raise ReplayError(_difference(self._unused, asked))
-
-
 def _cut_like(pieces: tuple[str, ...], text: str) -> tuple[str, ...]:
     """Return *text* in as many pieces, of the same lengths as far as it reaches."""
     cut: list[str] = []
@@ -299,26 +222,6 @@ def _cut_like(pieces: tuple[str, ...], text: str) -> tuple[str, ...]:
     return tuple(piece for piece in (*cut, text) if piece)
 
 
-def _difference(unused: list[Exchange], asked: dict[str, Any]) -> str:
-    if not unused:
-        return f"the recording has no exchange left for this request:\n{_text(asked)}"
-    lines = difflib.unified_diff(
-        _text(_comparable(unused[0], asked)).splitlines(),
-        _text(asked).splitlines(),
-        "recorded",
-        "asked",
-        lineterm="",
-    )
-    return "this was not recorded; the next recorded request differs:\n" + "\n".join(lines)
-
-
-def _comparable(exchange: Exchange, asked: dict[str, Any]) -> dict[str, Any]:
-    recorded = exchange.request
-    set_now = {k: v for k, v in recorded["options"].items() if k in asked["options"]}
-    messages = [_without_notes(message) for message in recorded["messages"]]
-    return {**recorded, "messages": messages, "options": set_now}
-
-
 def _without_notes(message: dict[str, Any]) -> dict[str, Any]:
     """Return *message* without what an application notes on a user's, such as when it came."""
     if message["role"] != "user":
@@ -326,26 +229,9 @@ def _without_notes(message: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in message.items() if key != "metadata"}
 
 
-def _occasion(options: ChatOptions) -> str:
+def occasion(options: ChatOptions) -> str:
+    """Return the name, among the output modes of a recording, of a request with *options*."""
     return "with tools" if options.tool_callbacks or options.tool_names else "without"
-
-
-def _text(request: dict[str, Any]) -> str:
-    return json.dumps(request, indent=1, ensure_ascii=False)
-
-
-def _between(pieces: tuple[str, ...], start: int, end: int) -> list[str]:
-    """Return the pieces of what stands between two places of the text that *pieces* make up."""
-    cut: list[str] = []
-    at = 0
-    for piece in pieces:
-        cut.append(piece[max(0, start - at) : max(0, end - at)])
-        at += len(piece)
-    return [piece for piece in cut if piece]
-
-
-def _shallow(value: Any) -> dict[str, Any]:
-    return {f.name: getattr(value, f.name) for f in fields(value)}
 
 
 def _tool(callback: Any) -> dict[str, Any]:
@@ -360,8 +246,8 @@ def _tool(callback: Any) -> dict[str, Any]:
 def _set_options(options: ChatOptions) -> dict[str, Any]:
     return {
         name: value
-        for name, value in _shallow(options).items()
-        if name not in _UNRECORDED and value not in (None, (), {})
+        for name, value in options.set_values().items()
+        if name not in _UNRECORDED and value not in ((), {})
     }
 
 

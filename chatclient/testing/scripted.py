@@ -1,4 +1,4 @@
-"""A model for tests: answers as it is told, and remembers what it was asked."""
+"""A model for tests: gives scripted answers, and keeps the prompts that it got."""
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -42,7 +42,7 @@ class ScriptedModel(ChatModel):
 
     Attributes:
         prompts: Every prompt the model was asked, in order.
-        unused: How many answers nobody has asked for.
+        unused: How many answers have not been used.
 
     Raises:
         AssertionError: (when called) there are no answers left.
@@ -95,7 +95,7 @@ class ScriptedModel(ChatModel):
 
     @property
     def unused(self) -> int:
-        """How many answers nobody has asked for."""
+        """How many answers have not been used."""
         return 0 if self._function is not None else len(self._answers)
 
     def _next(self, prompt: Prompt) -> tuple[ChatResponse, Exception | None]:

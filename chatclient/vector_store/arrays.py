@@ -39,7 +39,7 @@ def unit_rows(vectors: Sequence[Vector], length: int | None) -> "Matrix":
     np = numpy()
     lengths = {len(vector) for vector in vectors} | ({length} if length else set())
     if len(lengths) > 1:
-        msg = f"vectors of lengths {sorted(lengths)} do not compare; use one embedding model"
+        msg = f"vectors of lengths {sorted(lengths)} cannot be compared; use one embedding model"
         raise UsageError(msg)
     rows: Matrix = np.asarray(vectors, dtype=np.float32)
     norms = np.linalg.norm(rows, axis=1, keepdims=True)

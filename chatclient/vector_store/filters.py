@@ -53,10 +53,10 @@ def predicate(where: Filter | None, depth: int = 0) -> Predicate:
     """Return a function that says whether metadata fits *where*; None fits all.
 
     Raises:
-        UsageError: It is no filter.
+        UsageError: It is not a filter.
     """
     if depth > _DEPTH:
-        msg = f"there are filters in filters, more than {_DEPTH} deep; say it with fewer"
+        msg = f"the filter is nested more than {_DEPTH} deep"
         raise UsageError(msg)
     check_kind("a filter", {} if where is None else where, Mapping, 'write {"year": {"gte": 2020}}')
     tests = [_test(key, value, depth + 1) for key, value in (where or {}).items()]
@@ -91,16 +91,12 @@ def filters_in(key: str, value: Any) -> Sequence[Filter]:
 
 
 def comparisons(key: Any, value: Any) -> list[tuple[str, Any]]:
-    """Return what a filter asks of one piece of metadata, as names and values of comparisons."""
-    if not isinstance(key, str):
-        msg = f"a filter names metadata with texts, not {key!r}"
-        raise UsageError(msg)
-    if key.startswith("$"):
-        msg = f"{key!r} is no part of a filter; there are '$and', '$or' and '$not'"
-        raise UsageError(msg)
-    if '"' in key or "\\" in key or min(key, default=" ") < " " or not _plain(key):
-        msg = f"a filter cannot name {key!r}: quotes, backslashes or control characters are in it"
-        raise UsageError(msg)
+    """Return what a filter asks of one piece of metadata, as names and values of comparisons.
+
+    Raises:
+        UsageError: It asks for something that cannot be compared.
+    """
+    _check_key(key)
     asked = list(value.items()) if isinstance(value, Mapping) else [("eq", value)]
     for name, wanted in asked:
         if name not in _COMPARISONS:
@@ -110,19 +106,28 @@ def comparisons(key: Any, value: Any) -> list[tuple[str, Any]]:
             msg = f"{name!r} in a filter takes a list, not a {type(wanted).__name__}"
             raise UsageError(msg)
         for each in wanted if name in ("in", "not_in") else [wanted]:
-            if not isinstance(each, str | int | float | None):
-                msg = f"a filter compares texts, numbers, truth values and None, not {each!r}"
-                raise UsageError(msg)
             _check_value(each)
     return asked
 
 
-def _check_value(value: Any) -> None:
-    """See that *value* is one that every store can compare.
+def _check_key(key: Any) -> None:
+    """Make sure that *key* is a name that every store can look for."""
+    if not isinstance(key, str):
+        msg = f"the keys of a filter must be texts, not {key!r}"
+        raise UsageError(msg)
+    if key.startswith("$"):
+        msg = f"{key!r} is not an operator of filters; there are '$and', '$or' and '$not'"
+        raise UsageError(msg)
+    if '"' in key or "\\" in key or min(key, default=" ") < " " or not _plain(key):
+        msg = f"a filter cannot name {key!r}: quotes, backslashes or control characters are in it"
+        raise UsageError(msg)
 
-    Raises:
-        UsageError: It is not.
-    """
+
+def _check_value(value: Any) -> None:
+    """Make sure that *value* is one that every store can compare."""
+    if not isinstance(value, str | int | float | None):
+        msg = f"a filter compares texts, numbers, truth values and None, not {value!r}"
+        raise UsageError(msg)
     if isinstance(value, int) and not -_BIGGEST <= value < _BIGGEST:
         msg = f"a filter compares whole numbers of 64 bits at most, not {value!r}"
         raise UsageError(msg)

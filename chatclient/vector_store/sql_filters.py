@@ -19,7 +19,7 @@ def sql(where: Filter | None, column: str) -> tuple[str, list[Any]]:
     Only names of comparisons get into the text; keys and values are parameters.
 
     Raises:
-        UsageError: It is no filter.
+        UsageError: It is not a filter.
     """
     conditions: list[str] = []
     parameters: list[Any] = []

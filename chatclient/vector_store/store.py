@@ -63,8 +63,8 @@ class SimilaritySearch:
         where: Which documents count; see `chatclient.vector_store.filters`.
 
     Raises:
-        UsageError: The query is no text, *top_k* is less than one, *threshold* is no score, or
-            *where* is no filter.
+        UsageError: The query is not a text, *top_k* is less than one, *threshold* is not a score,
+            or *where* is not a filter.
     """
 
     query: str
@@ -81,7 +81,7 @@ class SimilaritySearch:
         if self.threshold is not None:
             check_number("a threshold", self.threshold, least=-1)
             if self.threshold > 1:
-                msg = f"a threshold is a score, at most 1.0, not {self.threshold!r}"
+                msg = f"a threshold must be a score of at most 1.0, not {self.threshold!r}"
                 raise UsageError(msg)
         predicate(self.where)
         object.__setattr__(self, "where", copy_of(self.where))
@@ -179,7 +179,7 @@ class VectorStore(Closeable, ABC):
         """Return the documents that are nearest to *query*, best first; see `SimilaritySearch`.
 
         Raises:
-            UsageError: *top_k* is less than one, or *where* is no filter.
+            UsageError: *top_k* is less than one, or *where* is not a filter.
             ProviderError: The embedding model's side failed.
         """
         search = SimilaritySearch(query, top_k, threshold, where)

@@ -11,17 +11,15 @@ from mcp_types import CallToolResult, Tool
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 
-from chatclient.errors import ToolArgumentError
 from chatclient.events import ToolProgress
 from chatclient.runtime import Runtime
 from chatclient.tool import Effect, ToolContext, ToolDefinition, ToolMetadata, ToolResult
+from chatclient.tools.binding import MOST_LINES, unfit
 from chatclient.tools.mcp.connection import Hub
 from chatclient.tools.mcp.content import result_of
 from chatclient.tools.mcp.server import McpProgress, McpServer, ToolContextToMeta
 from chatclient.tools.naming import describe_name
 from chatclient.tools.schema import signature_of_schema
-
-_MOST_PROBLEMS = 10
 
 
 class McpToolCallback:
@@ -113,11 +111,7 @@ class McpToolCallback:
         except Unresolvable:  # the server checks what only it can
             return given
         if problems:
-            details = problems[:_MOST_PROBLEMS]
-            name = self.definition.name
-            lines = "".join(f"\n- {line}" for line in details)
-            msg = f"The arguments for {name} do not fit:{lines}"
-            raise ToolArgumentError(msg, tool_name=name, details=details)
+            raise unfit(self.definition.name, problems[:MOST_LINES])
         return given
 
     @cached_property

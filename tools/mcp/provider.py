@@ -62,7 +62,7 @@ class McpToolCallbackProvider(Closeable):
             check_kind("where tools are", server, McpServer, hint)
         names = Counter(server.name for server in servers)
         if not servers or max(names.values()) > 1:
-            msg = "a provider wants at least one MCP server, and each with a name of its own"
+            msg = "a provider needs at least one MCP server, each with a name of its own"
             raise UsageError(msg)
         self.servers = servers
         self._accepts = tool_filter or (lambda _server, _tool: True)

@@ -24,7 +24,7 @@ from mcp_types import (
 from referencing import Registry
 
 from chatclient.errors import ToolError, UsageError
-from chatclient.logs import get_logger
+from chatclient.logs import described, get_logger
 from chatclient.messages import AssistantMessage, Message, SystemMessage, UserMessage
 from chatclient.model import ChatModel
 from chatclient.model_calls import ask_model
@@ -75,7 +75,7 @@ async def _sample(
     try:
         return await _sampled(model, prompt)
     except Exception as error:  # noqa: BLE001 - what went wrong is not the server's business
-        log.warning("mcp sampling failed", server=server, error=repr(error))
+        log.warning("mcp sampling failed", server=server, error=described(error))
         return ErrorData(code=INTERNAL_ERROR, message="the model could not be asked")
 
 
@@ -103,7 +103,7 @@ async def _asked(
         return ElicitResult(action="accept")
     if schema is None or not isinstance(answer, Mapping):
         wanted = "True, False or None" if schema is None else "the form's values, False or None"
-        msg = f"an elicitation handler returns {wanted}, not a {type(answer).__name__}"
+        msg = f"an elicitation handler must return {wanted}, not a {type(answer).__name__}"
         raise UsageError(msg)
     _check(dict(answer), schema)
     return ElicitResult(action="accept", content=dict(answer))

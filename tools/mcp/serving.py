@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from chatclient.checks import wants_argument
 from chatclient.runtime import ON_LOOP
 from chatclient.tool import ToolCallback, ToolRequest
+from chatclient.tools.duplicates import check_unique
 from chatclient.tools.manager import ToolCallingManager
 from chatclient.tools.mcp.server import require_sdk
-from chatclient.tools.sources import ToolSource, check_unique, resolve_sources, tool_callbacks
+from chatclient.tools.sources import ToolSource, resolve_sources, tool_callbacks
 from chatclient.values import EMPTY
 
 if TYPE_CHECKING:  # the SDK loads with the first serving

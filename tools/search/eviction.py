@@ -64,7 +64,7 @@ class LruEvictionStrategy:
 
     def __init__(self, max_sessions: int = 1000) -> None:
         if max_sessions < 1:
-            msg = f"max_sessions is the number of sessions to keep, at least 1, not {max_sessions}"
+            msg = f"max_sessions must be at least 1, not {max_sessions}"
             raise UsageError(msg)
         self._max_sessions = max_sessions
         self._lock = ForkSafeLock()

@@ -195,5 +195,5 @@ def _cut(log: Sequence[SessionEvent], end: int, start: int = 0) -> Compaction | 
 
 def _check(what: str, number: int) -> None:
     if number < 1:
-        msg = f"{what} is at least 1, not {number!r}"
+        msg = f"{what} must be at least 1, not {number!r}"
         raise UsageError(msg)

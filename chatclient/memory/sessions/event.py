@@ -110,7 +110,7 @@ class SessionEvent:
 
 def _named(value: object, what: str) -> None:
     if not isinstance(value, str) or not value.strip():
-        msg = f"{what} is a text that is not blank, not {value!r}"
+        msg = f"{what} must be a text that is not blank, not {value!r}"
         raise UsageError(msg)
 
 
@@ -121,7 +121,7 @@ def check_branch(branch: str | None) -> None:
         UsageError: It is not made of names with dots between.
     """
     if branch is not None and not all(p and p == p.strip() for p in branch.split(".")):
-        msg = f"a branch is a path of agents' names such as 'lead.writer', not {branch!r}"
+        msg = f"a branch must be a path of agents' names such as 'lead.writer', not {branch!r}"
         raise UsageError(msg)
 
 

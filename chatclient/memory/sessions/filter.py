@@ -46,7 +46,7 @@ class EventFilter:
 
     Raises:
         UsageError: A number is out of range, there are pages as well as *last*, a moment has no
-            time zone, or something is no role, match, branch or regular expression.
+            time zone, or something is not a role, match, branch or regular expression.
     """
 
     since: datetime | None = None
@@ -175,10 +175,10 @@ def _check_amounts(filter: EventFilter) -> None:
     }
     for name, (amount, least) in amounts.items():
         if amount is not None and amount < least:
-            msg = f"{name} is at least {least}, not {amount!r}"
+            msg = f"{name} must be at least {least}, not {amount!r}"
             raise UsageError(msg)
     if filter.last is not None and (filter.page is not None or filter.page_size is not None):
-        msg = "either the last events are meant or a page of them; leave one of the two out"
+        msg = "last= and page= exclude each other; leave one of them out"
         raise UsageError(msg)
 
 
@@ -188,7 +188,7 @@ def _term(text: str | None) -> str | None:
 
 def _terms(texts: Iterable[str] | None) -> tuple[str, ...] | None:
     if isinstance(texts, str):
-        msg = "keywords are several; put a single one into keyword="
+        msg = "keywords= takes several words; pass a single one as keyword="
         raise UsageError(msg)
     return tuple(term for text in texts or () if (term := _term(text))) or None
 
@@ -203,3 +203,6 @@ def _compiled(pattern: str) -> "re.Pattern[str]":
 
 EVERYTHING = EventFilter()
 """All events there are, archived ones too."""
+
+ACTIVE = EventFilter(exclude_archived=True)
+"""What a model is shown: all events that compaction has left."""

@@ -141,7 +141,7 @@ def checked_events(session_id: str, events: Sequence[SessionEvent]) -> Sequence[
     """
     strays = sorted({e.session_id for e in events if e.session_id != session_id})
     if strays:
-        msg = f"events of the sessions {strays} do not belong into the log of {session_id!r}"
+        msg = f"events of the sessions {strays} do not belong in the log of {session_id!r}"
         raise UsageError(msg)
     if len({event.id for event in events}) < len(events):
         msg = "two events of one unit have the same id; give each an id of its own"

@@ -1,88 +1,29 @@
 """Sessions and their logs in the tables of an SQL database; needs SQLAlchemy."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache, partial
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.schema import CreateTable
 
 from chatclient.errors import ChatMemoryError
 from chatclient.json import loads
 from chatclient.memory.sessions.event import Session, SessionEvent, visible_branches
 from chatclient.memory.sessions.filter import EventFilter
 from chatclient.memory.sessions.repository import SessionLog, checked_events, no_session
+from chatclient.memory.sessions.sql_tables import SessionTables
 from chatclient.memory.sql_database import Database
 from chatclient.memory.sql_failures import LostRaceError
 from chatclient.memory.sql_rows import VersionedRows
-from chatclient.memory.sql_schema import BIG_KEY, LONG_TEXT, TABLE_OPTIONS, Schema
+from chatclient.memory.sql_schema import Schema
 from chatclient.memory.sql_text import message_text, restored, storable
 from chatclient.memory.stored import as_json, digest, message_of
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _CHUNK = 500  # ids in one statement
-
-
-@dataclass(frozen=True, slots=True)
-class SessionTables:
-    """Where sessions are kept; events are numbered from 0 in each log, moments in microseconds."""
-
-    sessions: sa.Table
-    events: sa.Table
-
-    @classmethod
-    def named(cls, prefix: str) -> "SessionTables":
-        """Return the tables whose names begin with *prefix*."""
-        metadata = sa.MetaData()
-        sessions = sa.Table(
-            f"{prefix}session",
-            metadata,
-            sa.Column("id", BIG_KEY, primary_key=True, autoincrement=True),
-            sa.Column("digest", sa.String(64), nullable=False, unique=True),
-            sa.Column("session_id", LONG_TEXT, nullable=False),
-            sa.Column("user_digest", sa.String(64), nullable=False),
-            sa.Column("user_id", LONG_TEXT, nullable=False),
-            sa.Column("created_at", sa.BigInteger, nullable=False),
-            sa.Column("expires_at", sa.BigInteger),
-            sa.Column("metadata", LONG_TEXT, nullable=False),
-            sa.Column("version", sa.BigInteger, nullable=False),
-            sa.Column("length", sa.Integer, nullable=False),
-            sa.Index(f"{prefix}session_user", "user_digest"),
-            sa.Index(f"{prefix}session_expires", "expires_at"),
-            **TABLE_OPTIONS,
-        )
-        session = sa.ForeignKey(sessions.c.id, ondelete="CASCADE")
-        events = sa.Table(
-            f"{prefix}session_event",
-            metadata,
-            sa.Column("session", BIG_KEY, session, primary_key=True, autoincrement=False),
-            sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
-            sa.Column("digest", sa.String(64), nullable=False),
-            sa.Column("event_id", LONG_TEXT, nullable=False),
-            sa.Column("moment", sa.BigInteger, nullable=False),
-            sa.Column("role", sa.String(10), nullable=False),
-            sa.Column("branch", LONG_TEXT),
-            sa.Column("synthetic", sa.SmallInteger, nullable=False),
-            sa.Column("archived", sa.SmallInteger, nullable=False),
-            sa.Column("words", LONG_TEXT, nullable=False),
-            sa.Column("message", LONG_TEXT, nullable=False),
-            sa.Column("metadata", LONG_TEXT, nullable=False),
-            sa.UniqueConstraint("session", "digest"),
-            sa.Index(f"{prefix}session_event_active", "session", "archived", "number"),
-            **TABLE_OPTIONS,
-        )
-        return cls(sessions, events)
-
-    def create(self, connection: sa.Connection) -> None:
-        """Create the tables, or what is missing where somebody was interrupted in it."""
-        for table in (self.sessions, self.events):
-            connection.execute(CreateTable(table, if_not_exists=True))
-            for index in table.indexes:
-                index.create(connection, checkfirst=True)
 
 
 class SqlLogs:

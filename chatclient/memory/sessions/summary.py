@@ -7,11 +7,12 @@ from typing import ClassVar
 from chatclient.errors import UsageError
 from chatclient.logs import get_logger
 from chatclient.memory.sessions.compaction import Compaction, said, window_start
-from chatclient.memory.sessions.event import COMPACTION_SOURCE, SessionEvent
+from chatclient.memory.sessions.event import COMPACTION_SOURCE, SessionEvent, turn_starts
 from chatclient.memory.summary import (
     INSTRUCTIONS,
     QUESTION,
     noted_and_said,
+    summary_that_fits,
     written_summary,
 )
 from chatclient.memory.transcript import transcript
@@ -33,7 +34,7 @@ class RecursiveSummary:
     agents, and branches are not.
 
     When the model says nothing, or what it says is cut off or withheld, that is logged and
-    everything stays as it is.
+    everything stays as it is. Of more than the model has room for, the older half is summarised.
 
     Attributes:
         model: Writes the summaries.
@@ -70,11 +71,18 @@ class RecursiveSummary:
         """
         active = said(events)
         start = window_start(active, self.most)
-        archived, kept = active[:start], active[start:]
-        if not archived:
+        ends = _ends_of(active[:start])
+        if not ends:
             return None
         before = [event.message for event in events if event.synthetic]
-        text = await self._summary(before, _of_root(archived), _of_root(kept), runtime)
+
+        async def summary_of(end: int) -> str:
+            return await self._summary(
+                before, _of_root(active[:end]), _of_root(active[end:]), runtime
+            )
+
+        end, text = await summary_that_fits(ends, summary_of)
+        archived = active[:end]
         if not text:
             log.warning("summary is empty or not whole", session_id=archived[0].session_id)
             return None
@@ -110,6 +118,11 @@ class RecursiveSummary:
             )
         prompt = Prompt([SystemMessage(self.instructions), UserMessage(text)], self.options)
         return await written_summary(self.model, prompt, runtime)
+
+
+def _ends_of(log: Sequence[SessionEvent]) -> list[int]:
+    """Return where turns end in *log*."""
+    return [end for end in (*turn_starts(log), len(log)) if end]
 
 
 def _of_root(events: Sequence[SessionEvent]) -> list[Message]:

@@ -1,4 +1,4 @@
-"""OpenAI's Responses as data: messages to input items, output items to parts; no I/O.
+"""Messages as the input items of OpenAI's Responses; no I/O.
 
 A response is a list of items. They become the parts of one `AssistantMessage`, in their order, and
 go back as the items they were:
@@ -11,15 +11,11 @@ go back as the items they were:
 - anything else, such as a search on the provider's side: a `ProviderPart` with the item.
 """
 
-import base64
-import binascii
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any, Literal
 
 from chatclient.errors import UsageError
-from chatclient.json import dumps
 from chatclient.messages import (
     AssistantMessage,
     Media,
@@ -29,12 +25,11 @@ from chatclient.messages import (
     Reasoning,
     SystemMessage,
     ToolCall,
-    ToolCallChunk,
     ToolResponse,
     ToolResponseMessage,
     UserMessage,
 )
-from chatclient.providers.fields import beside, text_of
+from chatclient.providers.fields import beside, unsendable
 from chatclient.providers.media import is_here
 from chatclient.providers.openai_encoding import short_id
 from chatclient.providers.openai_media import file_name
@@ -50,8 +45,6 @@ SystemRole = Literal["system", "developer"]
 
 Item = Mapping[str, Any]
 """An input or output item, or another JSON object of the API."""
-
-# --- encoding -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,14 +64,6 @@ class Form:
     takes_reasoning: bool = True
 
 
-@lru_cache(maxsize=64)
-def form_of(
-    role: SystemRole, custom_tools: frozenset[str], *, stored: bool, takes_reasoning: bool
-) -> Form:
-    """Return the form of these values: always the same object, so that it can be a cache's key."""
-    return Form(role, stored, custom_tools, takes_reasoning)
-
-
 def encode_message(message: Message, form: Form) -> list[dict[str, Any]]:
     """Return *message* as input items."""
     match message:
@@ -91,8 +76,7 @@ def encode_message(message: Message, form: Form) -> list[dict[str, Any]]:
         case ToolResponseMessage():
             return [_tool_output(response, form) for response in message.responses]
         case _:
-            msg = f"{type(message).__name__} is no kind of message that can be sent"
-            raise UsageError(msg)
+            raise unsendable(message)
 
 
 _LONGEST_ID = 64  # of a call; other servers' may be longer
@@ -140,8 +124,8 @@ def _content_part(part: str | Media | ProviderPart) -> dict[str, Any]:
         image = {"image_url": part.url()} if part.id is None else {"file_id": part.id}
         return {"type": "input_image", "detail": part.metadata.get("detail", "auto"), **image}
     if part.mime_type.startswith("audio/") and is_here(part):
-        msg = f"the Responses API takes no {part.mime_type}; send it to a model that listens with"
-        raise UsageError(f"{msg} OpenAIChatModel, or what is said in it as text")
+        msg = f"the Responses API does not take {part.mime_type}; use OpenAIChatModel with a model"
+        raise UsageError(f"{msg} that listens, or send what is said in it as text")
     return {"type": "input_file", **_file(part)}
 
 
@@ -268,95 +252,3 @@ def _tool_call(call: ToolCall, form: Form) -> dict[str, Any]:
     else:
         what = {"type": "function_call", "arguments": call.arguments.strip() or "{}"}
     return {**what, "call_id": short_id(call.id, _LONGEST_ID), "name": call.name, **more}
-
-
-# --- decoding -------------------------------------------------------------------------------
-
-CALLS = {"function_call": "arguments", "custom_tool_call": "input"}
-"""Calls of the application's tools, and where each says what to call it with."""
-
-
-def decode_item(item: Item, number: int, said: str = "") -> list[Part]:
-    """Return the parts that an output item becomes.
-
-    Args:
-        item: The item, whole.
-        number: Tells parallel calls apart.
-        said: What of its text (or reasoning, or arguments) a stream has already told.
-    """
-    match item.get("type"):
-        case "message":
-            return _message_parts(item, said)
-        case "reasoning":
-            return _reasoning_parts(item, said)
-        case "function_call" | "custom_tool_call":
-            return [_call_chunk(item, number, said)]
-        case "image_generation_call" if (image := _image(item)) is not None:
-            return [image]
-        case _:
-            return [ProviderPart(PROVIDER, FrozenDict(item))]
-
-
-def rest_of(whole: str, said: str) -> str:
-    """Return what of *whole* has not been *said*; nothing where it does not begin with that."""
-    return whole[len(said) :] if whole.startswith(said) else ""
-
-
-def _message_parts(item: Item, said: str) -> list[Part]:
-    parts: list[Part] = []
-    content: list[dict[str, Any]] = []
-    for piece in item.get("content") or ():
-        slot = {key: value for key, value in piece.items() if value not in (None, [])}
-        content.append(slot)
-        is_text = piece.get("type") == "output_text"
-        text = (piece.get("text") if is_text else piece.get("refusal")) or ""
-        if is_text:
-            slot.pop("text", None)
-            slot["length"] = len(text)
-        new = rest_of(text, said)
-        said = rest_of(said, text)
-        if new:
-            parts.append(new if is_text else refusal(new))
-    kept = {key: value for key, value in item.items() if value is not None}
-    return [*parts, ProviderPart(PROVIDER, FrozenDict({**kept, "content": content}))]
-
-
-def refusal(text: str) -> ProviderPart:
-    """Return the part that says *text* in refusal, just as Chat Completions has it."""
-    return ProviderPart(PROVIDER, FrozenDict({"refusal": text}), text)
-
-
-def _reasoning_parts(item: Item, said: str) -> list[Part]:
-    texts = item.get("summary") or item.get("content") or ()
-    new = rest_of("".join(text.get("text") or "" for text in texts), said)
-    thoughts = [Reasoning(new, provider=PROVIDER)] if new else []
-    return [*thoughts, Reasoning(provider=PROVIDER, data=FrozenDict(item))]
-
-
-def _call_chunk(item: Item, number: int, said: str) -> ToolCallChunk:
-    field = CALLS[item["type"]]
-    arguments = item.get(field) or ""
-    if not isinstance(arguments, str):
-        arguments = dumps(arguments).decode()
-    known = ("call_id", "name", field, *(["type"] if field == "arguments" else []))
-    more = beside(item, known)
-    return ToolCallChunk(
-        number,
-        text_of(item.get("call_id") or item.get("id")),
-        text_of(item.get("name")),
-        rest_of(arguments, said),
-        FrozenDict({PROVIDER: more}) if more else EMPTY,
-    )
-
-
-def _image(item: Item) -> Media | None:
-    """Return the image that *item* holds, if the item can be made again from it."""
-    result = item.get("result") or ""
-    try:
-        image = base64.b64decode(result, validate=True)
-    except binascii.Error:
-        return None
-    if not image or base64.b64encode(image).decode() != result:
-        return None
-    more = FrozenDict({PROVIDER: beside(item, ("result",))})
-    return Media(f"image/{item.get('output_format') or 'png'}", image, metadata=more)

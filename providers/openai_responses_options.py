@@ -1,0 +1,131 @@
+"""Options as the fields of a request to OpenAI's Responses; no I/O."""
+
+import re
+from collections.abc import Container, Iterable, Mapping
+from functools import lru_cache
+from typing import Any
+
+from chatclient.options import ChatOptions
+from chatclient.providers.fields import fields_of, overlaid
+from chatclient.providers.openai_responses_encoding import Form
+from chatclient.providers.openai_schemas import enforceable, json_schema_format
+from chatclient.tool import ToolDefinition
+
+_NAMES = {
+    name: name
+    for name in (
+        *("model", "temperature", "top_p", "top_k", "presence_penalty", "frequency_penalty"),
+        *("seed", "stop", "service_tier", "instructions", "previous_response_id", "conversation"),
+        *("background", "truncation", "prompt_cache_key", "prompt_cache_retention"),
+        *("user", "safety_identifier", "top_logprobs", "max_tool_calls"),
+    )
+} | {"max_tokens": "max_output_tokens", "request_metadata": "metadata"}
+_REASONING_NAMES = {"reasoning_effort": "effort", "reasoning_summary": "summary"}
+_TEXT_NAMES = {"verbosity": "verbosity", "response_format": "format"}
+_ENCRYPTED_REASONING = "reasoning.encrypted_content"
+# Other models refuse to be asked for it. Before the name there may be a vendor's.
+_REASONING_MODEL = re.compile(r"(^|[/:.])(o\d|gpt-[5-9](?!.*-chat)|codex|grok)")
+# These even refuse that of another model, which began the conversation.
+_REASONLESS_MODEL = re.compile(r"(^|[/:.])(chatgpt|gpt-[34]|gpt-[5-9].*-chat)")
+
+
+# Always the same object for the same values, so that it can be a cache's key.
+_form = lru_cache(maxsize=64)(Form)
+
+
+def form_for(options: ChatOptions) -> Form:
+    """Return the form in which messages go out beside *options*."""
+    given = options.set_values()
+    custom = [tool for tool in given.get("server_tools", ()) if tool.get("type") == "custom"]
+    return _form(
+        given.get("system_role", "system"),
+        _is_stored(given),
+        frozenset(tool["name"] for tool in custom),
+        _REASONLESS_MODEL.search(given.get("model", "")) is None,
+    )
+
+
+def encode_options(
+    options: ChatOptions, *, streaming: bool, lacks: Container[str] = ()
+) -> dict[str, Any]:
+    """Return all of a request but its input, without those options that the server *lacks*."""
+    given = options.set_values()
+    stored = _is_stored(given)
+    body = fields_of(options, _NAMES, lacks)
+    body["store"] = stored
+    if include := _include(given, stored=stored):
+        body["include"] = include
+    if reasoning := fields_of(options, _REASONING_NAMES):
+        body["reasoning"] = reasoning
+    if text := _text(options):
+        body["text"] = text
+    body |= _tools(given, form_for(options))
+    if streaming:
+        body["stream"] = True
+    return overlaid(body, options.extra)
+
+
+def _is_stored(given: Mapping[str, Any]) -> bool:
+    # An answer that comes later has to be kept until it is fetched.
+    stored: bool = given.get("store", bool(given.get("background")))
+    return stored
+
+
+def _include(given: Mapping[str, Any], *, stored: bool) -> list[str]:
+    include = list(given.get("include", ()))
+    reasons = _REASONING_MODEL.search(given.get("model", "")) is not None
+    if (
+        reasons
+        and not stored
+        and given.get("include") != ()
+        and _ENCRYPTED_REASONING not in include
+    ):
+        include.append(_ENCRYPTED_REASONING)
+    return include
+
+
+def _text(options: ChatOptions) -> dict[str, Any]:
+    text = fields_of(options, _TEXT_NAMES)
+    if options.output_schema is not None:
+        text["format"] = {"type": "json_schema", **json_schema_format(options.output_schema)}
+    return text
+
+
+def _tools(given: Mapping[str, Any], form: Form) -> dict[str, Any]:
+    builtin: Iterable[Mapping[str, Any]] = given.get("server_tools", ())
+    definitions = [callback.definition for callback in given.get("tool_callbacks", ())]
+    strict: bool = given.get("strict_tools", False)
+    functions = [_function(d, strict) for d in definitions if d.name not in form.custom_tools]
+    if not functions and not builtin:
+        return {}
+    body: dict[str, Any] = {"tools": [*functions, *builtin]}
+    if "tool_choice" in given:
+        body["tool_choice"] = _tool_choice(given["tool_choice"], builtin)
+    if "parallel_tool_calls" in given:
+        body["parallel_tool_calls"] = given["parallel_tool_calls"]
+    return body
+
+
+def _function(definition: ToolDefinition, strict: bool) -> dict[str, Any]:  # noqa: FBT001
+    form = enforceable(definition.input_schema) if strict and definition.strict is None else None
+    return {
+        "type": "function",
+        "name": definition.name,
+        "description": definition.description,
+        "parameters": form or definition.input_schema,
+        # Left out it means true, and the provider changes the schema.
+        "strict": definition.strict or form is not None,
+    }
+
+
+def _tool_choice(choice: str, builtin: Iterable[Mapping[str, Any]]) -> Any:
+    if choice in ("auto", "none", "required"):
+        return choice
+    for tool in builtin:
+        if choice == tool.get("server_label"):
+            return {"type": "mcp", "server_label": choice}
+        if choice == tool.get("name"):
+            return {"type": tool["type"], "name": choice}
+        if choice == tool["type"]:
+            return {"type": choice}
+    return {"type": "function", "name": choice}
