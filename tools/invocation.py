@@ -16,10 +16,8 @@ from chatclient.runtime import Runtime, caller_deadline
 from chatclient.threads import is_awaitable
 from chatclient.tool import ToolCallback, ToolContext, ToolDefinition, ToolMetadata, ToolResult
 from chatclient.tools.binding import read_arguments
-from chatclient.values import quickly_made
 
 
-@quickly_made
 @dataclass(frozen=True, slots=True)
 class ToolInvocation:
     """A tool that is about to be run.
