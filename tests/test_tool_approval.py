@@ -725,7 +725,7 @@ def test_a_pending_turn_is_json_both_ways() -> None:
     text = turn.to_json()
     assert PendingTurn.from_json(text) == turn
     assert json.loads(text)["version"] == 1
-    with pytest.raises(UsageError, match="no pending turn"):
+    with pytest.raises(UsageError, match="not a pending turn"):
         PendingTurn.from_json(json.dumps({**json.loads(text), "version": 2}))
 
 
