@@ -13,6 +13,7 @@ from typing import Any
 from uuid import uuid4
 
 from chatclient.advisors.notes import note_messages, noted, noted_messages
+from chatclient.advisors.recognition import end_of, without_end, without_overlap
 from chatclient.advisors.tool_calling import (
     EARLIER_MESSAGES,
     PENDING_TURN,
@@ -27,15 +28,12 @@ from chatclient.exchange import continued, ended_by_tools, whole_answer
 from chatclient.memory.chat_memory import ChatMemory
 from chatclient.memory.conversation import says_something
 from chatclient.memory.repository import checked_id
-from chatclient.memory.summary import SUMMARY
 from chatclient.messages import (
     AssistantMessage,
-    Media,
     Message,
     ToolResponse,
     ToolResponseMessage,
     UserMessage,
-    begins_turn,
     last_turn_begin,
     system_messages,
     without_system,
@@ -141,11 +139,11 @@ class Turns:
         if own is None:
             own = said[default_count(request, said) :]
         history = await self._load(conversation_id, request.runtime)
-        end = _end_of(without_system(history), said)
+        end = end_of(without_system(history), said)
         if end is not None:
             history = ()
         else:
-            history, end = _without_overlap(history, said, default_count(request, said))
+            history, end = without_overlap(history, said, default_count(request, said))
         own = own[max(0, end - len(said) + len(own)) :]
         return Turn(conversation_id, own, history, key)
 
@@ -224,9 +222,7 @@ class Turns:
         """Return what is remembered of a turn that is over: nothing if it came to nothing."""
         if not turn.own:
             return ()
-        if not self.tool_messages:  # but what the user said meanwhile
-            said = tuple(message for message in said if isinstance(message, UserMessage))
-        kept = continued(turn.own, said)
+        kept = continued(turn.own, said) if self.tool_messages else _with_words(turn.own, said)
         answer = answer_of(response)
         if answer is not None:
             return continued(kept, (answer,))
@@ -355,6 +351,20 @@ def _is_withheld(response: ChatResponse) -> bool:
     return response.finish_reason == "content_filter"
 
 
+def _with_words(own: tuple[Message, ...], said: Sequence[Message]) -> tuple[Message, ...]:
+    """Return *own* with what the user has *said* meanwhile, in one message with the words before.
+
+    Without what the tools said between, the user would speak twice in a row.
+    """
+    words = [message for message in said if isinstance(message, UserMessage)]
+    if not words:
+        return own
+    if isinstance(last := own[-1], UserMessage):
+        own, words = own[:-1], [last, *words]
+    parts = [part for message in words for part in ("\n\n", *message.parts)]
+    return (*own, UserMessage(parts[1:], metadata=words[0].metadata))
+
+
 def _without_answer(said: tuple[Message, ...], response: ChatResponse) -> tuple[Message, ...]:
     """Return what of *said* tools have come to, as a whole turn; nothing where there were none.
 
@@ -398,63 +408,6 @@ def _begin_of(own: Sequence[Message], said: Sequence[Message], waiting: Sequence
     return max(0, len(waiting) - len(own) - len(said))
 
 
-def _end_of(part: tuple[Message, ...], whole: tuple[Message, ...]) -> int | None:
-    """Return the index behind *part* where it stands in *whole*, or None if it does not.
-
-    What was said is compared, and by whom: an application that sends a conversation again has the
-    answers as texts, without the tool calls, reasoning and metadata that memory has.
-    """
-    wanted = [m for m in part if _is_said(m) and SUMMARY not in m.metadata]
-    places = _places_of(whole)
-    size = len(wanted)
-    if not 0 < size <= len(places):
-        return None
-    words = [_words(message) for message in wanted]
-    present = [_words(whole[at]) for at in places]
-    for end in range(len(places), size - 1, -1):
-        if present[end - size : end] == words:
-            # Tools may have had the last word.
-            rest = range(places[end - 1] + 1, len(whole))
-            return next((at for at in rest if _is_said(whole[at])), len(whole))
-    return None
-
-
-def _without_overlap(
-    history: tuple[Message, ...], said: tuple[Message, ...], begin: int
-) -> tuple[tuple[Message, ...], int]:
-    """Return what of *history* goes before *said*, and where in that the end of *history* stands.
-
-    From *begin* on, an application may send the last turns again, or another memory show them;
-    without, that is *begin*.
-    """
-    known = [at for at, message in enumerate(history) if _is_said(message)]
-    places = [at for at in _places_of(said) if at >= begin]
-    present = [_words(said[at]) for at in places]
-    for size in range(min(len(known), len(places)), 1, -1):
-        first, end = known[-size], places[size - 1]
-        if not isinstance(said[end], AssistantMessage) or not begins_turn(history, first):
-            continue
-        if [_words(history[at]) for at in known[-size:]] == present[:size]:
-            return (*history[:first], *system_messages(history[first:])), end + 1
-    return history, begin
-
-
-def _places_of(said: tuple[Message, ...]) -> list[int]:
-    """Return where in *said* stands what was said before it."""
-    places = [at for at, message in enumerate(said) if _is_said(message)]
-    if said and isinstance(said[-1], UserMessage):
-        places.pop()  # it is asked now, even if in the same words as before
-    return places
-
-
-def _without_end(history: tuple[Message, ...], end: Sequence[Message]) -> tuple[Message, ...]:
-    """Return *history* without as much of *end* as it ends with."""
-    shared = min(len(history), len(end))
-    while shared and list(map(_words, history[-shared:])) != list(map(_words, end[-shared:])):
-        shared -= 1
-    return history[: len(history) - shared]
-
-
 def _asked_again(
     turn: Turn, request: ChatClientRequest, earlier: Sequence[tuple[Message, ...]]
 ) -> Turn:
@@ -464,26 +417,15 @@ def _asked_again(
     have said already, or just once more.
     """
     said = spoken(request)
-    end = _end_of(earlier[-1], said)
+    end = end_of(earlier[-1], said)
     known = {id(message) for message in request.context.get(TOOL_MESSAGES, ())}
     own = tuple(m for m in turn.own if id(m) not in known) if end is None else said[end:]
     history = turn.history
     if end is not None or any(id(m) in known for m in said):
         # The request itself shows what the model has said, or its tools have done.
-        history = _without_end(history, [message for each in earlier for message in each])
+        history = without_end(history, [message for each in earlier for message in each])
     key = turn.key and f"{turn.key} {len(earlier)}"
     return Turn(turn.conversation_id, own, history, key)
-
-
-def _is_said(message: Message) -> bool:
-    if isinstance(message, AssistantMessage):
-        return not message.tool_calls and says_something(message)
-    return isinstance(message, UserMessage)
-
-
-def _words(message: Message) -> tuple[object, ...]:
-    media = [part for part in getattr(message, "parts", ()) if isinstance(part, Media)]
-    return message.role, message.text, media
 
 
 def _set_here(request: ChatClientRequest) -> set[str]:

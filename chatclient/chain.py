@@ -17,7 +17,7 @@ from chatclient.runtime import BLOCKING, Runtime
 from chatclient.threads import is_awaitable
 from chatclient.tool import CONVERSATION_ID
 from chatclient.trail import Trail
-from chatclient.values import EMPTY, freeze_fields, merged
+from chatclient.values import EMPTY, freeze_fields, merged, quickly_made
 
 HIGHEST_PRECEDENCE = -(2**31)
 """The order of an advisor that stands outside of all others."""
@@ -35,6 +35,7 @@ SOURCES = "sources"
 retrieved for it, in order."""
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class ChatClientRequest:
     """What travels down the chain.
@@ -79,6 +80,7 @@ class ChatClientRequest:
         )
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class ChatClientResponse:
     """What travels back up the chain.

@@ -13,8 +13,10 @@ from chatclient.messages import (
     ToolResponse,
 )
 from chatclient.response import ChatResponse
+from chatclient.values import quickly_made
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class TextDelta:
     """The next piece of the answer."""

@@ -28,6 +28,10 @@ def loads(data: str | bytes | bytearray) -> Any:
         except RecursionError as error:
             msg = "nested too deeply"
             raise ValueError(msg) from error
+        except UnicodeDecodeError as error:
+            msg = str(error)
+        # Not in there: that error would show all of the data.
+        raise ValueError(msg) from None
 
 
 def dumps(value: Any) -> bytes:

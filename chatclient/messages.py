@@ -21,7 +21,7 @@ from chatclient.parts import (
     text_of,
     with_text,
 )
-from chatclient.values import EMPTY, freeze_fields, frozen
+from chatclient.values import EMPTY, freeze_fields, frozen, quickly_made
 
 __all__ = [
     "ENDS_TURN",
@@ -240,6 +240,7 @@ class AssistantMessage(Message):
         return _repr(self, self.parts)
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class ToolResponse:
     """What a tool answered.

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, TypeVar, get_args
 from chatclient.checks import check_kind
 from chatclient.errors import UsageError, WrongTypeError
 from chatclient.texts import shortened
-from chatclient.values import EMPTY, freeze_fields
+from chatclient.values import EMPTY, freeze_fields, quickly_made
 
 _P = TypeVar("_P")
 
@@ -122,6 +122,7 @@ class Reasoning:
         freeze_fields(self, "data")
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class ToolCall:
     """A model's request to run a tool.

@@ -8,7 +8,7 @@ from chatclient.checks import names
 from chatclient.errors import InvalidResponseError
 from chatclient.messages import AssistantMessage
 from chatclient.parts import new_text
-from chatclient.values import EMPTY, freeze_fields
+from chatclient.values import EMPTY, freeze_fields, quickly_made
 
 FinishReason = Literal[
     "stop",
@@ -23,6 +23,7 @@ FinishReason = Literal[
 every provider's own value is mapped; the last two are set by the tool loop."""
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class Usage:
     """Tokens spent.
@@ -89,6 +90,7 @@ class RateLimit:
     tokens_reset: float | None = None
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class ChatResponseMetadata:
     """What is known about a response beside its content.
@@ -117,6 +119,7 @@ class ChatResponseMetadata:
 NO_METADATA = ChatResponseMetadata()
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class Generation:
     """One answer of the model (there are several when several were asked for).
@@ -140,6 +143,7 @@ class Generation:
             freeze_fields(self, "metadata")
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class ChatResponse:
     """A model's response, or one chunk of it in a stream."""

@@ -295,8 +295,9 @@ class Runtime:
             DeadlineExceededError: It has passed.
         """
         # Without one, no coroutine of its own: each event of a stream passes all there are.
-        unbound = self.deadline is None or self.blocking
-        return awaitable if unbound else self._until_end(awaitable, what)
+        if self.deadline is None or self.blocking:
+            return awaitable
+        return self._until_end(awaitable, what)
 
     async def _until_end(self, awaitable: Awaitable[T], what: str) -> T:
         scope = asyncio.timeout(self.remaining() + _GRACE)

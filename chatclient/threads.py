@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextvars import Context, ContextVar, copy_context
 from types import GeneratorType
 from typing import Any, Generic, TypeGuard, TypeVar, cast
@@ -49,13 +48,7 @@ def call_in_thread(function: Callable[..., Any], args: tuple[Any, ...], timeout:
             future.set_exception(error)
 
     threading.Thread(target=copy_context().run, args=(run,), daemon=True).start()
-    try:
-        return future.result(timeout)
-    except FutureTimeoutError:
-        if future.done():  # the function's own TimeoutError
-            raise
-        msg = f"no result within {timeout:g} s"
-        raise TimeoutError(msg) from None
+    return future.result(timeout)
 
 
 class LoopThread:
@@ -76,7 +69,6 @@ class LoopThread:
         self.thread.start()
 
     def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
         self._loop.run_until_complete(_cancel_the_rest())
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())

@@ -22,7 +22,7 @@ from chatclient.events import ToolProgress
 from chatclient.json import dumps, loads
 from chatclient.messages import Media, Message, UserMessage, last_user_message
 from chatclient.runtime import BLOCKING, Runtime
-from chatclient.values import EMPTY, deep_frozen, freeze_fields
+from chatclient.values import EMPTY, deep_frozen, freeze_fields, quickly_made
 
 if TYPE_CHECKING:
     # `type[T]` takes no class that cannot be instantiated, which is what interfaces are.
@@ -203,6 +203,7 @@ class ToolMetadata:
             object.__setattr__(self, "timeout", seconds("timeout", self.timeout))
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class ToolResult:
     """What a tool hands to the model.

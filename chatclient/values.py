@@ -2,8 +2,10 @@
 """What every immutable value shares: frozen mappings and copies with changes."""
 
 from collections.abc import Mapping
+from dataclasses import MISSING, fields
 from typing import Any, NoReturn, Self, TypeVar
 
+C = TypeVar("C")
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -65,6 +67,31 @@ def freeze_fields(value: object, *names: str) -> None:
         mapping = getattr(value, name)
         if mapping is not None and not isinstance(mapping, FrozenDict):
             object.__setattr__(value, name, frozen(mapping))
+
+
+def quickly_made(kind: type[C]) -> type[C]:
+    """Let values of *kind*, a frozen dataclass with slots, be made in two thirds of the time.
+
+    For those of which there are many in each request. The `__init__` of such a dataclass looks up
+    every field by its name, since it may not assign to it. This one does the same with the slots
+    themselves, which are known here.
+    """
+    known: dict[str, Any] = {}
+    parameters, lines = ["self"], []
+    for field in fields(kind):  # type: ignore[arg-type]  # it is one
+        name = field.name
+        known[f"set_{name}"] = getattr(kind, name).__set__
+        known[f"default_{name}"] = field.default
+        parameters.append(name if field.default is MISSING else f"{name}=default_{name}")
+        lines.append(f"set_{name}(self, {name})")
+    if hasattr(kind, "__post_init__"):
+        lines.append("self.__post_init__()")
+    exec(f"def __init__({', '.join(parameters)}): {'; '.join(lines)}", known)  # noqa: S102
+    init = known["__init__"]
+    init.__annotations__ = kind.__init__.__annotations__
+    init.__qualname__ = f"{kind.__qualname__}.__init__"
+    kind.__init__ = init  # type: ignore[method-assign]
+    return kind
 
 
 def deep_frozen(value: Any) -> Any:

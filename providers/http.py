@@ -185,15 +185,15 @@ class HttpClient:
 
         async def attempt() -> T:
             begun = await self._open(runtime, outgoing)
-            try:
-                content = await self._whole(begun.response, runtime, _LARGEST_ANSWER)
-            except self._failures(begun.response) as error:
-                raise self._translated(error) from _cause(error)
-            finally:
-                await self._hang_up(begun.response, begun.shard, runtime)
-            if (tell := present_listener("received")) is not None:
-                tell(content)
             with _hiding(begun.request):
+                try:
+                    content = await self._whole(begun.response, runtime, _LARGEST_ANSWER)
+                except self._failures(begun.response) as error:
+                    raise self._translated(error) from _cause(error)
+                finally:
+                    await self._hang_up(begun.response, begun.shard, runtime)
+                if (tell := present_listener("received")) is not None:
+                    tell(content)
                 return decode(HttpAnswer(begun.headers, content))
 
         return await with_retries(attempt, self.retry, runtime, self.provider)
@@ -285,7 +285,8 @@ class HttpClient:
         except BaseException as error:
             await self._hang_up(response, shard, runtime)
             if isinstance(error, self._failures(client)):
-                raise self._translated(error) from _cause(error)
+                with _hiding(request):
+                    raise self._translated(error) from _cause(error)
             raise
         await self._hang_up(response, shard, runtime)
         raise refusal
@@ -496,11 +497,12 @@ class OverHttp(Closeable):
 
 @contextmanager
 def _hiding(request: Any) -> Generator[None, None, None]:
-    """Let no error out that quotes a key of *request*."""
+    """Let no error out that quotes a key of *request*, if there is one yet."""
     try:
         yield
     except ProviderError as error:
-        hide(error, request)
+        if request is not None:
+            hide(error, request)
         raise
 
 

@@ -82,8 +82,6 @@ async def with_retries(
     try:
         return await attempt()
     except ProviderError as error:
-        if not policy.max_retries or not policy.retries(error):
-            raise
         first: ProviderError | None = error
 
     async def again() -> T:

@@ -23,14 +23,33 @@ _SHORTEST = 8  # characters; a shorter secret hides nothing, and would be found 
 
 
 def hide(error: ProviderError, request: Any) -> None:
-    """Take out of *error* what *request* carries in secret; some services quote what they refuse.
+    """Take out of *error*, and of what caused it, what *request* carries in secret.
 
-    A beginning of it counts as well: errors quote the beginning of an answer.
+    Some services quote what they refuse, and errors quote the answer or keep it. A beginning of a
+    secret counts as well: it may be the beginning of an answer that is quoted.
     """
     secrets = {each for each in _secrets_of(request) if len(each) >= _SHORTEST}
     longest_first = sorted(secrets, key=len, reverse=True)
-    error.args = tuple(_without(longest_first, each) for each in error.args)
-    error.body = _without(longest_first, error.body)
+    if error.__cause__ is None and error.__suppress_context__:
+        error.__context__ = None  # there is more in it than can be hidden
+    for each in _chain_of(error):
+        each.args = tuple(_without(longest_first, value) for value in each.args)
+        for name, value in vars(each).items():
+            masked = None if value is request else _without(longest_first, value)
+            if masked != value:
+                setattr(each, name, masked)
+
+
+def _chain_of(error: BaseException) -> list[BaseException]:
+    """Return *error* and all that led to it."""
+    chain: list[BaseException] = []
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        each = waiting.pop()
+        if each is not None and each not in chain:
+            chain.append(each)
+            waiting += [each.__cause__, each.__context__]
+    return chain
 
 
 def _secrets_of(request: Any) -> Iterator[str]:

@@ -883,6 +883,17 @@ def test_an_async_answer_has_all_accessors() -> None:
     assert asyncio.run(main()) == ("Done", "done", None)
 
 
+async def test_an_async_answer_has_the_turn_that_waits() -> None:
+    """To be decided about, and continued."""
+    manager = ToolCallingManager(interceptors=[ToolApproval()])
+    model = ScriptedModel(call("ping"), "never")
+    client = ChatClient.builder(model).default_tools(ping).tool_calling_manager(manager).build()
+    turn = await client.prompt("Ping!").acall().pending_turn()
+
+    assert turn is not None
+    assert [each.name for each in turn.pending] == ["ping"]
+
+
 def test_an_async_stream_has_all_views() -> None:
     """Text, chat responses, client responses: each a view of the same stream."""
 

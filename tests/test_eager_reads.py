@@ -59,10 +59,10 @@ class Watched(ScriptedModel):
         async for piece in super().generate_stream(prompt, runtime):
             yield piece
             await runtime.sleep(0)
-        end = time.monotonic() + (5 if len(self.prompts) == 1 else 0)
-        while time.monotonic() < end and not self.until():
+        end = time.monotonic() + 5
+        while len(self.prompts) == 1 and time.monotonic() < end and not self.seen:
             await runtime.sleep(0.005)
-        self.seen = self.seen or self.until()
+            self.seen = self.until()
 
 
 class Shop:
@@ -132,6 +132,25 @@ def test_a_reading_tool_begins_while_the_model_speaks(ask: Ask) -> None:
         finished = [e.tool_call.id for e in result.events if isinstance(e, ToolCallFinished)]
         assert sorted(finished) == ["jam", "m", "tea"]
     assert_paired(model.prompts[1].messages)
+
+
+@pytest.mark.parametrize("limits", [ToolLimits(), ToolLimits(max_repeats=None)], ids=str)
+def test_a_reading_tool_without_arguments_begins_early(ask: Ask, limits: ToolLimits) -> None:
+    """Some servers send nothing at all for none."""
+    done: list[str] = []
+
+    @tool(effect="read")
+    def stock() -> str:
+        """Count everything."""
+        done.append("counted")
+        return "17"
+
+    calls = [ToolCall("a", "stock", ""), ToolCall("b", "stock", "")]
+    model = Watched(calls, "done", until=lambda: "counted" in done)
+    ask(eager(model, stock, limits=limits).prompt("x"))
+
+    assert model.seen == ask.streaming
+    assert results(model.prompts[1]) == ["17", "17"]
 
 
 def test_only_when_asked_for_and_where_tools_run_side_by_side(ask: Ask) -> None:

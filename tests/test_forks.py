@@ -181,7 +181,7 @@ def test_only_what_knows_of_forks_has_a_lock_of_its_own() -> None:
         # These have an `after_fork`.
         *("catalog.py", "connections.py", "sqlite.py", "sql_schema.py", "threads.py"),
         *("answers.py", "budget.py", "interruption.py"),  # one request's
-        "recording.py",  # a test's
+        "replaying.py",  # a test's
         "llama_server.py",  # looks at the process id
     }
 

@@ -26,7 +26,7 @@ from chatclient.advisors.guardrails import (
 )
 from chatclient.advisors.memory import MessageChatMemoryAdvisor
 from chatclient.advisors.tool_calling import TOOL_MESSAGES
-from chatclient.chain import SOURCES
+from chatclient.chain import SOURCES, AdvisorChain
 from chatclient.errors import GuardrailError, UsageError
 from chatclient.events import RoundEnded, ToolCallStarted
 from chatclient.memory import InMemoryChatMemoryRepository, MessageWindowChatMemory
@@ -435,6 +435,15 @@ def test_an_input_guardrail_judges_what_was_said_when_a_turn_goes_on(ask: Ask) -
     assert heard == ["Be brief.\nBook", *["Be brief.\nHush."] * 2]
     assert result.text == "Done."
     assert told(model.prompts[-1]) == ["booking 1", "booking 2"]
+
+
+async def test_an_input_guardrail_rewrites_in_a_chain_without_a_client() -> None:
+    """There, nobody asks what was said."""
+    model = ScriptedModel("Done.")
+    chain = AdvisorChain([InputGuardrailAdvisor(lambda _: success("Hush."))], model)
+    await chain(ChatClientRequest(Prompt("Book")))
+
+    assert model.prompts[0].contents == "Hush."
 
 
 def test_inside_the_loop_an_input_guardrail_sees_each_round_of_a_turn_that_goes_on(

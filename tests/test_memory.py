@@ -684,6 +684,7 @@ def test_a_conversation_may_have_to_end_in_some_way() -> None:
     assert conversation_problems([U1, A1], ending="answer") == ()
     assert conversation_problems([], ending="answer") == ()
     assert "nothing to answer" in conversation_problems([U1, A1], ending="question")[0]
+    assert "not an answer" in conversation_problems([U1, A1, S1], ending="answer")[-1]
     assert "nothing to answer" in conversation_problems([], ending="question")[0]
     assert "of the user, not an answer" in conversation_problems([U1], ending="answer")[0]
 

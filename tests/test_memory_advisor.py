@@ -24,7 +24,14 @@ from chatclient.advisors.memory import MessageChatMemoryAdvisor, PromptChatMemor
 from chatclient.advisors.safe_guard import SafeGuardAdvisor
 from chatclient.advisors.steering import Steering
 from chatclient.advisors.turns import TURN_KEY
-from chatclient.chain import MEMORY_ORDER, TOOL_CALLING_ORDER, Advisor, AdvisorChain, Next
+from chatclient.chain import (
+    HIGHEST_PRECEDENCE,
+    MEMORY_ORDER,
+    TOOL_CALLING_ORDER,
+    Advisor,
+    AdvisorChain,
+    Next,
+)
 from chatclient.errors import (
     DeadlineExceededError,
     OverloadedError,
@@ -290,6 +297,25 @@ def test_examples_of_the_client_are_sent_and_not_remembered(ask: Ask, order: int
     tools = ["a:(call_look)", "t:(seen it)"]
     assert talk.shown[1:] == [begin, [*begin, *tools]]
     assert short(talk.stored) == [*begin[3:], *tools, "a:second"]
+
+
+def test_examples_that_an_advisor_takes_out_hide_nothing_that_was_said(
+    ask: Ask, order: int
+) -> None:
+    """What then stands in their place is remembered."""
+    talk = Talk("first", order=order)
+    examples = UserMessage("2+2"), AssistantMessage("4")
+
+    async def plain(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        messages = [m for m in request.prompt.messages if m not in examples]
+        prompt = Prompt(messages, request.prompt.options)
+        return await call_next(request.mutate(prompt=prompt))
+
+    plain.order = HIGHEST_PRECEDENCE + 1  # type: ignore[attr-defined]
+    client = talk.client.mutate().default_messages(*examples).default_advisors(plain).build()
+    ask(client.prompt("one").conversation("c"))
+
+    assert short(talk.stored) == ["u:one", "a:first"]
 
 
 def test_system_messages_are_not_remembered_but_those_of_the_memory_are_sent(
@@ -630,6 +656,22 @@ def test_what_tools_have_done_is_remembered_when_the_model_says_nothing_to_the_u
     ask(talk.say("two"))
 
     assert short(talk.stored) == [*TURN[:3], "u:two", "a:second"]
+
+
+def test_what_the_user_says_meanwhile_is_one_message_without_tool_messages(
+    ask: Ask, order: int
+) -> None:
+    """Nobody would answer between."""
+    talk = Talk([call("look")], "first", [call("look")], "second", order=order, tool_messages=False)
+    for begun in ([], [AssistantMessage("Well:")]):
+        steering = Steering()
+        steering.say("Quick!")
+        steering.say("Please.")
+        request = talk.client.prompt([UserMessage("one"), *begun]).conversation("c")
+        ask(request.advisors(steering))
+
+    first = ["u:one\n\nQuick!\n\nPlease.", "a:first"]
+    assert short(talk.stored) == [*first, "u:one", "a:Well:", "u:Quick!\n\nPlease.", "a:second"]
 
 
 def test_what_tools_have_done_is_not_remembered_without_tool_messages(ask: Ask, order: int) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from email.utils import formatdate
 
+import httpx
 import pytest
 from chaos_server import CLOSE, END, RESET, STALL, ChaosServer, Step, chunked, http
 from services import SERVICES, TEXT, Outcome, Service, outcome_of
@@ -414,6 +415,56 @@ def test_an_error_after_the_first_word_is_raised(service: Service, mode: str, pl
     assert isinstance(outcome.error, OverloadedError)
     assert outcome.text.strip() == "one two"
     assert len(server.requests) == 1
+
+
+KEY = b"a-key-of-some-length"
+QUOTING: dict[str, Sequence[Step]] = {
+    "as no JSON": [http(b"What is " + KEY + b"?")],
+    "as no text": [http(b'{"what": "\xff ' + KEY + b'"}')],
+    "as an error": [http(b'{"error": {"message": "no ' + KEY + b'", "code": 503}}')],
+    "in a refusal": [http(b'{"error": {"message": "no ' + KEY + b'"}}', 401)],
+    "as no HTTP": [KEY + b"\r\n\r\n", CLOSE],
+    "as no header": [b"HTTP/1.1 200 OK\r\n" + KEY + b"\r\n\r\n", CLOSE],
+    "as the request's id": [http(b"{}", 500, {"x-request-id": KEY.decode()})],
+}
+
+
+def chain_of(error: BaseException | None) -> Iterator[BaseException]:
+    if error is not None:
+        yield error
+        yield from chain_of(error.__cause__)
+        yield from chain_of(error.__context__)
+
+
+@pytest.mark.parametrize("how", QUOTING)
+@pytest.mark.parametrize("library", ["httpx", "aiohttp"])
+def test_a_key_that_is_quoted_comes_out_nowhere(
+    how: str,
+    library: str,
+    service: Service,
+    mode: str,
+    play: Play,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not in the error, nor in what it was caused by, nor where that keeps what was read."""
+    pytest.importorskip({"aiohttp": "httpx_aiohttp"}.get(library, library))
+    monkeypatch.setenv("CHATCLIENT_HTTP", library)
+    outcome = ask(service, play(QUOTING[how]), mode)
+
+    assert isinstance(outcome.error, ProviderError)
+    for error in chain_of(outcome.error):
+        assert KEY.decode() not in f"{error!r} {error.args} {vars(error)}"
+
+
+def test_an_error_of_a_client_of_ones_own_does_not_show_the_request(play: Play) -> None:
+    """It would show the URL, and whoever looks for them the headers."""
+    server = play([RESET])
+    url = f"{server.url}?code={KEY.decode()}"
+    with httpx.Client() as client, pytest.raises(ConnectionFailedError) as caught:
+        SERVICES[0].model(url, http_client=client).call("Hi")
+
+    for error in chain_of(caught.value):
+        assert KEY.decode() not in f"{error!r} {vars(error)}"
 
 
 def test_nobody_is_there(service: Service, mode: str) -> None:

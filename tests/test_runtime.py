@@ -418,7 +418,9 @@ def test_finish_raises_what_the_function_raises(mode: str) -> None:
 
 @pytest.mark.parametrize("how", [ON_LOOP.finish, ON_LOOP.invoke])
 @pytest.mark.parametrize("outcome", ["returns", "raises"])
-async def test_a_cancelled_request_ends_when_its_function_has(how: Any, outcome: str) -> None:
+async def test_a_cancelled_request_ends_when_its_function_has(
+    how: Any, outcome: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """However often it is cancelled; what the function came to is nobody's business any more."""
     begun, go_on = threading.Event(), threading.Event()
     ended: list[str] = []
@@ -443,6 +445,8 @@ async def test_a_cancelled_request_ends_when_its_function_has(how: Any, outcome:
         await task
     await asyncio.sleep(0)
     assert ended == ["work", "request"]
+    gc.collect()
+    assert caplog.records == []
 
 
 # --- gather ---

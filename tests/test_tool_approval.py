@@ -725,6 +725,8 @@ def test_a_pending_turn_is_json_both_ways() -> None:
     text = turn.to_json()
     assert PendingTurn.from_json(text) == turn
     assert json.loads(text)["version"] == 1
+    with pytest.raises(UsageError, match="no pending turn"):
+        PendingTurn.from_json(json.dumps({**json.loads(text), "version": 2}))
 
 
 @pytest.mark.parametrize(

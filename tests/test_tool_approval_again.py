@@ -2,13 +2,20 @@
 
 import asyncio
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from conftest import Ask, Asked
 from test_tool_calling import assert_paired, results
 
-from chatclient import ChatClient, ChatClientRequest, ChatClientResponse, Next
+from chatclient import (
+    ChatClient,
+    ChatClientRequest,
+    ChatClientResponse,
+    Next,
+    ToolResponseMessage,
+)
 from chatclient.advisors.guardrails import GuardrailResult, OutputGuardrailAdvisor
 from chatclient.advisors.memory import MessageChatMemoryAdvisor
 from chatclient.chain import MEMORY_ORDER, TOOL_CALLING_ORDER
@@ -16,7 +23,15 @@ from chatclient.errors import OverloadedError, ProviderError, ToolLoopError
 from chatclient.memory import MessageWindowChatMemory
 from chatclient.response import ChatResponse
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import PendingTurn, ToolApproval, ToolCallingManager, ToolContext, tool
+from chatclient.tools import (
+    PendingTurn,
+    ToolApproval,
+    ToolCallingManager,
+    ToolContext,
+    ToolInvocation,
+    ToolLimits,
+    tool,
+)
 
 done: list[str] = []
 
@@ -90,8 +105,13 @@ def waiting(ask: Ask, client: ChatClient) -> PendingTurn:
     return pending
 
 
-def client_of(model: ScriptedModel, *advisors: Any) -> ChatClient:
-    manager = ToolCallingManager(interceptors=[ToolApproval()])
+def client_of(
+    model: ScriptedModel,
+    *advisors: Any,
+    needed: Callable[[ToolInvocation], bool] = lambda _: True,
+    limits: ToolLimits | None = None,
+) -> ChatClient:
+    manager = ToolCallingManager(interceptors=[ToolApproval(needed=needed)], limits=limits)
     builder = ChatClient.builder(model).default_tools(pay, book, hang)
     return builder.tool_calling_manager(manager).default_advisors(*advisors).build()
 
@@ -155,6 +175,41 @@ def test_a_retry_knows_what_was_undone_before_it(ask: Ask) -> None:
     assert results(model.prompts[-1]) == [
         "'book' was run, and then undone because the turn failed."
     ]
+
+
+def test_memory_knows_what_was_undone_before_a_retry(ask: Ask) -> None:
+    """Also of what was done before the turn waited."""
+    memory = MessageWindowChatMemory()
+    calls = call("book", '{"amount": 7}'), call("pay", '{"amount": 9}')
+    model = ScriptedModel(*calls, BUSY, "Sorry.")
+    advisors = MessageChatMemoryAdvisor(memory), Retry()
+    client = client_of(model, *advisors, needed=lambda each: each.tool_call.name == "pay")
+    resumed(ask, client)
+
+    assert done == ["booked 7", "paid 9", "refunded 7"]
+    for messages in (model.prompts[-1].messages, memory.get("c")):
+        told = [
+            each.data
+            for m in messages
+            if isinstance(m, ToolResponseMessage)
+            for each in m.responses
+        ]
+        assert told == ["'book' was run, and then undone because the turn failed.", "paid 9"]
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [ToolLimits(max_calls_per_tool=1, on_exceeded="tell_model"), ToolLimits(max_repeats=1)],
+)
+def test_an_approved_call_counts_when_an_advisor_asks_again(ask: Ask, limits: ToolLimits) -> None:
+    """The limits of the turn hold, whoever sends it more than once."""
+    pays = [call("pay", '{"amount": 5}', id=id) for id in "ab"]
+    model = ScriptedModel(pays[0], BUSY, pays[1], "Paid once.")
+    client = client_of(model, Retry(), needed=lambda each: each.tool_call.id == "a", limits=limits)
+
+    resumed(ask, client)
+
+    assert done == ["paid 5"]
 
 
 def test_a_call_that_came_to_no_end_is_not_begun_again() -> None:

@@ -672,7 +672,9 @@ def test_a_result_says_plainly_whether_it_is_the_answer(ask: Ask, wrong: Any) ->
     def slip() -> ToolResult:
         return ToolResult("12 euros", return_direct=wrong)
 
-    with pytest.raises(ToolUsageError, match="return_direct is True, False, 'if_last' or None"):
+    with pytest.raises(
+        ToolUsageError, match="return_direct must be True, False, 'if_last' or None"
+    ):
         ask(client_of(ScriptedModel(call("slip"), "never"), slip).prompt("x"))
 
 
@@ -815,10 +817,10 @@ def test_executing_something_else_is_refused() -> None:
     """Messages in place of a prompt, a client's response in place of the model's."""
     response = ChatResponse.of("no calls")
     messages: Any = [UserMessage("x")]
-    with pytest.raises(TypeError, match=r"is a Prompt, .*Prompt\(messages, options\)"):
+    with pytest.raises(TypeError, match=r"must be a Prompt, .*Prompt\(messages, options\)"):
         ToolCallingManager().execute_tool_calls(messages, response)
     answer: Any = ChatClientResponse(response)
-    with pytest.raises(TypeError, match=r"is a ChatResponse, .* has it as chat_response"):
+    with pytest.raises(TypeError, match=r"must be a ChatResponse, .* has it as chat_response"):
         ToolCallingManager().execute_tool_calls(Prompt("x"), answer)
 
 

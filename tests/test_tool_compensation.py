@@ -28,6 +28,7 @@ from chatclient import (
     ToolResponseMessage,
     UserMessage,
 )
+from chatclient.advisors.caching import ResponseCacheAdvisor
 from chatclient.advisors.guardrails import GuardrailResult, OutputGuardrailAdvisor
 from chatclient.advisors.memory import MessageChatMemoryAdvisor
 from chatclient.advisors.session_memory import SessionMemoryAdvisor
@@ -168,6 +169,45 @@ def test_what_was_undone_is_not_undone_again(ask: Ask) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("result", [GuardrailResult.retry("no"), GuardrailResult.reprompt("", "?")])
+def test_what_was_done_for_another_answer_is_undone(ask: Ask, result: GuardrailResult) -> None:
+    """A guard asks again in the same turn, whether it says something to that or not."""
+    guard = OutputGuardrailAdvisor(lambda answer: result if answer.text == "bad" else None)
+    model = ScriptedModel(FLIGHT, "bad", [HOTEL, DEAR], "Sorry.")
+    trip = Trip()
+    answer = ask(client_of(model, trip).prompt("x").advisors(guard)).answer
+
+    assert trip.log == [*BOOKED, *UNDONE]
+    assert results(model.prompts[-1])[-1] == "too dear"
+    undone = [
+        r for m in answer.messages() if isinstance(m, ToolResponseMessage) for r in m.responses
+    ]
+    assert [r.data.split()[-2:] for r in undone[:2]] == [["'pay'", "failed."]] * 2
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_what_is_done_once_more_is_undone_once_more(ask: Ask, cached: bool) -> None:
+    """Also where the very same call comes again, out of a cache or from the model itself."""
+
+    def answer(prompt: Prompt) -> Answer:
+        match prompt.messages[-1]:
+            case UserMessage():
+                return FLIGHT
+            case ToolResponseMessage(responses=[ToolResponse(id="f")]):
+                return DEAR
+        return "Sorry."
+
+    async def twice(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        await call_next(request)
+        return await call_next(request)
+
+    trip = Trip()
+    advisors = [at(MEMORY_ORDER)(twice), *([ResponseCacheAdvisor()] if cached else [])]
+    ask(client_of(ScriptedModel(answer), trip).prompt("x").advisors(*advisors))
+
+    assert trip.log == ["flight to Rome", "no flight to Rome"] * 2
+
+
 def test_earlier_turns_stand(ask: Ask) -> None:
     """A turn takes back what it has done itself; memory holds what came of it."""
     trip = Trip()
@@ -196,6 +236,70 @@ def test_slips_undo_nothing(slip: Any, ask: Ask) -> None:
 
     assert trip.log == ["flight to Rome", "paid"]
     assert [execution.is_error for execution in result.executions] == [False, True, False]
+
+
+def test_a_compensation_knows_its_call_and_its_request(ask: Ask) -> None:
+    """As the tool did."""
+    seen: list[Any] = []
+
+    def take_back(city: str, context: ToolContext) -> None:
+        seen.extend([city, context["tenant"], context.tool_name, context.tool_call_id])
+        seen.append(context.remaining_seconds)
+
+    @tool(compensation=take_back)
+    def ship(city: str) -> str:
+        """Ship it."""
+        return "shipped"
+
+    model = ScriptedModel(call("ship", '{"city": "Rome"}', id="17"), DEAR, "sorry")
+    request = client_of(model, ship, Trip()).prompt("x").tool_context(tenant="acme")
+    ask(request.deadline(30))
+
+    assert seen[:4] == ["Rome", "acme", "ship", "17"]
+    assert 0 < seen[4] <= 30
+
+
+def test_what_an_interceptor_ran_before_it_failed_is_undone(ask: Ask) -> None:
+    """The tool has done its work once, whatever came of the call."""
+    log: list[str] = []
+
+    def take_back(city: str) -> None:
+        log.append(f"no flight to {city}")
+
+    @tool(compensation=take_back)
+    def fly(city: str) -> None:
+        """Book a flight."""
+        if log:
+            msg = "fully booked"
+            raise ValueError(msg)
+        log.append(f"flight to {city}")
+
+    async def twice(invocation: ToolInvocation, call_next: NextTool) -> ToolResult:
+        await call_next(invocation)
+        return await call_next(invocation)
+
+    model = ScriptedModel(call("fly", '{"city": "Rome"}'), "sorry")
+    ask(client_of(model, fly, interceptors=[twice]).prompt("x"))
+
+    assert log == ["flight to Rome", "no flight to Rome"]
+
+
+def test_what_came_to_nothing_is_not_undone(ask: Ask) -> None:
+    """A tool may say so itself, without an exception."""
+    undone: list[str] = []
+
+    def take_back(city: str) -> None:
+        undone.append(city)
+
+    @tool(compensation=take_back)
+    def ship(city: str) -> ToolResult:
+        """Ship it."""
+        return ToolResult("There is no ship.", is_error=city == "Rome")
+
+    ships = [call("ship", '{"city": "Rome"}', id="1"), call("ship", '{"city": "Oslo"}', id="2")]
+    ask(client_of(ScriptedModel(ships, DEAR, "sorry"), ship, Trip()).prompt("x"))
+
+    assert undone == ["Oslo"]
 
 
 def test_a_compensation_that_fails_is_not_tried_again(ask: Ask) -> None:

@@ -3,14 +3,16 @@
 import copy
 import json
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import FrozenInstanceError, dataclass, replace
+from inspect import signature
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatclient.values import EMPTY, FrozenDict, frozen, merged
+from chatclient.values import EMPTY, FrozenDict, freeze_fields, frozen, merged, quickly_made
 
 MAPPINGS = st.dictionaries(st.text(max_size=3), st.integers() | st.text(max_size=3), max_size=4)
 
@@ -115,3 +117,48 @@ def test_merging_with_nothing_copies_nothing() -> None:
 
     assert merged(mapping, {}) is mapping
     assert merged({}, mapping) is mapping
+
+
+# --- values that are made quickly ---
+
+
+@dataclass(frozen=True, slots=True)
+class _Usual:
+    name: str
+    count: int = 1
+    more: Mapping[str, Any] = EMPTY
+
+    def __post_init__(self) -> None:
+        freeze_fields(self, "more")
+
+
+@quickly_made
+@dataclass(frozen=True, slots=True)
+class _Quick:
+    name: str
+    count: int = 1
+    more: Mapping[str, Any] = EMPTY
+
+    def __post_init__(self) -> None:
+        freeze_fields(self, "more")
+
+
+def test_a_quickly_made_value_is_made_in_the_usual_way() -> None:
+    """With the same parameters and defaults, by place or by name, and what comes after it."""
+    assert _Quick("a") == _Quick(name="a", count=1, more={})
+    assert repr(_Quick("a", more={"b": 2})) == "_Quick(name='a', count=1, more={'b': 2})"
+    assert type(_Quick("a", 1, {"b": 2}).more) is FrozenDict
+    assert str(signature(_Quick)) == str(signature(_Usual))
+    with pytest.raises(TypeError, match=r"_Quick.__init__\(\) missing .* 'name'"):
+        _Quick()  # type: ignore[call-arg]
+
+
+def test_a_quickly_made_value_is_still_a_value() -> None:
+    """It cannot be changed, and is copied, pickled and replaced like others."""
+    value = _Quick("a", 2, {"b": 2})
+
+    with pytest.raises(FrozenInstanceError):
+        value.count = 3  # type: ignore[misc]
+
+    assert pickle.loads(pickle.dumps(value)) == copy.copy(value) == value
+    assert replace(value, count=3) == _Quick("a", 3, {"b": 2})

@@ -53,12 +53,16 @@ def is_failure(execution: ToolExecution, metadata: ToolMetadata) -> bool:
 def executed_in(messages: Sequence[Message], turn: ToolTurn) -> list[ToolExecution]:
     """Return the calls that the last turn of *messages* has made, with what came of them.
 
-    What was told is in the messages, and what tools returned as *turn* has it.
+    What was told is in the messages, and what tools returned as *turn* has it, which goes back to
+    the user's own words where an advisor has said something to an answer.
     """
     known = turn.by_identity()
+    told = list(answered_in(last_turn(messages)))
+    present = {id(call) for call, _ in told}
+    before = (each for each in turn.executions if id(each.tool_call) not in present)
     return [
-        replace(known.get(id(call)) or ToolExecution(call, told), response=told)
-        for call, told in answered_in(last_turn(messages))
+        *before,
+        *(replace(known.get(id(call)) or ToolExecution(call, t), response=t) for call, t in told),
     ]
 
 
@@ -81,16 +85,20 @@ async def undo(
         turn: What they belong to.
         runtime: How the request runs.
     """
-    done = [
+    done: dict[int, ToolExecution] = {}
+    for execution in executions:
+        done.pop(id(execution.tool_call), None)  # the turn knows it, and so does its last round
+        done[id(execution.tool_call)] = execution
+    to_undo = [
         execution
-        for execution in executions
+        for known, execution in done.items()
         if _was_done(execution)
         and execution.arguments is not None
-        and id(execution.tool_call) not in turn.undone
-        and id(execution.tool_call) not in turn.settled
+        and known not in turn.undone
+        and known not in turn.settled
     ]
-    if done:
-        await runtime.shielded(_undo(done[::-1], cause, tool_of, turn, runtime))
+    if to_undo:
+        await runtime.shielded(_undo(to_undo[::-1], cause, tool_of, turn, runtime))
 
 
 def _was_done(execution: ToolExecution) -> bool:

@@ -1,7 +1,7 @@
 """What running a model's tool calls comes to."""
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 
 from chatclient.messages import AssistantMessage, Message, Part, ToolCall, ToolResponse
@@ -66,6 +66,17 @@ class ToolExecutionResult:
             "tool_call_limit_exceeded",
             metadata={"partial_tool_responses": partial},
         )
+
+
+def with_calls_of_its_own(message: AssistantMessage, known: Container[int]) -> AssistantMessage:
+    """Return *message* with tool calls whose identity is none of those *known*.
+
+    What becomes of a call is noted by its identity, and a cache may hand out the same ones again.
+    """
+    if all(id(call) not in known for call in message.tool_calls):
+        return message
+    parts = (replace(part) if isinstance(part, ToolCall) else part for part in message.parts)
+    return type(message)(list(parts), metadata=message.metadata)
 
 
 def with_distinct_ids(message: AssistantMessage) -> AssistantMessage:

@@ -16,8 +16,10 @@ from chatclient.runtime import Runtime, caller_deadline
 from chatclient.threads import is_awaitable
 from chatclient.tool import ToolCallback, ToolContext, ToolDefinition, ToolMetadata, ToolResult
 from chatclient.tools.binding import read_arguments
+from chatclient.values import quickly_made
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class ToolInvocation:
     """A tool that is about to be run.
@@ -84,7 +86,6 @@ async def run_tool(invocation: ToolInvocation) -> ToolResult:
     runtime = context.runtime
     context.timeout = timeout = time_for(callback.metadata.timeout, runtime)
     context.arguments = arguments = invocation.tool_call.arguments
-    context.result = None
     try:
         if timeout is None:
             result = await _started(callback, arguments, context)

@@ -37,7 +37,11 @@ from chatclient.tools.approval import (
 from chatclient.tools.compensation import executed_in, retold, rewritten
 from chatclient.tools.data import ExternalTool
 from chatclient.tools.eager import EagerReads
-from chatclient.tools.execution import ToolExecutionResult, with_distinct_ids
+from chatclient.tools.execution import (
+    ToolExecutionResult,
+    with_calls_of_its_own,
+    with_distinct_ids,
+)
 from chatclient.tools.failure import ToolExecutionExceptionProcessor, ToolFailurePolicy
 from chatclient.tools.invocation import ToolInterceptor, ToolInvocation, chain_of
 from chatclient.tools.limits import ToolLimits
@@ -199,9 +203,8 @@ class ToolCallingManager:
             msg = "the response asks for no tool; check response.has_tool_calls() first"
             raise UsageError(msg)
         cut_off = generation.finish_reason == "length"
-        return await self.execute_message(
-            prompt, generation.output, (), runtime, turn, cut_off=cut_off
-        )
+        message = with_calls_of_its_own(generation.output, turn.known_calls())
+        return await self.execute_message(prompt, message, (), runtime, turn, cut_off=cut_off)
 
     async def execute_message(
         self,

@@ -7,8 +7,10 @@ from typing import Any
 
 from chatclient.messages import ToolCall, ToolResponse
 from chatclient.tool import RAN_WITH, REMARK
+from chatclient.values import quickly_made
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class ToolExecution:
     """One tool call that was run or refused.

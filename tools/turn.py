@@ -170,6 +170,10 @@ class ToolTurn:
         result, count = self._repeats[key]
         self._repeats[key] = (result, count + 1)
 
+    def known_calls(self) -> set[int]:
+        """Return the calls that something is known of, by identity."""
+        return {id(execution.tool_call) for execution in self.executions} | self.undone.keys()
+
     def failed(self, name: str, kind: str) -> int:
         """Take note of a failed call; return in how many rounds the tool has failed in this way.
 

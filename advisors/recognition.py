@@ -1,0 +1,86 @@
+"""Recognises what was said before, where an application, or another memory, brings it again.
+
+It is known by its words and by who said them: what comes again has been through other hands.
+"""
+
+from collections.abc import Sequence
+
+from chatclient.memory.conversation import says_something
+from chatclient.memory.summary import SUMMARY
+from chatclient.messages import (
+    AssistantMessage,
+    Media,
+    Message,
+    UserMessage,
+    begins_turn,
+    system_messages,
+)
+
+
+def end_of(part: tuple[Message, ...], whole: tuple[Message, ...]) -> int | None:
+    """Return the index behind *part* where it stands in *whole*, or None if it does not.
+
+    What was said is compared, and by whom: an application that sends a conversation again has the
+    answers as texts, without the tool calls, reasoning and metadata that memory has.
+    """
+    wanted = [m for m in part if _is_said(m) and SUMMARY not in m.metadata]
+    places = _places_of(whole)
+    size = len(wanted)
+    if not 0 < size <= len(places):
+        return None
+    words = [_words(message) for message in wanted]
+    present = [_words(whole[at]) for at in places]
+    for end in range(len(places), size - 1, -1):
+        if present[end - size : end] == words:
+            # Tools may have had the last word.
+            rest = range(places[end - 1] + 1, len(whole))
+            return next((at for at in rest if _is_said(whole[at])), len(whole))
+    return None
+
+
+def without_overlap(
+    history: tuple[Message, ...], said: tuple[Message, ...], begin: int
+) -> tuple[tuple[Message, ...], int]:
+    """Return what of *history* goes before *said*, and where in that the end of *history* stands.
+
+    From *begin* on, an application may send the last turns again, or another memory show them;
+    without, that is *begin*.
+    """
+    places = [at for at in _places_of(said) if at >= begin]
+    if len(places) < 2:  # noqa: PLR2004 - a question and its answer; most requests bring none
+        return history, begin
+    known = [at for at, message in enumerate(history) if _is_said(message)]
+    present = [_words(said[at]) for at in places]
+    for size in range(min(len(known), len(places)), 1, -1):
+        first, end = known[-size], places[size - 1]
+        same = [_words(history[at]) for at in known[-size:]] == present[:size]
+        if same and isinstance(said[end], AssistantMessage) and begins_turn(history, first):
+            return (*history[:first], *system_messages(history[first:])), end + 1
+    return history, begin
+
+
+def _places_of(said: tuple[Message, ...]) -> list[int]:
+    """Return where in *said* stands what was said before it."""
+    places = [at for at, message in enumerate(said) if _is_said(message)]
+    if said and isinstance(said[-1], UserMessage):
+        places.pop()  # it is asked now, even if in the same words as before
+    return places
+
+
+def without_end(history: tuple[Message, ...], end: Sequence[Message]) -> tuple[Message, ...]:
+    """Return *history* without as much of *end* as it ends with."""
+    shared = min(len(history), len(end))
+    while shared and list(map(_words, history[-shared:])) != list(map(_words, end[-shared:])):
+        shared -= 1
+    return history[: len(history) - shared]
+
+
+def _is_said(message: Message) -> bool:
+    if isinstance(message, AssistantMessage):
+        return not message.tool_calls and says_something(message)
+    return isinstance(message, UserMessage)
+
+
+def _words(message: Message) -> tuple[object, ...]:
+    media = [part for part in getattr(message, "parts", ()) if isinstance(part, Media)]
+    return message.role, message.text, media
