@@ -10,6 +10,7 @@ import sys
 import threading
 import urllib.request
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from types import ModuleType
@@ -260,6 +261,9 @@ class Pools:
     def _prepare(self) -> None:
         """Load what all connections need."""
         library = http_library()
+        _transport_kind(library, blocking=False, http2=self._settings.http2)
+        with suppress(ImportError):  # newer releases load it with the first connection only
+            _library(library.__name__.replace("httpx", "httpcore"))
         if self._settings.tls is None and library.URL(self._base_url).scheme == "https":
             _tls(library, http2=self._settings.http2)
 

@@ -83,6 +83,38 @@ async def test_what_is_needed_is_loaded_beside_the_loop(monkeypatch: pytest.Monk
     assert threads[0] is not threading.main_thread()
 
 
+LOADING = """
+import asyncio, sys, threading
+
+class Watching:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("httpx", "httpx2", "httpcore", "httpcore2"):
+            loaded.setdefault(threading.current_thread() is threading.main_thread(), name)
+
+from chatclient.providers.openai import OpenAIChatModel
+model = OpenAIChatModel("m", api_key="test", base_url=sys.argv[1])
+loaded = {}
+sys.meta_path.insert(0, Watching())
+asyncio.run(model.acall("Hi"))
+print(sorted(loaded))
+"""
+
+
+@pytest.mark.parametrize("library", ["httpx", "httpx2"])
+def test_the_library_is_loaded_beside_the_loop(
+    chat_server: Callable[..., ChatServer], library: str
+) -> None:
+    """All of it: parts that come with the first connection would hold up all other requests."""
+    pytest.importorskip(library)
+    command = [sys.executable, "-c", LOADING, chat_server("Hello.").url]
+    environment = {**os.environ, "CHATCLIENT_HTTP": library}
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=60, env=environment
+    )
+
+    assert done.stdout == "[False]\n"
+
+
 @pytest.mark.filterwarnings("error::ResourceWarning")
 def test_connections_that_nobody_closes_end_with_their_model() -> None:
     """Without a warning about sockets."""
