@@ -404,7 +404,7 @@ def test_the_body_of_a_generator_runs_as_any_tool_does(ask: Ask) -> None:
     threads: list[int] = []
     slept = threading.Event()
 
-    @tool(timeout=0.02)
+    @tool(timeout=0.2)
     def report() -> Iterator[int]:
         threads.append(threading.get_ident())
         yield 1
