@@ -88,7 +88,11 @@ async def gather_in_tasks(
 
     async def run(job: Callable[[R], Coroutine[Any, Any, T]]) -> T:
         await room.acquire()
-        result = await job(runtime)
+        try:
+            result = await job(runtime)
+        except asyncio.CancelledError:  # ends nothing but itself, and the rest would wait for ever
+            room.release()
+            raise
         room.release()  # not after an error: nothing else is to begin
         return result
 

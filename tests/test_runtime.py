@@ -518,6 +518,23 @@ def test_gather_raises_the_first_error_and_ends_the_rest(mode: str) -> None:
 
 
 @both
+def test_jobs_that_are_cancelled_leave_their_room_to_others(mode: str) -> None:
+    """Such as by what they wait for; `asyncio.wait` does not take that for an error."""
+
+    async def cancelled(_runtime: Runtime) -> None:
+        raise asyncio.CancelledError
+
+    async def late(_runtime: Runtime) -> None:
+        pass
+
+    async def main(runtime: Runtime) -> None:
+        await runtime.within(5, runtime.gather([cancelled, cancelled, late], limit=2))
+
+    with pytest.raises(asyncio.CancelledError):
+        run(mode, main)
+
+
+@both
 def test_what_has_not_begun_when_a_job_fails_never_begins(mode: str) -> None:
     """There was no room for it."""
     begun: list[str] = []
