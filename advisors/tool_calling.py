@@ -181,8 +181,7 @@ class ToolCallingAdvisor:
             return await call_next(request)
         request = await self.initialize_loop(request)
         turn = ToolTurn(_tool_context(request, request.prompt.options))
-        turn.undone = _undone_before(request.runtime, turn)
-        turn.settled = _settled_before(request)
+        _follow(turn, request)
         turn.executions.extend(request.context.get(TOOL_EXECUTIONS, ()))
         turn.unoffered = self.unoffered_tools(request)
         loop = _Loop(self, request, call_next, turn)
@@ -250,32 +249,21 @@ class ToolCallingAdvisor:
         return response
 
 
-def _undone_before(runtime: Runtime, turn: ToolTurn) -> dict[int, ToolExecution]:
-    """Return where *turn* notes what it undoes: where earlier turns of the request do.
+def _follow(turn: ToolTurn, request: ChatClientRequest) -> None:
+    """Let *turn* know what earlier turns of the same *request* have done, where it is asked again.
 
-    An advisor that asks again may show the model what they did, and nothing is undone twice.
+    Nothing is undone twice, although an advisor may show the model what they did. Calls that the
+    request goes on from, and that its failure would not undo, are settled.
     """
-    earlier = (each.turn for each in runtime.unsettled or () if isinstance(each, _Loop))
-    return next(earlier, turn).undone
-
-
-def _settled_before(request: ChatClientRequest) -> frozenset[int]:
-    """Return the calls, by identity, that *request* goes on from and that nobody may undo.
-
-    They were made for it before, and are not among what its failure would undo.
-    """
-    known: Sequence[ToolExecution] = request.context.get(TOOL_EXECUTIONS, ())
     unsettled = request.runtime.unsettled
-    if not known or unsettled is None:
-        return frozenset()
+    if unsettled is None:
+        return
     turns = [each.turn for each in unsettled if isinstance(each, _Loop)]
-    to_undo = {
-        id(execution.tool_call)
-        for turn in turns
-        for execution in turn.executions
-        if id(execution.tool_call) not in turn.settled
-    }
-    return frozenset(id(execution.tool_call) for execution in known) - to_undo
+    if turns:
+        turn.undone = turns[0].undone
+        turn.earlier = frozenset(call for each in turns for call in each.executed() - each.settled)
+    known: Sequence[ToolExecution] = request.context.get(TOOL_EXECUTIONS, ())
+    turn.settled = frozenset(id(execution.tool_call) for execution in known) - turn.earlier
 
 
 def _tool_context(request: ChatClientRequest, options: ChatOptions) -> Mapping[str, Any]:

@@ -208,6 +208,26 @@ def test_what_is_done_once_more_is_undone_once_more(ask: Ask, cached: bool) -> N
     assert trip.log == ["flight to Rome", "no flight to Rome"] * 2
 
 
+@pytest.mark.parametrize("cached", [True, False])
+def test_each_time_that_a_call_was_made_is_undone(ask: Ask, cached: bool) -> None:
+    """A request is asked twice, out of a cache, and fails when it has all been done twice."""
+
+    def answer(prompt: Prompt) -> Answer:
+        return FLIGHT if isinstance(prompt.messages[-1], UserMessage) else "Booked."
+
+    async def twice(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        await call_next(request)
+        await call_next(request)
+        raise LookupError
+
+    trip = Trip()
+    advisors = [at(MEMORY_ORDER)(twice), *([ResponseCacheAdvisor()] if cached else [])]
+    with pytest.raises(LookupError):
+        ask(client_of(ScriptedModel(answer), trip).prompt("x").advisors(*advisors))
+
+    assert trip.log == ["flight to Rome"] * 2 + ["no flight to Rome"] * 2
+
+
 def test_earlier_turns_stand(ask: Ask) -> None:
     """A turn takes back what it has done itself; memory holds what came of it."""
     trip = Trip()

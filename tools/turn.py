@@ -44,6 +44,7 @@ class ToolTurn:
         undone: Calls that were undone, by the identity of the call, with what is told of them.
         settled: Calls that stand whatever becomes of the turn, by the identity of the call: a
             memory has kept them when an advisor around it asked before.
+        earlier: Calls, by identity, of earlier turns of the request that its failure would undo.
         begun: Calls that were begun while the model was still speaking, see `key_of`.
         resumed: Whether the turn goes on after it has waited.
         abandoned: Whether the turn has failed, and what it has done is undone.
@@ -60,6 +61,7 @@ class ToolTurn:
     done: dict[int, ToolExecution] = field(default_factory=dict)
     undone: dict[int, ToolExecution] = field(default_factory=dict)
     settled: frozenset[int] = frozenset()
+    earlier: frozenset[int] = frozenset()
     begun: dict[tuple[str, str, str], Begun[ToolExecution]] = field(default_factory=dict)
     resumed: bool = False
     abandoned: bool = False
@@ -170,9 +172,13 @@ class ToolTurn:
         result, count = self._repeats[key]
         self._repeats[key] = (result, count + 1)
 
+    def executed(self) -> set[int]:
+        """Return the calls that were executed, by identity."""
+        return {id(execution.tool_call) for execution in self.executions}
+
     def known_calls(self) -> set[int]:
         """Return the calls that something is known of, by identity."""
-        return {id(execution.tool_call) for execution in self.executions} | self.undone.keys()
+        return self.executed() | self.undone.keys() | self.earlier
 
     def failed(self, name: str, kind: str) -> int:
         """Take note of a failed call; return in how many rounds the tool has failed in this way.
