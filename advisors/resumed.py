@@ -81,6 +81,7 @@ class Resumed:
             raise ToolLoopError(msg)
         turn.resume(self.pending)
         turn.undone.update(first.undone)
+        turn.settled |= first.executed() - turn.earlier  # they came to an answer that has stayed
         executions = tuple(retold(result.executions, first.undone))
         answered = {response.id for response in self.pending.responses}
         known = {id(each.tool_call) for each in turn.executions}

@@ -74,6 +74,16 @@ class Retry:
             return await call_next(request)
 
 
+class Twice:
+    """Asks once more whatever the answer, unless there is none yet."""
+
+    order = MEMORY_ORDER - 1
+
+    async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        response = await call_next(request)
+        return response if "pending_turn" in response.context else await call_next(request)
+
+
 class Impatience:
     """Asks once more when it took too long."""
 
@@ -255,6 +265,38 @@ def test_memory_keeps_the_answer_of_a_resumed_turn_that_a_guard_around_it_lets_p
     assert kept == ["Buy it!", "", "Pah.", correction or "Buy it!", "Very well."]
     assert_paired(model.prompts[-1].messages)
     assert (len(model.prompts[-1].messages), done) == (5 if correction else 3, ["paid 90"])
+
+
+@pytest.mark.parametrize("order", [MEMORY_ORDER, TOOL_CALLING_ORDER + 100])
+def test_what_a_memory_has_kept_of_a_resumed_turn_stands(ask: Ask, order: int) -> None:
+    """Where an advisor around it asks just once more, and that fails."""
+    memory = MessageWindowChatMemory()
+    calls = call("book", '{"amount": 7}'), call("pay", '{"amount": 9}')
+    client = client_of(
+        ScriptedModel(*calls, "Done.", call("book", '{"amount": 8}'), BUSY),
+        *(MessageChatMemoryAdvisor(memory, order=order), Twice()),
+        needed=lambda each: each.tool_call.name == "pay",
+    )
+    with pytest.raises(OverloadedError):
+        resumed(ask, client)
+
+    assert memory.get("c")[-1].text == "Done."
+    assert done == ["booked 7", "paid 9", "booked 8", "refunded 8"]
+
+
+def test_what_a_resumed_turn_has_done_stands_when_it_is_sent_once_more(ask: Ask) -> None:
+    """It has come to an answer; another request that fails undoes only what it did itself."""
+    book = [call("book", f'{{"amount": {amount}}}') for amount in (7, 8)]
+    client = client_of(
+        ScriptedModel(book[0], "Done.", book[1], BUSY),
+        needed=lambda each: "7" in each.tool_call.arguments,
+    )
+    request = client.resume(waiting(ask, client), "approve")
+    ask(request)
+    with pytest.raises(OverloadedError):
+        ask(request)
+
+    assert done == ["booked 7", "booked 8", "refunded 8"]
 
 
 def test_the_response_of_a_resumed_turn_can_be_pickled(ask: Ask) -> None:
