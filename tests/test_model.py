@@ -166,6 +166,6 @@ def test_a_model_that_gives_no_response_is_told(ask: Ask, wrong: Any) -> None:
         async def generate(self, prompt: Prompt, runtime: Runtime) -> Any:
             return wrong
 
-    said = r"\(\) of Slip (returns|yields) is a.* ChatResponse, not .*ChatResponse\.of\(text\)"
+    said = r"\(\) of Slip (returns|yields) must be a.* ChatResponse, not .*ChatResponse\.of\(text\)"
     with pytest.raises(WrongTypeError, match=said):
         ask(ChatClient.create(Slip()).prompt("Hi"))
