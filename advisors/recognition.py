@@ -50,10 +50,11 @@ def without_overlap(
     if len(places) < 2:  # noqa: PLR2004 - a question and its answer; most requests bring none
         return history, begin
     known = [at for at, message in enumerate(history) if _is_said(message)]
+    before = [_words(history[at]) for at in known]
     present = [_words(said[at]) for at in places]
     for size in range(min(len(known), len(places)), 1, -1):
         first, end = known[-size], places[size - 1]
-        same = [_words(history[at]) for at in known[-size:]] == present[:size]
+        same = before[-size:] == present[:size]
         if same and isinstance(said[end], AssistantMessage) and begins_turn(history, first):
             return (*history[:first], *system_messages(history[first:])), end + 1
     return history, begin
