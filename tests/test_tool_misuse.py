@@ -47,7 +47,10 @@ TELL = ToolFailurePolicy(reactions={"exception": "tell"})
 @pytest.mark.parametrize("name", ["tenant", "later"])
 @pytest.mark.parametrize(
     ("context", "words"),
-    [({}, r"pass it with \.tool_context\(\{'tenant'"), ({"tenant": 7}, "must be of type str, not int")],
+    [
+        ({}, r"pass it with \.tool_context\(\{'tenant'"),
+        ({"tenant": 7}, "must be of type str, not int"),
+    ],
 )
 def test_what_a_tool_requires_of_the_application(
     ask: Ask, name: str, context: dict[str, Any], words: str
