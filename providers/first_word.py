@@ -19,6 +19,6 @@ async def up_to_first_word(chunks: AsyncGenerator[Chunk, None]) -> list[Chunk]:
 
 
 def _says_something(chunk: Chunk) -> bool:
-    if isinstance(chunk, str):
-        return chunk != ""
-    return any(generation.output.parts for generation in chunk.generations)
+    if isinstance(chunk, ChatResponse):
+        return any(generation.output.parts for generation in chunk.generations)
+    return chunk != ""  # what is no chunk at all goes on to where it is refused

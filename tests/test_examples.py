@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -10,12 +10,21 @@ from typing import Any
 import pytest
 from conftest import Ask
 from custom_advisor import HideAddresses
-from custom_provider import SpeakModel
+from custom_provider import SpeakModel, body_of
 from custom_tool_index import SqliteToolIndex
 
-from chatclient import ChatClient, Prompt, UserMessage
+from chatclient import AssistantMessage, ChatClient, ChatResponse, Prompt, UserMessage
 from chatclient.advisors.tool_search import ToolSearchToolCallingAdvisor
-from chatclient.errors import InvalidResponseError, OverloadedError, StreamInterruptedError
+from chatclient.errors import (
+    InvalidResponseError,
+    OverloadedError,
+    StreamInterruptedError,
+    WrongTypeError,
+)
+from chatclient.providers.fallback import FallbackChatModel
+from chatclient.providers.http import Pieces
+from chatclient.providers.keys import Headers
+from chatclient.runtime import Runtime
 from chatclient.testing import Answer, ScriptedModel, call
 from chatclient.tools import FunctionToolCallback
 from chatclient.tools.search import ToolReference, ToolSearchRequest
@@ -138,6 +147,27 @@ def test_a_provider_that_fails(
     speak.replies = [reply] * 3
     with ChatClient.create(SpeakModel(speak.url)) as client, pytest.raises(error):
         ask(client.prompt("Hello."))
+
+
+@pytest.mark.parametrize("wrong", [None, AssistantMessage("Hi.")])
+def test_a_provider_whose_chunks_are_none_is_told(ask: Ask, speak: SpeakServer, wrong: Any) -> None:
+    """Over HTTP, too, the error says what a chunk should have been."""
+    if not ask.streaming:
+        pytest.skip("a whole answer has no chunks")
+
+    async def read(pieces: Pieces, headers: Headers) -> AsyncGenerator[Any, None]:
+        async for _ in pieces:
+            yield wrong
+
+    class Slip(SpeakModel):
+        def generate_stream(
+            self, prompt: Prompt, runtime: Runtime
+        ) -> AsyncGenerator[ChatResponse | str, None]:
+            return self._http.stream(runtime, "/v0/speak", body_of(prompt, stream=True), read)
+
+    for model in (Slip(speak.url), FallbackChatModel(Slip(speak.url))):
+        with pytest.raises(WrongTypeError, match=r"of parrot yields must be a.* ChatResponse"):
+            ask(ChatClient.create(model).prompt("Hi"))
 
 
 # --- the tool index -------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from conftest import Ask
+from conftest import Ask, Mode
 from loopback import LoopbackServer
 from servers import Reply
 from services import SERVICES, TEXT, Service
@@ -141,6 +141,20 @@ def test_every_answer_is_heard_of_a_request_that_is_sent_again(serve: Serve) -> 
 
     (call,) = wire.calls
     assert call.answers == [busy, chat.whole(TEXT)]
+    assert len(call.requests) == 1
+
+
+@pytest.mark.parametrize("mode", ["stream", "astream"])
+def test_every_event_is_heard_of_a_stream_that_is_begun_again(serve: Serve, mode: Mode) -> None:
+    """Those of the attempt that failed before its first word come first."""
+    chat, wire = SERVICES[0], Wire()
+    busy = b'data: {"error": {"message": "busy", "code": "server_error"}}\n\n'
+    model = chat.model(serve(busy, chat.stream(TEXT)), max_retries=RetryPolicy(1, 0.0))
+    client = ChatClient.builder(model).observers(wire).build()
+    assert Ask(mode)(client.prompt("x")).text == TEXT
+
+    (call,) = wire.calls
+    assert [json.loads(data) for data in call.answers] == events_in(busy + chat.stream(TEXT))
     assert len(call.requests) == 1
 
 
