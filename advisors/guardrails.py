@@ -171,7 +171,10 @@ def _rewritten(
 
 
 def _note(request: ChatClientRequest, judged: ChatClientRequest) -> None:
-    """Let the trail, and who asks for the turn's messages, know only what the user may say."""
+    """Let the trail, and who asks for the turn's messages, know only what the user may say.
+
+    Where an advisor further out has rewritten the user's message, it knows what it rewrote.
+    """
     steps = request.runtime.steps
     before = last_user_message(request.prompt.messages)
     after = last_user_message(judged.prompt.messages)

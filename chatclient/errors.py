@@ -135,6 +135,8 @@ class ProviderError(ChatClientError):
         request_id: The provider's id of the request, to quote in a support ticket.
         body: The decoded answer (JSON or text), as far as there was one.
         retry_after: Seconds to wait as the provider says, or None.
+        retryable: Whether asking again may help. The models have done so as often as their
+            `RetryPolicy` allows, but for streams that broke after their first word.
     """
 
     retryable = False

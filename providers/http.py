@@ -443,7 +443,7 @@ class HttpClient:
             cause = self._translated(error)
             msg = f"the stream broke before its end: {cause}"
             interrupted = StreamInterruptedError(msg, provider=self.provider)
-            interrupted.retryable = cause.retryable  # which matters before its first word only
+            interrupted.retryable = cause.retryable
             raise interrupted from _cause(error)
 
     def _failures(self, where: Any) -> "tuple[type[Exception], ...]":
