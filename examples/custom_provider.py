@@ -10,13 +10,13 @@ ways of calling: connections, retries, time-outs, and errors that tell what happ
 
 import json
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from typing import Any
 
 from chatclient import AssistantMessage, ChatClient, ChatModel, ChatOptions, ChatResponse, Prompt
 from chatclient.errors import InvalidResponseError, StreamInterruptedError
-from chatclient.providers.http import Headers, HttpAnswer, HttpClient, OverHttp, Pieces
-from chatclient.response import Generation
+from chatclient.providers.http import Headers, HttpAnswer, HttpClient, OverHttp
+from chatclient.response import FinishReason, Generation
 from chatclient.runtime import Runtime
 
 PROVIDER = "speak"
@@ -49,7 +49,7 @@ class SpeakModel(OverHttp, ChatModel):
     ) -> AsyncGenerator[ChatResponse | str, None]:
         """Return the chunks of the model's response to *prompt*, as they come."""
         body = body_of(prompt, stream=True)
-        return self._http.stream(runtime, "/v0/speak", body, chunks_of)
+        return self._http.stream(runtime, "/v0/speak", body, Lines)
 
 
 def body_of(prompt: Prompt, *, stream: bool) -> bytes:
@@ -64,18 +64,26 @@ def response_of(answer: HttpAnswer) -> ChatResponse:
     return ChatResponse((Generation(AssistantMessage(said["said"]), said["stopped"]),))
 
 
-async def chunks_of(pieces: Pieces, _headers: Headers) -> AsyncGenerator[ChatResponse | str, None]:
-    """Yield what the pieces of a stream spell."""
-    rest, stopped = b"", None
-    async for piece in pieces:
-        *lines, rest = (rest + piece).split(b"\n")
+class Lines:
+    """Reads a streamed answer, a JSON object a line."""
+
+    def __init__(self, _headers: Headers) -> None:
+        self._rest = b""
+        self._stopped: FinishReason | None = None
+
+    def feed(self, piece: bytes) -> Iterator[str]:
+        """Yield the texts that *piece* completes."""
+        *lines, self._rest = (self._rest + piece).split(b"\n")
         for line in map(decoded, lines):
-            stopped = line.get("stopped", stopped)
+            self._stopped = line.get("stopped", self._stopped)
             if "piece" in line:
                 yield line["piece"]
-    if stopped is None:
-        raise StreamInterruptedError("the stream ended before its answer", provider=PROVIDER)
-    yield ChatResponse((Generation(AssistantMessage(), stopped),))
+
+    def finish(self) -> Iterator[ChatResponse]:
+        """Yield what only the end of the stream says."""
+        if self._stopped is None:
+            raise StreamInterruptedError("the stream ended before its answer", provider=PROVIDER)
+        yield ChatResponse((Generation(AssistantMessage(), self._stopped),))
 
 
 def decoded(line: bytes) -> Any:

@@ -29,17 +29,9 @@ from chatclient.providers.anthropic_options import (
 from chatclient.providers.anthropic_schemas import is_enforceable
 from chatclient.providers.anthropic_stream import StreamDecoder
 from chatclient.providers.failures import json_of
-from chatclient.providers.http import (
-    HttpAnswer,
-    HttpClient,
-    OverHttp,
-    Pieces,
-    RetryPolicy,
-    Timeouts,
-)
+from chatclient.providers.http import HttpAnswer, HttpClient, OverHttp, RetryPolicy, Timeouts
 from chatclient.providers.keys import Headers, Key, headers_with, key_source
-from chatclient.providers.listening import overheard
-from chatclient.providers.sse import ServerSentEventDecoder
+from chatclient.providers.reading import EventReader
 from chatclient.providers.wire_cache import EncodedOptions
 from chatclient.response import ChatResponse
 from chatclient.runtime import Runtime
@@ -178,7 +170,7 @@ class AnthropicChatModel(OverHttp, ChatModel):
         """Return the chunks of the model's response to *prompt*, as they come."""
         body = self._body(prompt, streaming=True)
         headers = self._headers(prompt.options)
-        return self._http.stream(runtime, _PATH, body, _read, headers)
+        return self._http.stream(runtime, _PATH, body, _reader, headers)
 
     def _headers(self, options: ChatOptions) -> Headers:
         """Return the headers that a request has beside those of all requests."""
@@ -226,14 +218,5 @@ def _decoded(answer: HttpAnswer) -> ChatResponse:
     return decode_response(json_of(PROVIDER, answer.body), answer.headers)
 
 
-async def _read(pieces: Pieces, headers: Headers) -> AsyncGenerator[ChatResponse | str, None]:
-    events = overheard(ServerSentEventDecoder())
-    decoder = StreamDecoder(headers)
-    async for piece in pieces:
-        for data, _ in events.feed(piece):
-            chunk = decoder.feed(data)
-            if chunk is not None:
-                yield chunk
-    last = decoder.finish(events.finish())
-    if last is not None:
-        yield last
+def _reader(headers: Headers) -> EventReader:
+    return EventReader(StreamDecoder(headers))

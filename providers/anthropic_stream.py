@@ -48,7 +48,7 @@ class StreamDecoder:
         self._calls = False
         self._done = False
 
-    def feed(self, data: bytes) -> ChatResponse | str | None:
+    def feed(self, data: bytes, _event: str = "") -> ChatResponse | str | None:
         """Return the chunk that an event spells, or None when there is nothing in it."""
         if self._done or not data or is_end(data):  # gateways may add the end of another API
             return None
@@ -60,14 +60,14 @@ class StreamDecoder:
         except MISSHAPEN as error:
             raise unreadable(PROVIDER, data) from error
 
-    def finish(self, rest: bytes) -> ChatResponse | str | None:
+    def finish(self, rest: bytes) -> tuple[ChatResponse | str, ...]:
         """Make sure that the stream came to its end; return the chunk in its *rest*, if any."""
         chunk = None
         with suppress(InvalidResponseError):  # of which nothing can be made, being cut off
             chunk = self.feed(rest)  # the last event without its blank line, or a bare error
         if not self._done:
             raise ended_early(PROVIDER)
-        return chunk
+        return () if chunk is None else (chunk,)
 
     def _take(self, event: Mapping[str, Any]) -> ChatResponse | str | None:
         match event.get("type"):

@@ -1,7 +1,7 @@
 """Google's Gemini models: the Gemini API and Vertex AI."""
 
 import re
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote
@@ -15,16 +15,10 @@ from chatclient.providers.failures import json_of
 from chatclient.providers.gemini_decoding import PROVIDER, decode_response
 from chatclient.providers.gemini_encoding import EncodedConversation, dialect_of, encode_options
 from chatclient.providers.gemini_stream import StreamDecoder, StreamReader
-from chatclient.providers.http import (
-    HttpAnswer,
-    HttpClient,
-    OverHttp,
-    Pieces,
-    RetryPolicy,
-    Timeouts,
-)
+from chatclient.providers.http import HttpAnswer, HttpClient, OverHttp, RetryPolicy, Timeouts
 from chatclient.providers.keys import Headers, HeaderSource, Key, headers_with, key_source
 from chatclient.providers.listening import overheard
+from chatclient.providers.reading import Chunk
 from chatclient.providers.wire_cache import EncodedOptions
 from chatclient.response import ChatResponse
 from chatclient.runtime import Runtime
@@ -147,7 +141,7 @@ class GeminiChatModel(OverHttp, ChatModel):
         """Return the chunks of the model's response to *prompt*, as they come."""
         path = f"{path_of(prompt.options.model or self.name)}:streamGenerateContent?alt=sse"
         body = self._body(prompt)
-        return self._http.stream(runtime, path, body, _read)
+        return self._http.stream(runtime, path, body, _Reader)
 
     def _body(self, prompt: Prompt) -> bytes:
         head = self._heads.get(prompt.options, _head)
@@ -169,17 +163,21 @@ def _decoded(answer: HttpAnswer) -> ChatResponse:
     return decode_response(json_of(PROVIDER, answer.body), answer.headers)
 
 
-async def _read(pieces: Pieces, headers: Headers) -> AsyncGenerator[ChatResponse | str, None]:
-    reader = overheard(StreamReader())
-    decoder = StreamDecoder(headers)
-    async for piece in pieces:
-        for value in reader.feed(piece):
-            yield decoder.feed(value)
-    for value in reader.finish():
-        yield decoder.feed(value)
-    last = decoder.finish()
-    if last is not None:
-        yield last
+class _Reader:
+    """Reads a streamed answer, of events or, from some servers, of one list."""
+
+    def __init__(self, headers: Headers) -> None:
+        self._values = overheard(StreamReader())
+        self._decoder = StreamDecoder(headers)
+
+    def feed(self, piece: bytes) -> Iterator[Chunk]:
+        return map(self._decoder.feed, self._values.feed(piece))
+
+    def finish(self) -> Iterator[Chunk]:
+        yield from map(self._decoder.feed, self._values.finish())
+        last = self._decoder.finish()
+        if last is not None:
+            yield last
 
 
 def path_of(model: str) -> str:

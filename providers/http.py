@@ -6,7 +6,7 @@ blocks.
 """
 
 import os
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from contextlib import AsyncExitStack, aclosing, contextmanager, suppress
 from dataclasses import dataclass
 from types import ModuleType
@@ -33,8 +33,9 @@ from chatclient.providers.connections import (
     library_of,
 )
 from chatclient.providers.failures import error_of
-from chatclient.providers.first_word import Chunk, up_to_first_word
+from chatclient.providers.first_word import begun_by
 from chatclient.providers.keys import Headers, HeaderSource
+from chatclient.providers.reading import Chunk, Reader
 from chatclient.providers.retries import RetryPolicy, as_retry_policy, with_retries
 from chatclient.providers.secrecy import hide
 from chatclient.providers.timeouts import Timeouts, as_timeouts, shorter
@@ -48,8 +49,7 @@ __all__ = [
     "HttpAnswer",
     "HttpClient",
     "OverHttp",
-    "Pieces",
-    "Read",
+    "Reader",
     "RetryPolicy",
     "Timeouts",
     "as_retry_policy",
@@ -86,11 +86,14 @@ class _Begun(NamedTuple):
     request: Any
 
 
-Pieces = AsyncGenerator[bytes, None]
-"""The body of an answer, piece by piece."""
+class _Speaking(NamedTuple):
+    """A streamed answer that has said something."""
 
-Read = Callable[[Pieces, Headers], AsyncGenerator[Chunk, None]]
-"""Makes chunks of the pieces of an answer, whose headers have lower-case names."""
+    until_hung_up: AsyncExitStack
+    reader: Reader
+    pieces: AsyncGenerator[bytes, None]
+    first: Iterator[Chunk]
+    is_all: bool
 
 
 class _Known(NamedTuple):
@@ -199,7 +202,12 @@ class HttpClient:
         return await with_retries(attempt, self.retry, runtime, self.provider)
 
     async def stream(
-        self, runtime: Runtime, path: str, body: bytes, read: Read, headers: Headers = EMPTY
+        self,
+        runtime: Runtime,
+        path: str,
+        body: bytes,
+        read: Callable[[Headers], Reader],
+        headers: Headers = EMPTY,
     ) -> AsyncGenerator[Chunk, None]:
         """Send JSON, and yield what the answer spells as it comes. Closing the generator hangs up.
 
@@ -207,7 +215,7 @@ class HttpClient:
             runtime: How the request runs.
             path: What follows the base URL.
             body: The JSON.
-            read: Makes chunks of the pieces of the answer; of each attempt's anew.
+            read: Returns what reads an answer with such headers; asked for each attempt.
             headers: More headers, for this request only.
 
         Raises:
@@ -217,7 +225,7 @@ class HttpClient:
         """
         runtime, outgoing = self._begin(runtime, path, body, headers)
 
-        async def attempt() -> tuple[AsyncExitStack, list[Chunk], AsyncGenerator[Chunk, None]]:
+        async def attempt() -> _Speaking:
             async with AsyncExitStack() as stack:
                 begun = await self._open(runtime, outgoing)
                 stack.push_async_callback(self._hang_up, begun.response, begun.shard, runtime)
@@ -225,15 +233,21 @@ class HttpClient:
                 stack.enter_context(self._interrupted(begun.response))
                 pieces = self._pieces(begun.response, runtime)
                 await stack.enter_async_context(aclosing(pieces))
-                chunks = await stack.enter_async_context(aclosing(read(pieces, begun.headers)))
-                first = await up_to_first_word(chunks)
-                return stack.pop_all(), first, chunks
+                reader = read(begun.headers)
+                first, is_all = await begun_by(reader, pieces)
+                return _Speaking(stack.pop_all(), reader, pieces, first, is_all)
 
-        stack, first, rest = await with_retries(attempt, self.retry, runtime, self.provider)
-        async with stack:
-            for chunk in first:
+        speaking = await with_retries(attempt, self.retry, runtime, self.provider)
+        async with speaking.until_hung_up:
+            for chunk in speaking.first:
                 yield chunk
-            async for chunk in rest:
+            if speaking.is_all:
+                return
+            feed = speaking.reader.feed
+            async for piece in speaking.pieces:
+                for chunk in feed(piece):
+                    yield chunk
+            for chunk in speaking.reader.finish():
                 yield chunk
 
     def close(self) -> None:
@@ -397,7 +411,7 @@ class HttpClient:
                     raise InvalidResponseError(msg, provider=self.provider)
         return b"".join(content)
 
-    async def _pieces(self, response: Any, runtime: Runtime) -> Pieces:
+    async def _pieces(self, response: Any, runtime: Runtime) -> AsyncGenerator[bytes, None]:
         """Yield an answer's body as it comes.
 
         Raises:

@@ -1,7 +1,7 @@
 """Models of an Ollama server, through its own chat API."""
 
 import os
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,14 +9,7 @@ from chatclient.json import dumps
 from chatclient.model import ChatModel, OutputMode
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
-from chatclient.providers.http import (
-    HttpAnswer,
-    HttpClient,
-    OverHttp,
-    Pieces,
-    RetryPolicy,
-    Timeouts,
-)
+from chatclient.providers.http import HttpAnswer, HttpClient, OverHttp, RetryPolicy, Timeouts
 from chatclient.providers.keys import Headers, HeaderSource, Key, headers_with, key_source
 from chatclient.providers.listening import overheard
 from chatclient.providers.ollama_codec import (
@@ -27,6 +20,7 @@ from chatclient.providers.ollama_codec import (
     encode_message,
     encode_options,
 )
+from chatclient.providers.reading import Chunk
 from chatclient.providers.wire_cache import EncodedOptions, WireCache
 from chatclient.response import ChatResponse
 from chatclient.runtime import Runtime
@@ -127,7 +121,7 @@ class OllamaChatModel(OverHttp, ChatModel):
     ) -> AsyncGenerator[ChatResponse | str, None]:
         """Return the chunks of the model's response to *prompt*, as they come."""
         body = self._body(prompt, streaming=True)
-        return self._http.stream(runtime, _PATH, body, _read)
+        return self._http.stream(runtime, _PATH, body, _Reader)
 
     def _body(self, prompt: Prompt, *, streaming: bool) -> bytes:
         head = self._heads.get(prompt.options, _head, streaming=streaming)
@@ -144,14 +138,19 @@ def _decoded(answer: HttpAnswer) -> ChatResponse:
     return decode_response(answer.body)
 
 
-async def _read(pieces: Pieces, _headers: Headers) -> AsyncGenerator[ChatResponse | str, None]:
-    lines, decoder = overheard(Lines()), StreamDecoder()
-    async for piece in pieces:
-        for line in lines.feed(piece):
-            yield decoder.feed(line)
-    last = decoder.finish(lines.finish())
-    if last is not None:
-        yield last
+class _Reader:
+    """Reads a streamed answer, a JSON object a line."""
+
+    def __init__(self, _headers: Headers) -> None:
+        self._lines, self._decoder = overheard(Lines()), StreamDecoder()
+
+    def feed(self, piece: bytes) -> Iterator[Chunk]:
+        return map(self._decoder.feed, self._lines.feed(piece))
+
+    def finish(self) -> Iterator[Chunk]:
+        last = self._decoder.finish(self._lines.finish())
+        if last is not None:
+            yield last
 
 
 def host_of_environment() -> str:

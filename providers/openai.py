@@ -11,16 +11,8 @@ from chatclient.model import ChatModel, OutputMode
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
 from chatclient.providers.failures import json_of
-from chatclient.providers.http import (
-    HttpAnswer,
-    HttpClient,
-    OverHttp,
-    Pieces,
-    RetryPolicy,
-    Timeouts,
-)
+from chatclient.providers.http import HttpAnswer, HttpClient, OverHttp, RetryPolicy, Timeouts
 from chatclient.providers.keys import Headers, Key, KeySource, headers_with, key_source
-from chatclient.providers.listening import overheard
 from chatclient.providers.openai_decoding import decode_response
 from chatclient.providers.openai_dialect import (
     COMPATIBLE,
@@ -36,7 +28,7 @@ from chatclient.providers.openai_encoding import (
 )
 from chatclient.providers.openai_metadata import rate_limit
 from chatclient.providers.openai_stream import StreamDecoder
-from chatclient.providers.sse import ServerSentEventDecoder
+from chatclient.providers.reading import EventReader
 from chatclient.providers.wire_cache import EncodedOptions, WireCache
 from chatclient.response import ChatResponse
 from chatclient.runtime import Runtime
@@ -196,20 +188,10 @@ class OpenAIChatModel(OverHttp, ChatModel):
     ) -> AsyncGenerator[ChatResponse | str, None]:
         """Return the chunks of the model's response to *prompt*, as they come."""
         body = self._body(prompt, streaming=True)
-        return self._http.stream(runtime, _PATH, body, self._read)
+        return self._http.stream(runtime, _PATH, body, self._reader)
 
-    async def _read(
-        self, pieces: Pieces, headers: Headers
-    ) -> AsyncGenerator[ChatResponse | str, None]:
-        events = overheard(ServerSentEventDecoder())
-        decoder = StreamDecoder(self._dialect, headers)
-        async for piece in pieces:
-            for data, kind in events.feed(piece):
-                chunk = decoder.feed(data, kind)
-                if chunk is not None:
-                    yield chunk
-        for last in decoder.finish(events.finish()):
-            yield last
+    def _reader(self, headers: Headers) -> EventReader:
+        return EventReader(StreamDecoder(self._dialect, headers))
 
     def _decoded(self, answer: HttpAnswer) -> ChatResponse:
         data = json_of(self._dialect.provider, answer.body)

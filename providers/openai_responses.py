@@ -11,16 +11,8 @@ from chatclient.model import ChatModel
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
 from chatclient.providers.failures import json_of
-from chatclient.providers.http import (
-    HttpAnswer,
-    HttpClient,
-    OverHttp,
-    Pieces,
-    RetryPolicy,
-    Timeouts,
-)
+from chatclient.providers.http import HttpAnswer, HttpClient, OverHttp, RetryPolicy, Timeouts
 from chatclient.providers.keys import Headers, Key, headers_with
-from chatclient.providers.listening import overheard
 from chatclient.providers.openai import BASE_URL, dialect_at, is_openai, openai_key
 from chatclient.providers.openai_responses_decoding import decode_response
 from chatclient.providers.openai_responses_encoding import (
@@ -31,7 +23,7 @@ from chatclient.providers.openai_responses_encoding import (
 )
 from chatclient.providers.openai_responses_options import encode_options, form_for
 from chatclient.providers.openai_responses_stream import StreamDecoder
-from chatclient.providers.sse import ServerSentEventDecoder
+from chatclient.providers.reading import EventReader
 from chatclient.providers.wire_cache import EncodedOptions, WireCache
 from chatclient.response import ChatResponse
 from chatclient.runtime import Runtime
@@ -176,21 +168,10 @@ class OpenAIResponsesChatModel(OverHttp, ChatModel):
     ) -> AsyncGenerator[ChatResponse | str, None]:
         """Return the chunks of the model's response to *prompt*, as they come."""
         body = self._body(prompt, streaming=True)
-        return self._http.stream(runtime, _PATH, body, self._read)
+        return self._http.stream(runtime, _PATH, body, self._reader)
 
-    async def _read(
-        self, pieces: Pieces, headers: Headers
-    ) -> AsyncGenerator[ChatResponse | str, None]:
-        events = overheard(ServerSentEventDecoder())
-        decoder = StreamDecoder(self._http.provider, headers)
-        async for piece in pieces:
-            for data, _ in events.feed(piece):
-                chunk = decoder.feed(data)
-                if chunk is not None:
-                    yield chunk
-        last = decoder.finish(events.finish())
-        if last is not None:
-            yield last
+    def _reader(self, headers: Headers) -> EventReader:
+        return EventReader(StreamDecoder(self._http.provider, headers))
 
     def _decoded(self, answer: HttpAnswer) -> ChatResponse:
         provider = self._http.provider

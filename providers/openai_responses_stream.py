@@ -90,7 +90,7 @@ class StreamDecoder:
         self._started = False
         self._finished = False
 
-    def feed(self, data: bytes) -> ChatResponse | str | None:
+    def feed(self, data: bytes, _event: str = "") -> ChatResponse | str | None:
         """Return the chunk that an event spells, or None when there is nothing in it."""
         if self._finished or not data or is_end(data):
             return None
@@ -104,14 +104,14 @@ class StreamDecoder:
         except MISSHAPEN as error:
             raise unreadable(self._provider, data) from error
 
-    def finish(self, rest: bytes) -> ChatResponse | str | None:
+    def finish(self, rest: bytes) -> tuple[ChatResponse | str, ...]:
         """Make sure that the stream came to its end; return the chunk in its *rest*, if any."""
         chunk = None
         with suppress(InvalidResponseError):  # of which nothing can be made, being cut off
             chunk = self.feed(rest)  # the last event without its blank line, or a bare error
         if not self._finished:
             raise ended_early(self._provider)
-        return chunk
+        return () if chunk is None else (chunk,)
 
     # --- what each kind of event tells ---
 

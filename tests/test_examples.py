@@ -22,7 +22,6 @@ from chatclient.errors import (
     WrongTypeError,
 )
 from chatclient.providers.fallback import FallbackChatModel
-from chatclient.providers.http import Pieces
 from chatclient.providers.keys import Headers
 from chatclient.runtime import Runtime
 from chatclient.testing import Answer, ScriptedModel, call
@@ -155,15 +154,21 @@ def test_a_provider_whose_chunks_are_none_is_told(ask: Ask, speak: SpeakServer, 
     if not ask.streaming:
         pytest.skip("a whole answer has no chunks")
 
-    async def read(pieces: Pieces, headers: Headers) -> AsyncGenerator[Any, None]:
-        async for _ in pieces:
-            yield wrong
+    class Wrong:
+        def __init__(self, headers: Headers) -> None:
+            pass
+
+        def feed(self, piece: bytes) -> list[Any]:
+            return [wrong]
+
+        def finish(self) -> list[Any]:
+            return []
 
     class Slip(SpeakModel):
         def generate_stream(
             self, prompt: Prompt, runtime: Runtime
         ) -> AsyncGenerator[ChatResponse | str, None]:
-            return self._http.stream(runtime, "/v0/speak", body_of(prompt, stream=True), read)
+            return self._http.stream(runtime, "/v0/speak", body_of(prompt, stream=True), Wrong)
 
     for model in (Slip(speak.url), FallbackChatModel(Slip(speak.url))):
         with pytest.raises(WrongTypeError, match=r"of parrot yields must be a.* ChatResponse"):

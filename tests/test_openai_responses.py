@@ -128,7 +128,7 @@ def streamed(*events: Json) -> ChatResponse:
     """Return the response that a stream of *events* spells."""
     decoder = StreamDecoder("openai")
     chunks = [decoder.feed(json.dumps(event).encode()) for event in events]
-    chunks.append(decoder.finish(b""))
+    chunks.extend(decoder.finish(b""))
     return collect(chunk for chunk in chunks if chunk is not None)
 
 
@@ -682,7 +682,7 @@ def test_events_of_no_interest_are_passed_over() -> None:
     decoder = StreamDecoder("openai")
     chunks = [decoder.feed(json.dumps(event).encode()) for event in (*noise, *events, *noise)]
     chunks += [decoder.feed(data) for data in (b"[DONE] ", b"")]
-    chunks.append(decoder.finish(b""))
+    chunks.extend(decoder.finish(b""))
 
     assert collect(c for c in chunks if c is not None) == decoded(response("a"))
 

@@ -105,7 +105,7 @@ def read(
         for piece in pieces(body, chunking, seed)
         for data, _ in events.feed(piece)
     ]
-    chunks.append(decoder.finish(events.finish()))
+    chunks.extend(decoder.finish(events.finish()))
     return collect(chunk for chunk in chunks if chunk is not None)
 
 

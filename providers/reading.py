@@ -1,0 +1,61 @@
+"""How streamed answers are read: pieces of bytes in, chunks out; no I/O."""
+
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+from chatclient.providers.listening import overheard
+from chatclient.providers.sse import ServerSentEventDecoder
+from chatclient.response import ChatResponse
+
+Chunk = ChatResponse | str
+"""What a stream is handed out in; a text stands for the next piece of the answer's text."""
+
+
+class Reader(Protocol):
+    """Reads one streamed answer."""
+
+    def feed(self, piece: bytes) -> Iterable[Chunk]:
+        """Return the chunks that *piece* completes."""
+        ...
+
+    def finish(self) -> Iterable[Chunk]:
+        """Return what only the end completes.
+
+        Raises:
+            StreamInterruptedError: It is not the end of the answer.
+        """
+        ...
+
+
+class EventDecoder(Protocol):
+    """Makes chunks of the events of a stream."""
+
+    def feed(self, data: bytes, event: str, /) -> Chunk | None:
+        """Return the chunk that an event spells, or None when there is nothing in it."""
+        ...
+
+    def finish(self, rest: bytes, /) -> Iterable[Chunk]:
+        """Return what the end still tells, with the *rest* that is not a whole event."""
+        ...
+
+
+class EventReader:
+    """Reads an answer of server-sent events."""
+
+    __slots__ = ("_decoder", "_events")
+
+    def __init__(self, decoder: EventDecoder) -> None:
+        self._events = overheard(ServerSentEventDecoder())
+        self._decoder = decoder
+
+    def feed(self, piece: bytes) -> Iterator[Chunk]:
+        """Yield the chunks that *piece* completes."""
+        decode = self._decoder.feed
+        for data, event in self._events.feed(piece):
+            chunk = decode(data, event)
+            if chunk is not None:
+                yield chunk
+
+    def finish(self) -> Iterable[Chunk]:
+        """Return what only the end completes."""
+        return self._decoder.finish(self._events.finish())
