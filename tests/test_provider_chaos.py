@@ -28,7 +28,7 @@ from chatclient.errors import (
 )
 from chatclient.providers.http import RetryPolicy, Timeouts
 
-PATIENCE = 0.15  # seconds between two pieces of an answer
+PATIENCE = 0.3  # seconds between two pieces of an answer
 SOON = 20.0  # seconds that nothing here may take, however slow the machine is
 
 AT_ONCE = RetryPolicy(1, 0.01, 5.0)
