@@ -81,10 +81,12 @@ class Resumed:
             raise ToolLoopError(msg)
         turn.resume(self.pending)
         turn.undone.update(first.undone)
-        turn.settled |= first.executed() - turn.earlier  # they came to an answer that has stayed
+        turn.settled |= (
+            first.by_identity().keys() - turn.earlier
+        )  # they came to an answer that has stayed
         executions = tuple(retold(result.executions, first.undone))
         answered = {response.id for response in self.pending.responses}
-        known = {id(each.tool_call) for each in turn.executions}
+        known = turn.by_identity()
         for execution in executions:
             if execution.tool_call.id not in answered:
                 turn.remember(execution)

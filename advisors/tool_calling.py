@@ -261,7 +261,7 @@ def _follow(turn: ToolTurn, request: ChatClientRequest) -> None:
     turns = [each.turn for each in unsettled if isinstance(each, _Loop)]
     if turns:
         turn.undone = turns[0].undone
-        turn.earlier = frozenset(call for each in turns for call in each.executed() - each.settled)
+        turn.earlier = frozenset().union(*(t.by_identity().keys() - t.settled for t in turns))
     known: Sequence[ToolExecution] = request.context.get(TOOL_EXECUTIONS, ())
     turn.settled = frozenset(id(execution.tool_call) for execution in known) - turn.earlier
 

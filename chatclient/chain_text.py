@@ -3,7 +3,7 @@
 from chatclient.chain import AdvisorChain, is_tool_calling, name_of, order_of
 
 
-def describe_chain(chain: AdvisorChain, *, rounds: bool = True) -> str:
+def describe_chain(chain: AdvisorChain, *, rounds: bool) -> str:
     """Return the chain as text, outermost first, with what runs once per round indented.
 
     Without *rounds*, a tool loop hands calls back, and is an advisor like any other.
@@ -19,7 +19,7 @@ def describe_chain(chain: AdvisorChain, *, rounds: bool = True) -> str:
     return "\n".join(lines)
 
 
-def draw_chain(chain: AdvisorChain, *, rounds: bool = True) -> str:
+def draw_chain(chain: AdvisorChain, *, rounds: bool) -> str:
     """Return the chain as a Mermaid flowchart; what runs once per round, if any, is in a box."""
     lines = ["flowchart TB", '    client(["ChatClient"])']
     indent, above = "    ", "client"

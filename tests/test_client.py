@@ -980,7 +980,7 @@ def test_a_chain_without_a_loop_is_drawn_without_a_box() -> None:
     async def passing(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         return await call_next(request)
 
-    assert draw_chain(AdvisorChain([passing], ScriptedModel())).splitlines()[1:] == [
+    assert draw_chain(AdvisorChain([passing], ScriptedModel()), rounds=True).splitlines()[1:] == [
         '    client(["ChatClient"])',
         '    advisor0["passing"]',
         "    client --> advisor0",

@@ -172,13 +172,9 @@ class ToolTurn:
         result, count = self._repeats[key]
         self._repeats[key] = (result, count + 1)
 
-    def executed(self) -> set[int]:
-        """Return the calls that were executed, by identity."""
-        return {id(execution.tool_call) for execution in self.executions}
-
     def known_calls(self) -> set[int]:
         """Return the calls that something is known of, by identity."""
-        return self.executed() | self.undone.keys() | self.earlier
+        return self.by_identity().keys() | self.undone.keys() | self.earlier
 
     def failed(self, name: str, kind: str) -> int:
         """Take note of a failed call; return in how many rounds the tool has failed in this way.
