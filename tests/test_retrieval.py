@@ -692,6 +692,7 @@ def test_a_question_stays_where_the_model_does_not_help(
         ("2, 1", "all", ["paris", "rome"]),
         ("Source 2.", "all", ["paris"]),
         ("0, 3", "all", ["rome", "paris"]),
+        ("2, " + 5_000 * "1", "all", ["paris"]),
         ("None of them", "none", []),
         (OverloadedError("busy"), "all", ["rome", "paris"]),
         (OverloadedError("busy"), "none", []),

@@ -22,7 +22,7 @@ ROUTING_TEMPLATE = (
 RoutingFallback = Literal["all", "none", "raise"]
 """Where to look when the model does not say: everywhere, nowhere, or not at all."""
 
-_NUMBER = re.compile(r"\d+")
+_NUMBER = re.compile(r"(?<!\d)\d{1,9}(?!\d)")  # what is longer numbers no source
 
 
 class LanguageModelQueryRouter:
