@@ -19,14 +19,15 @@ from chatclient.checks import check_callable, check_number, check_word
 from chatclient.errors import EntityError, GuardrailError, UsageError, WrongTypeError
 from chatclient.events import TextDelta
 from chatclient.exchange import as_said
-from chatclient.messages import Message, UserMessage, last_user_message
+from chatclient.messages import Message, last_user_message
 from chatclient.moderation import ModerationModel
 from chatclient.operations import ClientCall
 from chatclient.prompt import Prompt, is_blank
 from chatclient.response import NO_USAGE, ChatResponse
 from chatclient.runtime import Runtime
 from chatclient.structured.converters import converter_of
-from chatclient.structured.output import CORRECTION, read_answer
+from chatclient.structured.output import read_answer
+from chatclient.turn_taking import corrected
 
 INPUT_GUARDRAIL_ORDER = MEMORY_ORDER - 50
 """Where input guardrails stand by default: outside memory, which never sees what they refuse."""
@@ -328,11 +329,10 @@ def _again(
     present = {id(old): new for old, new in zip(before, tools, strict=False)}
     messages: list[Message] = [present.get(id(m), m) for m in sent.prompt.messages]
     messages += tools[len(before) :]
+    shown = tuple(messages)
     if text is not None:
-        answer = response.chat_response
-        messages += [] if answer.output is None or not answer.text else [answer.output]
-        messages.append(UserMessage(text, metadata={CORRECTION: True}))
-    return sent.mutate(prompt=Prompt.of(tuple(messages), sent.prompt.options), context=context)
+        shown = corrected(shown, response.chat_response.output, text)
+    return sent.mutate(prompt=Prompt.of(shown, sent.prompt.options), context=context)
 
 
 def _exhausted(

@@ -23,6 +23,7 @@ from chatclient.prompt import Prompt
 from chatclient.response import ChatResponse
 from chatclient.tools import PendingTurn
 from chatclient.tools.compensation import rewritten
+from chatclient.turn_taking import continued
 
 _NOTE = "said"  # what was said in a turn that waits, as dicts or as places in its messages
 
@@ -95,17 +96,6 @@ def whole_answer(response: ChatResponse) -> AssistantMessage | None:
     for generation in generations:  # a blank line between each and the next
         parts += ["\n\n", *generation.output.parts] if parts else generation.output.parts
     return AssistantMessage(parts)
-
-
-def continued(said: tuple[Message, ...], more: tuple[Message, ...]) -> tuple[Message, ...]:
-    """Return *said* and *more*; where the assistant goes on with its own words, as one message."""
-    match said[-1:], more[:1]:
-        case (AssistantMessage(tool_calls=()) as last,), (AssistantMessage() as next,):
-            metadata = {**last.metadata, **next.metadata}
-            whole = AssistantMessage((*last.parts, *next.parts), metadata=metadata)
-            return (*said[:-1], whole, *more[1:])
-        case _:
-            return (*said, *more)
 
 
 def ended_by_tools(said: tuple[Message, ...]) -> tuple[Message, ...]:
