@@ -23,7 +23,7 @@ from chatclient.prompt import Prompt
 from chatclient.response import ChatResponse
 from chatclient.tools import PendingTurn
 from chatclient.tools.compensation import rewritten
-from chatclient.turn_taking import continued
+from chatclient.turn_taking import continued, says_something
 
 _NOTE = "said"  # what was said in a turn that waits, as dicts or as places in its messages
 
@@ -65,7 +65,7 @@ def messages_in(response: ChatClientResponse) -> tuple[Message, ...]:
     """Return what the request carried, what models and tools said, and the answer."""
     said = _said(response)
     answer = whole_answer(response.chat_response)
-    if answer is None or not answer.parts:
+    if answer is None or not (says_something(answer) or answer.reasoning):
         return ended_by_tools(said)
     return continued(said, (answer,))
 

@@ -154,9 +154,10 @@ def test_a_turn_that_waited_is_one_turn(ask: Ask) -> None:
     assert kinds(resumed.new_messages()) == ["user", "assistant", "tool", "assistant"]
 
 
-def test_an_answer_that_says_nothing_is_no_message(ask: Ask) -> None:
+@pytest.mark.parametrize("nothing", [(), "", " \n"])
+def test_an_answer_that_says_nothing_is_no_message(ask: Ask, nothing: Any) -> None:
     """No provider would take it in the next request."""
-    model = ScriptedModel(AssistantMessage())
+    model = ScriptedModel(AssistantMessage(nothing))
     answer = ask(ChatClient.create(model).prompt("x")).answer
 
     assert answer.messages() == (UserMessage("x"),)
