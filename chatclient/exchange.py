@@ -65,7 +65,8 @@ def messages_in(response: ChatClientResponse) -> tuple[Message, ...]:
     """Return what the request carried, what models and tools said, and the answer."""
     said = _said(response)
     answer = whole_answer(response.chat_response)
-    if answer is None or not (says_something(answer) or answer.reasoning):
+    # One that has paused is sent back as it is.
+    if answer is None or not (says_something(answer) or response.chat_response.paused):
         return ended_by_tools(said)
     return continued(said, (answer,))
 
