@@ -68,7 +68,8 @@ def decode_message(
     data: Mapping[str, Any], headers: Headers, usage: Mapping[str, Any]
 ) -> ChatResponse:
     """Return the response that a message is; *usage* may know more than the message."""
-    parts = [part for block in data["content"] if (part := decode_block(block)) is not None]
+    blocks = data["content"] or ()  # null at gateways that have nothing to say
+    parts = [part for block in blocks if (part := decode_block(block)) is not None]
     metadata = ChatResponseMetadata(
         id=data.get("id") or "",
         model=data.get("model") or "",
