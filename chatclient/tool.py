@@ -16,12 +16,13 @@ from typing import (
     runtime_checkable,
 )
 
-from chatclient.checks import check_word, seconds
+from chatclient.checks import check_kind, check_word, seconds
 from chatclient.errors import MissingContextError, ToolDefinitionError, ToolUsageError
 from chatclient.events import ToolProgress
 from chatclient.json import dumps, loads
 from chatclient.messages import Media, Message, UserMessage, last_user_message
 from chatclient.runtime import BLOCKING, Runtime
+from chatclient.schemas import of_object
 from chatclient.values import EMPTY, deep_frozen, freeze_fields
 
 if TYPE_CHECKING:
@@ -74,20 +75,29 @@ class ToolDefinition:
     Attributes:
         name: What the model calls it.
         description: What it is for.
-        input_schema: The JSON Schema (2020-12) of its arguments, an object.
+        input_schema: The JSON Schema (2020-12) of its arguments, an object; `type` and
+            `properties` may be left out, and without a schema it takes none.
         strict: Whether the provider is to enforce the schema, or None to leave it to the model's
             options.
         metadata: Values for the application, as JSON; not sent.
+
+    Raises:
+        WrongTypeError: The name or the description is no text, or the schema no mapping.
+        ToolDefinitionError: The schema is not that of an object.
     """
 
     name: str
-    description: str
-    input_schema: Mapping[str, Any]
+    description: str = ""
+    input_schema: Mapping[str, Any] = EMPTY
     strict: bool | None = None
     metadata: Mapping[str, Any] = EMPTY
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "input_schema", deep_frozen(self.input_schema))
+        check_kind("the name of a tool", self.name, str)
+        check_kind("the description of a tool", self.description, str)
+        hint = "such as json.loads(text) or Model.model_json_schema()"
+        check_kind("an input schema", self.input_schema, Mapping, hint)
+        object.__setattr__(self, "input_schema", deep_frozen(of_object(self.input_schema)))
         if self.metadata:
             object.__setattr__(self, "metadata", deep_frozen(self.metadata))
 
@@ -144,13 +154,14 @@ class ToolDefinition:
             raise ToolDefinitionError(msg)
         if not fields.get("name"):
             raise _no_definition("'name'", "a text", fields.get("name"))
-        schema = {**_NO_ARGUMENTS, **fields.pop("input_schema", {})}
-        if schema["type"] != "object":
-            raise _no_definition("'input_schema'", "the JSON Schema of an object", schema)
-        return cls(**{"description": "", **fields, "input_schema": schema})
+        try:
+            return cls(**fields)
+        except ToolDefinitionError as error:
+            schema = fields["input_schema"]
+            wanted = "the JSON Schema of an object"
+            raise _no_definition("'input_schema'", wanted, schema) from error
 
 
-_NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "properties": {}}
 _FIELDS: Mapping[str, tuple[Any, str]] = {
     "name": (str, "a text"),
     "description": (str, "a text"),
