@@ -22,7 +22,6 @@ from chatclient.events import RoundEnded, events_of
 from chatclient.forks import ForkSafeLock
 from chatclient.json import dumps, has_json_form
 from chatclient.logs import get_logger
-from chatclient.memory.conversation import says_something
 from chatclient.model import ChatModel
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
@@ -30,6 +29,7 @@ from chatclient.response import NO_USAGE, ChatResponse
 from chatclient.runtime import Runtime
 from chatclient.serialization import message_to_dict
 from chatclient.tool import FAILURE, STEP
+from chatclient.turn_taking import says_something
 from chatclient.values import EMPTY, merged
 
 CACHING_ORDER = LOWEST_PRECEDENCE - 600

@@ -9,10 +9,10 @@ from chatclient.checks import check_word
 from chatclient.errors import ContextWindowError, UsageError
 from chatclient.json import dumps
 from chatclient.memory.window import Window, estimated_tokens
-from chatclient.messages import Message, begins_turn, system_messages
+from chatclient.messages import Message, system_messages
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
-from chatclient.structured.output import CORRECTION
+from chatclient.turn_taking import present_turn
 
 CONTEXT_WINDOW_ORDER = LOWEST_PRECEDENCE - 700
 """Where the guard stands by default: inside the tool loop, where every round makes a prompt grow,
@@ -100,20 +100,12 @@ class ContextWindowAdvisor:
     def _kept(self, messages: tuple[Message, ...], room: int) -> tuple[Message, ...]:
         """Return the newest whole turns that there is room for, and all system messages."""
         start = Window.tokens(max(room, 1), self._estimate).start(messages)
-        start = min(start, _present_turn(messages))
+        start = min(start, present_turn(messages))
         older = system_messages(messages[:start])
         return (*older, *messages[start:])
 
     def _tokens(self, messages: Sequence[Message]) -> int:
         return sum(map(self._estimate, messages))
-
-
-def _present_turn(messages: tuple[Message, ...]) -> int:
-    """Return where the present turn begins: with a question, and not with an advisor's word."""
-    for at in reversed(range(len(messages))):
-        if CORRECTION not in messages[at].metadata and begins_turn(messages, at):
-            return at
-    return 0
 
 
 def _tokens_beside(options: ChatOptions) -> int:

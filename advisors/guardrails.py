@@ -1,8 +1,9 @@
 """Checks what goes to the model and what comes back, and may ask for something better."""
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, Literal
 
 from chatclient.advisors.caching import CACHE_RESPONSES, REFRESH
@@ -26,7 +27,8 @@ from chatclient.prompt import Prompt, is_blank
 from chatclient.response import NO_USAGE, ChatResponse
 from chatclient.runtime import Runtime
 from chatclient.structured.converters import converter_of
-from chatclient.structured.output import CORRECTION, read_answer
+from chatclient.structured.output import read_answer
+from chatclient.turn_taking import CORRECTION, corrected, present_turn
 
 INPUT_GUARDRAIL_ORDER = MEMORY_ORDER - 50
 """Where input guardrails stand by default: outside memory, which never sees what they refuse."""
@@ -171,15 +173,28 @@ def _rewritten(
 
 
 def _note(request: ChatClientRequest, judged: ChatClientRequest) -> None:
-    """Let the trail, and who asks for the turn's messages, know only what the user may say.
-
-    Where an advisor further out has rewritten the user's message, it knows what it rewrote.
-    """
+    """Let the trail, and who asks for the turn's messages, know only what the user may say."""
     steps = request.runtime.steps
-    before = last_user_message(request.prompt.messages)
     after = last_user_message(judged.prompt.messages)
     if steps and isinstance(call := steps[0].operation, ClientCall) and after is not None:
+        before = _own_words(call.asked, request.prompt.messages)
         call.asked = tuple(after if message is before else message for message in call.asked)
+
+
+def _own_words(asked: Sequence[Message], shown: Sequence[Message]) -> Message | None:
+    """Return that of the messages *asked* which is judged: the last of the user's that is *shown*.
+
+    Where that is not among them, an advisor further out has put it for one that is shown no more,
+    or it has added it; or the user has said it meanwhile.
+    """
+    judged = last_user_message(shown)
+    if any(message is judged for message in asked):
+        return judged
+    turn = takewhile(lambda m: isinstance(m, UserMessage), shown[present_turn(shown) :])
+    if not any(m is judged and CORRECTION not in m.metadata for m in turn):
+        return None
+    present = {id(message) for message in shown}
+    return last_user_message([message for message in asked if id(message) not in present])
 
 
 class OutputGuardrailAdvisor:
@@ -328,11 +343,10 @@ def _again(
     present = {id(old): new for old, new in zip(before, tools, strict=False)}
     messages: list[Message] = [present.get(id(m), m) for m in sent.prompt.messages]
     messages += tools[len(before) :]
+    shown = tuple(messages)
     if text is not None:
-        answer = response.chat_response
-        messages += [] if answer.output is None or not answer.text else [answer.output]
-        messages.append(UserMessage(text, metadata={CORRECTION: True}))
-    return sent.mutate(prompt=Prompt.of(tuple(messages), sent.prompt.options), context=context)
+        shown = corrected(shown, response.chat_response.output, text)
+    return sent.mutate(prompt=Prompt.of(shown, sent.prompt.options), context=context)
 
 
 def _exhausted(

@@ -7,7 +7,7 @@ from chatclient.advisors.tool_calling import TOOL_MESSAGES
 from chatclient.chain import ChatClientRequest
 from chatclient.messages import Message, UserMessage
 from chatclient.prompt import Prompt
-from chatclient.structured.output import CORRECTION
+from chatclient.turn_taking import CORRECTION
 
 PUT_AS = "question_put_as"
 """The key in a request's context of how an advisor has put the question, and of the question."""

@@ -5,7 +5,6 @@ It is known by its words and by who said them: what comes again has been through
 
 from collections.abc import Sequence
 
-from chatclient.memory.conversation import says_something
 from chatclient.memory.summary import SUMMARY
 from chatclient.messages import (
     AssistantMessage,
@@ -14,7 +13,9 @@ from chatclient.messages import (
     UserMessage,
     begins_turn,
     system_messages,
+    without_system,
 )
+from chatclient.turn_taking import says_something
 
 
 def end_of(part: tuple[Message, ...], whole: tuple[Message, ...]) -> int | None:
@@ -38,14 +39,22 @@ def end_of(part: tuple[Message, ...], whole: tuple[Message, ...]) -> int | None:
     return None
 
 
-def without_overlap(
+def going_before(
     history: tuple[Message, ...], said: tuple[Message, ...], begin: int
 ) -> tuple[tuple[Message, ...], int]:
     """Return what of *history* goes before *said*, and where in that the end of *history* stands.
 
-    From *begin* on, an application may send the last turns again, or another memory show them;
-    without, that is *begin*.
+    From *begin* on, an application may send the conversation again, or another memory show it;
+    where none of it is known, the end is *begin*.
     """
+    end = end_of(without_system(history), said)
+    return _without_overlap(history, said, begin) if end is None else ((), end)
+
+
+def _without_overlap(
+    history: tuple[Message, ...], said: tuple[Message, ...], begin: int
+) -> tuple[tuple[Message, ...], int]:
+    """Return the same where *said* begins, behind *begin*, with the last turns of *history*."""
     places = [at for at in _places_of(said) if at >= begin]
     if len(places) < 2:  # noqa: PLR2004 - a question and its answer; most requests bring none
         return history, begin

@@ -92,6 +92,7 @@ class Resumed:
                 turn.remember(execution)
                 if id(execution.tool_call) not in known:
                     turn.executions.append(execution)
+        turn.end_round()
         turn.calls.update(call.name for call in self.pending.pending)
         for call in self.pending.message.tool_calls:
             turn.ordinal(call)

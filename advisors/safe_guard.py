@@ -20,7 +20,7 @@ from chatclient.messages import (
 )
 from chatclient.response import ChatResponse, Generation
 from chatclient.runtime import Runtime
-from chatclient.structured.output import CORRECTION
+from chatclient.turn_taking import CORRECTION
 from chatclient.values import without
 
 SAFE_GUARD_ORDER = MEMORY_ORDER + 50

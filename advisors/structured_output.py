@@ -21,7 +21,6 @@ from chatclient.response import ChatResponse, Generation
 from chatclient.runtime import Runtime
 from chatclient.structured.converters import StructuredOutputConverter, converter_of
 from chatclient.structured.output import (
-    CORRECTION,
     STRUCTURED_OUTPUT,
     VALIDATED,
     StructuredOutput,
@@ -29,6 +28,7 @@ from chatclient.structured.output import (
     with_format,
 )
 from chatclient.tool import ToolContext, ToolDefinition, ToolMetadata, ToolResult
+from chatclient.turn_taking import CORRECTION, corrected
 
 VALIDATION_ORDER = LOWEST_PRECEDENCE - 2000
 """Where answers are validated: inside the tool loop and memory, around every model call."""
@@ -134,12 +134,9 @@ def _corrected(sent: ChatClientRequest, answer: ChatResponse, error: EntityError
         msg = "the deadline passed before the model could be asked for a better answer"
         raise DeadlineExceededError(msg) from error
     told = "\n".join(f"- {line}" for line in error.errors)
-    correction = UserMessage(
-        f"That is not what was asked for:\n{told}\nGive the whole answer again, put right.",
-        metadata={CORRECTION: True},
-    )
-    said = () if answer.output is None or not answer.text else (answer.output,)
-    return sent.prompt.append(*said, correction)
+    correction = f"That is not what was asked for:\n{told}\nGive the whole answer again, put right."
+    messages = corrected(sent.prompt.messages, answer.output, correction)
+    return Prompt.of(messages, sent.prompt.options)
 
 
 class StructuredOutputAdvisor:

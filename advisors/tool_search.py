@@ -27,9 +27,8 @@ from chatclient.advisors.tool_search_tool import (
 )
 from chatclient.advisors.turns import Turn
 from chatclient.chain import ChatClientRequest, ChatClientResponse, Next
-from chatclient.checks import check_kind, names
+from chatclient.checks import check_callable, check_kind, check_method, check_number, names
 from chatclient.driving import drive
-from chatclient.errors import UsageError
 from chatclient.logs import get_logger
 from chatclient.messages import Message
 from chatclient.response import ChatResponse
@@ -104,7 +103,7 @@ class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
         **loop: See `ToolCallingAdvisor`.
 
     Raises:
-        UsageError: A number is out of range.
+        UsageError: A number is out of range, or something is of the wrong kind.
     """
 
     def __init__(
@@ -123,11 +122,17 @@ class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
         **loop: Unpack[ToolLoopOptions],
     ) -> None:
         super().__init__(**loop)
-        if max_results is not None and max_results < 1:
-            msg = f"max_results must be at least 1, or None, not {max_results}"
-            raise UsageError(msg)
+        if max_results is not None:
+            check_number("max_results", max_results, least=1)
         if tool_index is not None:
-            check_kind("a tool index", tool_index, ToolIndex)
+            hint = "one of your own is a subclass with put, find and drop"
+            check_kind("a tool index", tool_index, ToolIndex, hint)
+        if eviction_strategy is not None:
+            check_method("an eviction strategy", eviction_strategy, "on_access")
+        check_number("threshold", threshold)
+        check_kind("system_message_suffix", system_message_suffix, str, "an empty text is none")
+        check_kind("session_id_key_name", session_id_key_name, str)
+        check_callable("describe", describe)
         self.tool_index = tool_index or KeywordToolIndex()
         self.max_results = max_results
         self.system_message_suffix = system_message_suffix.strip()

@@ -13,7 +13,7 @@ from typing import Any
 from uuid import uuid4
 
 from chatclient.advisors.notes import note_messages, noted, noted_messages
-from chatclient.advisors.recognition import end_of, without_end, without_overlap
+from chatclient.advisors.recognition import end_of, going_before, without_end
 from chatclient.advisors.tool_calling import (
     EARLIER_MESSAGES,
     PENDING_TURN,
@@ -24,9 +24,8 @@ from chatclient.advisors.tool_calling import (
 from chatclient.chain import ChatClientRequest, ChatClientResponse, Next
 from chatclient.checks import check_kind
 from chatclient.errors import DeadlineExceededError, UsageError
-from chatclient.exchange import continued, ended_by_tools, whole_answer
+from chatclient.exchange import ended_by_tools, whole_answer
 from chatclient.memory.chat_memory import ChatMemory
-from chatclient.memory.conversation import says_something
 from chatclient.memory.repository import checked_id
 from chatclient.messages import (
     AssistantMessage,
@@ -45,6 +44,7 @@ from chatclient.runtime import Runtime
 from chatclient.tool import CONVERSATION_ID
 from chatclient.tools import PendingTurn
 from chatclient.tools.compensation import rewritten
+from chatclient.turn_taking import in_turns, says_something
 from chatclient.values import without
 
 TURN_KEY = "chat_memory_turn_key"
@@ -111,7 +111,11 @@ class Turns:
         """
         turn: Turn | None = request.context.get(self.slot)
         if turn is not None:
-            return await call_next(show(request, turn.history))
+            history = turn.history
+            if EARLIER_MESSAGES not in request.context:  # another memory inside has shown its own
+                said = spoken(request)
+                history, _ = going_before(history, said, default_count(request, said))
+            return await call_next(show(request, history))
         turn = await self.begin(request)
         begun = request.mutate(context={NEW_MESSAGES: turn.own})
         response = await self.end(turn, request, await call_next(show(begun, turn.history)))
@@ -134,16 +138,12 @@ class Turns:
         self, request: ChatClientRequest, conversation_id: str, key: str | None
     ) -> Turn:
         """Return the turn that begins with the last words of *request*."""
-        said = spoken(request)
+        said = in_turns(spoken(request))
         own: tuple[Message, ...] | None = request.context.get(NEW_MESSAGES)
         if own is None:
             own = said[default_count(request, said) :]
         history = await self._load(conversation_id, request.runtime)
-        end = end_of(without_system(history), said)
-        if end is not None:
-            history = ()
-        else:
-            history, end = without_overlap(history, said, default_count(request, said))
+        history, end = going_before(history, said, default_count(request, said))
         own = own[max(0, end - len(said) + len(own)) :]
         return Turn(conversation_id, own, history, key)
 
@@ -222,12 +222,12 @@ class Turns:
         """Return what is remembered of a turn that is over: nothing if it came to nothing."""
         if not turn.own:
             return ()
-        kept = continued(turn.own, said) if self.tool_messages else _with_words(turn.own, said)
+        kept = (*turn.own, *said) if self.tool_messages else _with_words(turn.own, said)
         answer = answer_of(response)
         if answer is not None:
-            return continued(kept, (answer,))
+            return in_turns((*kept, answer))
         goes_on = response.has_tool_calls() or response.paused
-        return () if goes_on else _without_answer(kept, response)
+        return () if goes_on else _without_answer(in_turns(kept), response)
 
     async def _load(self, conversation_id: str, runtime: Runtime) -> tuple[Message, ...]:
         in_time(runtime)
@@ -326,11 +326,19 @@ def shown_as_messages(
     said = spoken(request)
     present = request.prompt.messages
     if not history and len(said) <= len(present):
-        return request
+        return _shown(request, request.prompt)
     at = default_count(request, said)
     systems = system_messages((*present, *history))
     messages = (*systems, *said[:at], *without_system(history), *said[at:])
-    return request.mutate(prompt=Prompt.of(messages, request.prompt.options))
+    return _shown(request, Prompt.of(messages, request.prompt.options))
+
+
+def _shown(request: ChatClientRequest, prompt: Prompt) -> ChatClientRequest:
+    """Return *request* with *prompt*, which holds what the loop has left to a memory."""
+    if EARLIER_MESSAGES not in request.context:
+        return request.mutate(prompt=prompt)
+    context = without(request.context, EARLIER_MESSAGES)
+    return ChatClientRequest(prompt, context, request.runtime)
 
 
 def answer_of(response: ChatResponse) -> AssistantMessage | None:
@@ -416,7 +424,7 @@ def _asked_again(
     An advisor outside of the memory asks again: with words to the last answer, from what tools
     have said already, or just once more.
     """
-    said = spoken(request)
+    said = in_turns(spoken(request))
     end = end_of(earlier[-1], said)
     known = {id(message) for message in request.context.get(TOOL_MESSAGES, ())}
     own = tuple(m for m in turn.own if id(m) not in known) if end is None else said[end:]

@@ -6,6 +6,7 @@ from html import escape
 from uuid import NAMESPACE_OID, uuid4, uuid5
 
 from chatclient.advisors.notes import note_of, noted
+from chatclient.advisors.questions import question_in
 from chatclient.advisors.tool_calling import EARLIER_MESSAGES
 from chatclient.advisors.turns import (
     answer_of,
@@ -17,6 +18,7 @@ from chatclient.advisors.turns import (
 from chatclient.chain import MEMORY_ORDER, ChatClientRequest, ChatClientResponse, Next
 from chatclient.errors import ChatMemoryError, UsageError
 from chatclient.messages import Message, UserMessage, last_user_message
+from chatclient.operations import MemoryAccess
 from chatclient.runtime import Runtime
 from chatclient.template import PromptTemplate, require_placeholders
 from chatclient.vector_store import Document, SimilaritySearch, VectorStore
@@ -100,7 +102,7 @@ class VectorStoreChatMemoryAdvisor:
             begun = asked, await self._recall(request, asked)
         asked, entries = begun
         conversation_id = conversation_id_of(request)
-        turn = note["turn"] if note else turn_key_of(request) or uuid4().hex
+        turn = note["turn"] if note else self._turn_of(request, asked)
         response = await call_next(self._told(request, entries))
         said = {"asked": asked.text, "turn": turn}
         waiting = noted(_NOTE, lambda: said, request, response)
@@ -108,9 +110,23 @@ class VectorStoreChatMemoryAdvisor:
             return waiting.mutate(context={self._slot: begun})
         answer = answer_of(response.chat_response)
         if answer is not None:
-            exchange = asked.text, answer.text
-            await self._remember(turn, exchange, conversation_id, request.runtime)
+            await self._remember(turn, (asked, answer), conversation_id, request.runtime)
         return response.mutate(context={self._slot: begun})
+
+    def _turn_of(self, request: ChatClientRequest, asked: UserMessage) -> str:
+        """Return what names the turn: the same when an advisor further out asks it again."""
+        earlier = [
+            (done.turn, step.result)
+            for step in request.runtime.steps or ()
+            if isinstance(done := step.operation, MemoryAccess)
+            and (done.access, done.owner) == ("store", self._slot)
+            and step.result
+        ]
+        for turn, (question, _) in earlier:
+            if question.text == asked.text:
+                return turn
+        turn = turn_key_of(request) or uuid4().hex
+        return f"{turn} {len(earlier)}" if earlier else turn
 
     def _told(self, request: ChatClientRequest, entries: Sequence[Document]) -> ChatClientRequest:
         present = {message.text for message in request.prompt.messages}
@@ -143,25 +159,34 @@ class VectorStoreChatMemoryAdvisor:
         except Exception as error:
             msg = f"the long-term memory of conversation {conversation_id!r} cannot be read"
             raise ChatMemoryError(msg, conversation_id=conversation_id) from error
-        return tuple(sorted(found, key=lambda entry: entry.metadata["created"]))
+        # What this very turn has come to is not earlier, where it is asked for again.
+        own = _ids(conversation_id, self._turn_of(request, asked))
+        entries = (entry for entry in found if entry.id not in own)
+        return tuple(sorted(entries, key=lambda entry: entry.metadata["created"]))
 
     async def _remember(
-        self, turn: str, said: tuple[str, str], conversation_id: str, runtime: Runtime
+        self, turn: str, said: tuple[Message, Message], conversation_id: str, runtime: Runtime
     ) -> None:
-        """Keep question and answer; a turn with a key of its own is kept once."""
+        """Keep question and answer; what is kept of the same turn already is replaced."""
         in_time(runtime)
         now = time.time()
-        question, answer = said
         entries = [
             Document(
-                text,
-                {"conversation_id": conversation_id, "message_type": kind, "created": now + after},
-                uuid5(NAMESPACE_OID, f"{conversation_id}\n{turn}\n{kind}").hex,
+                message.text,
+                {
+                    "conversation_id": conversation_id,
+                    "message_type": message.role,
+                    "created": now + 1e-6 * at,
+                },
+                id,
             )
-            for kind, text, after in (("user", question, 0.0), ("assistant", answer, 1e-6))
-            if text.strip()
+            for at, (message, id) in enumerate(zip(said, _ids(conversation_id, turn), strict=True))
+            if message.text.strip()
         ]
-        await self._put(entries, conversation_id, runtime)
+        access = MemoryAccess("store", conversation_id, self._slot, turn)
+        with runtime.observe(access) as observed:
+            await self._put(entries, conversation_id, runtime)
+            observed.result = said
 
     async def _put(self, entries: list[Document], conversation_id: str, runtime: Runtime) -> None:
         try:
@@ -173,11 +198,20 @@ class VectorStoreChatMemoryAdvisor:
             raise ChatMemoryError(msg, conversation_id=conversation_id) from error
 
 
+def _ids(conversation_id: str, turn: str) -> tuple[str, ...]:
+    """Return the ids of the entries of a turn: its question and its answer."""
+    names = (f"{conversation_id}\n{turn}\n{kind}" for kind in ("user", "assistant"))
+    return tuple(uuid5(NAMESPACE_OID, name).hex for name in names)
+
+
 def _question(request: ChatClientRequest) -> UserMessage | None:
     """Return what *request* asks, or None when it asks nothing in words."""
+    question = question_in(request, None)
+    if question is not None or request.prompt.user_message is not None:
+        return question and question.message
     # Where another memory stands behind it inside the tool loop, a round holds what is new.
     earlier: Sequence[Message] = request.context.get(EARLIER_MESSAGES, ())
-    asked = request.prompt.user_message or last_user_message(earlier)
+    asked = last_user_message(earlier)
     return asked if asked is not None and asked.text.strip() else None
 
 

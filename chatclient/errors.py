@@ -136,7 +136,8 @@ class ProviderError(ChatClientError):
         body: The decoded answer (JSON or text), as far as there was one.
         retry_after: Seconds to wait as the provider says, or None.
         retryable: Whether asking again may help. The models have done so as often as their
-            `RetryPolicy` allows, but for streams that broke after their first word.
+            `RetryPolicy` allows, but for streams that broke after their first word: of these a
+            reader has seen a part, which a new answer takes the place of.
     """
 
     retryable = False

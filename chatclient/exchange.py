@@ -23,6 +23,7 @@ from chatclient.prompt import Prompt
 from chatclient.response import ChatResponse
 from chatclient.tools import PendingTurn
 from chatclient.tools.compensation import rewritten
+from chatclient.turn_taking import continued, says_something
 
 _NOTE = "said"  # what was said in a turn that waits, as dicts or as places in its messages
 
@@ -64,7 +65,8 @@ def messages_in(response: ChatClientResponse) -> tuple[Message, ...]:
     """Return what the request carried, what models and tools said, and the answer."""
     said = _said(response)
     answer = whole_answer(response.chat_response)
-    if answer is None or not answer.parts:
+    # One that has paused is sent back as it is.
+    if answer is None or not (says_something(answer) or response.chat_response.paused):
         return ended_by_tools(said)
     return continued(said, (answer,))
 
@@ -95,17 +97,6 @@ def whole_answer(response: ChatResponse) -> AssistantMessage | None:
     for generation in generations:  # a blank line between each and the next
         parts += ["\n\n", *generation.output.parts] if parts else generation.output.parts
     return AssistantMessage(parts)
-
-
-def continued(said: tuple[Message, ...], more: tuple[Message, ...]) -> tuple[Message, ...]:
-    """Return *said* and *more*; where the assistant goes on with its own words, as one message."""
-    match said[-1:], more[:1]:
-        case (AssistantMessage(tool_calls=()) as last,), (AssistantMessage() as next,):
-            metadata = {**last.metadata, **next.metadata}
-            whole = AssistantMessage((*last.parts, *next.parts), metadata=metadata)
-            return (*said[:-1], whole, *more[1:])
-        case _:
-            return (*said, *more)
 
 
 def ended_by_tools(said: tuple[Message, ...]) -> tuple[Message, ...]:

@@ -17,9 +17,10 @@ from chatclient.observation import Step
 from chatclient.observers import all_observers
 from chatclient.operations import TIME_TO_FIRST_CHUNK, ModelCall
 from chatclient.options import check_tool_choice
-from chatclient.prompt import as_prompt, with_default_options
+from chatclient.prompt import Prompt, as_prompt, with_default_options
 from chatclient.response import ChatResponse, Generation
 from chatclient.runtime import Runtime
+from chatclient.turn_taking import in_turns
 
 
 class Ledger(Protocol):
@@ -106,7 +107,7 @@ async def call_model(call: ModelCall, runtime: Runtime) -> ChatResponse:
 
 async def _generated(call: ModelCall, runtime: Runtime) -> ChatResponse:
     try:
-        response = await call.model.generate(call.prompt, runtime)
+        response = await call.model.generate(_sent(call.prompt), runtime)
     except ToolCallRefusedError as error:
         return _with_refused_call(error)
     check_kind(f"what generate() of {call.model.name} returns", response, ChatResponse, _WORDS)
@@ -133,7 +134,7 @@ async def _streamed(
     started: float | None = time.perf_counter()
     emit = runtime.emitter
     try:
-        async with aclosing(call.model.generate_stream(call.prompt, runtime)) as chunks:
+        async with aclosing(call.model.generate_stream(_sent(call.prompt), runtime)) as chunks:
             async for chunk in chunks:
                 if started is not None:
                     observed.note(TIME_TO_FIRST_CHUNK, time.perf_counter() - started)
@@ -150,6 +151,12 @@ async def _streamed(
     response = aggregator.response()
     await emit(RoundEnded(response))
     return response
+
+
+def _sent(prompt: Prompt) -> Prompt:
+    """Return *prompt* as the model is to see it."""
+    messages = in_turns(prompt.messages)
+    return prompt if messages is prompt.messages else Prompt.of(messages, prompt.options)
 
 
 async def _take(chunk: ChatResponse, aggregator: MessageAggregator, emit: Emitter) -> None:

@@ -248,12 +248,14 @@ class MemoryAccess(Operation):
         access: `load` or `store`.
         conversation_id: Which conversation.
         owner: Tells the memories of a chain apart, each of which has its own part of it.
+        turn: Names the turn that is written, where its memory has a name for it.
     """
 
     kind: ClassVar[Kind] = "memory"
     access: str
     conversation_id: str
     owner: str = ""
+    turn: str = ""
 
     @property
     def name(self) -> str:

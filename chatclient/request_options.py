@@ -15,6 +15,7 @@ from chatclient.runtime import BLOCKING, Runtime
 from chatclient.spec import RequestSpec
 from chatclient.tool import CONVERSATION_ID, ToolCallback, ToolRequest
 from chatclient.tools.duplicates import without_duplicates
+from chatclient.tools.sources import Resolved
 from chatclient.values import merged
 
 
@@ -45,23 +46,40 @@ def with_options(
 def with_request_options(
     engine: Engine, spec: RequestSpec, options: ChatOptions | None, values: Mapping[str, Any]
 ) -> RequestSpec:
-    """Return *spec* with options of a single request; tools among them are the request's tools.
+    """Return *spec* with options of a single request.
+
+    Tools and tool context among them are the request's own, and so go before the client's.
 
     Raises:
         UsageError: As in `with_options`.
     """
-    before = _tools_in(spec)
-    spec = with_options(engine, spec, options, values)
-    callbacks = _tools_in(spec)
-    if callbacks is None or callbacks is before:
+    spec = _with_tools_of(spec, with_options(engine, spec, options, values))
+    for context in (options or NO_OPTIONS).tool_context, values.get("tool_context"):
+        if context:
+            spec = spec.with_tool_context(context)
+    return spec
+
+
+def _with_tools_of(before: RequestSpec, spec: RequestSpec) -> RequestSpec:
+    """Return *spec* with the tools that its options have and those of *before* do not."""
+    gone: list[Resolved] = []
+    come: list[Resolved] = []
+    changed = False
+    for old, new in zip(_tools_in(before), _tools_in(spec), strict=True):
+        if new is not None and new is not old:
+            changed = True
+            gone.extend(old or ())
+            come.extend(new)
+    if not changed:
         return spec
-    if spec.tools is not None and before:  # options stand in for those set before
-        spec = replace(spec, tools=tuple(t for t in spec.tools if t not in before))
-    return spec.with_tools(callbacks, keep_defaults=False)
+    if spec.tools is not None:  # options stand in for those set before
+        spec = replace(spec, tools=tuple(t for t in spec.tools if t not in gone))
+    return spec.with_tools(come, keep_defaults=False)
 
 
-def _tools_in(spec: RequestSpec) -> Sequence[ToolCallback] | None:
-    return None if spec.options is None else spec.options.tool_callbacks
+def _tools_in(spec: RequestSpec) -> tuple[Sequence[Resolved] | None, ...]:
+    options = spec.options or NO_OPTIONS
+    return options.tool_callbacks, options.tool_names
 
 
 def static_options(engine: Engine, spec: RequestSpec) -> ChatOptions | None:
@@ -114,8 +132,9 @@ async def complete_options(
 ) -> ChatOptions:
     """Return the model's options with those of *spec* on top, and all tools found.
 
-    Tools given to the client or request stand in for tools in the options. What providers offered
-    is kept in *offers*; those in there are not asked again unless they are dynamic.
+    Tools given to the client or request stand in for tools in the options, those of the request
+    for names in them as well. What providers offered is kept in *offers*; those in there are not
+    asked again unless they are dynamic.
 
     Raises:
         ToolDefinitionError: A name is known to no resolver.
@@ -136,7 +155,7 @@ async def complete_options(
     if spec.tool_sources or spec.tools is not None:
         offers = {} if offers is None else offers
         callbacks = await offered_tools(engine, spec.tool_sources, request, runtime, offers)
-    if options.tool_names:
+    if options.tool_names and spec.tools is None:
         callbacks += [await named_tool(engine, name, runtime) for name in options.tool_names]
     unique = list(without_duplicates(callbacks, engine.duplicate_tools))
     if unique != list(options.tool_callbacks or ()):

@@ -12,7 +12,7 @@ from chatclient.checks import check_kind
 from chatclient.errors import UsageError, WrongTypeError
 from chatclient.instructions import SystemFunction, SystemRequest, WrittenSystem
 from chatclient.messages import Media, Message, SystemMessage, UserMessage, flat_messages
-from chatclient.options import ChatOptions
+from chatclient.options import NO_OPTIONS, ChatOptions
 from chatclient.prompt import is_blank
 from chatclient.runtime import Runtime
 from chatclient.template import DEFAULT_RENDERER, PromptTemplate, TemplateRenderer
@@ -210,9 +210,15 @@ class RequestSpec:
         """Return this with tools of the request's own, in place of the defaults or beside them."""
         before = self.tools or ()
         if keep_defaults:
-            left_out = (d for d in self.default_tools if not any(d is each for each in before))
+            left_out = (d for d in self._all_defaults if not any(d is each for each in before))
             before = (*left_out, *before)
         return replace(self, tools=(*before, *resolve_sources(sources)))
+
+    @property
+    def _all_defaults(self) -> tuple[Resolved, ...]:
+        """The default tools, or else those in the options, and those that options name."""
+        options = self.options or NO_OPTIONS
+        return (*(self.default_tools or options.tool_callbacks or ()), *(options.tool_names or ()))
 
     def with_tool_context(self, context: Mapping[str, Any]) -> Self:
         """Return this with more tool context."""
@@ -254,7 +260,8 @@ class RequestSpec:
         return (
             self.options is other.options
             and self.tool_context is other.tool_context
-            and self.tool_sources is other.tool_sources
+            and self.tools is other.tools  # no tools of its own are not the same as none at all
+            and self.default_tools is other.default_tools
             and self.tool_calling == other.tool_calling
         )
 

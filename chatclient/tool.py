@@ -16,7 +16,7 @@ from typing import (
     runtime_checkable,
 )
 
-from chatclient.checks import check_word, seconds
+from chatclient.checks import check_kind, check_word, seconds
 from chatclient.errors import MissingContextError, ToolDefinitionError, ToolUsageError
 from chatclient.events import ToolProgress
 from chatclient.json import dumps, loads
@@ -74,10 +74,14 @@ class ToolDefinition:
     Attributes:
         name: What the model calls it.
         description: What it is for.
-        input_schema: The JSON Schema (2020-12) of its arguments, an object.
+        input_schema: The JSON Schema (2020-12) of its arguments, an object; `type` and
+            `properties` may be left out.
         strict: Whether the provider is to enforce the schema, or None to leave it to the model's
             options.
         metadata: Values for the application, as JSON; not sent.
+
+    Raises:
+        WrongTypeError: The schema is not a mapping, such as a text of JSON.
     """
 
     name: str
@@ -87,7 +91,7 @@ class ToolDefinition:
     metadata: Mapping[str, Any] = EMPTY
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "input_schema", deep_frozen(self.input_schema))
+        object.__setattr__(self, "input_schema", deep_frozen(_complete(self.input_schema)))
         if self.metadata:
             object.__setattr__(self, "metadata", deep_frozen(self.metadata))
 
@@ -158,6 +162,14 @@ _FIELDS: Mapping[str, tuple[Any, str]] = {
     "strict": (bool | None, "true, false or null"),
     "metadata": (dict, "a JSON object"),
 }
+
+
+def _complete(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the schema of an object with what it may leave out; some providers miss it."""
+    check_kind("an input schema", schema, Mapping, "json.loads(text) makes one of a text")
+    if schema.get("type", "object") == "object" and not _NO_ARGUMENTS.keys() <= schema.keys():
+        return {**_NO_ARGUMENTS, **schema}
+    return schema
 
 
 def _no_definition(what: str, wanted: str, given: object) -> ToolDefinitionError:

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from chatclient.checks import check_word
+from chatclient.checks import check_number, check_word
 from chatclient.json import dumps
 from chatclient.messages import AssistantMessage, Message
 from chatclient.model import ChatModel, OutputMode
@@ -28,6 +28,12 @@ from chatclient.providers.anthropic_options import (
 )
 from chatclient.providers.anthropic_schemas import is_enforceable
 from chatclient.providers.anthropic_stream import StreamDecoder
+from chatclient.providers.anthropic_turns import (
+    continuations_in,
+    in_container,
+    streamed_turn,
+    whole_turn,
+)
 from chatclient.providers.failures import json_of
 from chatclient.providers.http import HttpAnswer, HttpClient, OverHttp, RetryPolicy, Timeouts
 from chatclient.providers.keys import Headers, Key, headers_with, key_source
@@ -68,10 +74,13 @@ class AnthropicChatOptions(ChatOptions):
             conversation.
         cache_ttl: How long the cache is kept.
         server_tools: Tools that the provider runs itself, in the API's form.
+        max_continuations: How often at most a turn that the provider pauses while it runs those is
+            sent back for the model to go on; 0 for not at all, by default 8.
         betas: Names for the `anthropic-beta` header.
 
     Raises:
-        UsageError: *cache* is not a known value, or as with `ChatOptions`.
+        UsageError: *cache* is not a known value, *max_continuations* not a number or negative, or
+            as with `ChatOptions`.
     """
 
     thinking: int | str | Mapping[str, Any] | None = None
@@ -81,11 +90,14 @@ class AnthropicChatOptions(ChatOptions):
     cache: CachedUpTo | None = None
     cache_ttl: Literal["5m", "1h"] | None = None
     server_tools: Sequence[Mapping[str, Any]] | None = None
+    max_continuations: int | None = None
     betas: str | Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         ChatOptions.__post_init__(self)  # slots: there is no `super()` without arguments
         check_word("cache", self.cache, None, CachedUpTo)
+        if self.max_continuations is not None:
+            check_number("max_continuations", self.max_continuations)
 
 
 class AnthropicChatModel(OverHttp, ChatModel):
@@ -160,17 +172,26 @@ class AnthropicChatModel(OverHttp, ChatModel):
 
     async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
         """Return the model's response to *prompt*."""
-        body = self._body(prompt, streaming=False)
-        headers = self._headers(prompt.options)
-        return await self._http.post(runtime, _PATH, body, _decoded, headers)
+
+        async def ask(prompt: Prompt) -> ChatResponse:
+            body = self._body(prompt, streaming=False)
+            headers = self._headers(prompt.options)
+            return await self._http.post(runtime, _PATH, body, _decoded, headers)
+
+        return await whole_turn(ask, prompt)
 
     def generate_stream(
         self, prompt: Prompt, runtime: Runtime
     ) -> AsyncGenerator[ChatResponse | str, None]:
         """Return the chunks of the model's response to *prompt*, as they come."""
-        body = self._body(prompt, streaming=True)
-        headers = self._headers(prompt.options)
-        return self._http.stream(runtime, _PATH, body, _reader, headers)
+
+        def ask(prompt: Prompt) -> AsyncGenerator[ChatResponse | str, None]:
+            body = self._body(prompt, streaming=True)
+            headers = self._headers(prompt.options)
+            return self._http.stream(runtime, _PATH, body, _reader, headers)
+
+        # Only where it may be of use, for it is one more generator for each chunk.
+        return streamed_turn(ask, prompt) if continuations_in(prompt.options) else ask(prompt)
 
     def _headers(self, options: ChatOptions) -> Headers:
         """Return the headers that a request has beside those of all requests."""
@@ -181,7 +202,8 @@ class AnthropicChatModel(OverHttp, ChatModel):
         return {_BETA: ",".join((*self._betas, *named))}
 
     def _body(self, prompt: Prompt, *, streaming: bool) -> bytes:
-        head = self._heads.get(prompt.options, self._head, streaming=streaming)
+        options = in_container(prompt)
+        head = self._heads.get(options, self._head, streaming=streaming)
         conversation = self._conversation(prompt.messages)
         system = b""
         if conversation.system:

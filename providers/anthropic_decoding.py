@@ -29,6 +29,12 @@ from chatclient.response import (
 )
 from chatclient.values import EMPTY, FrozenDict, frozen
 
+PAUSED = "pause_turn"
+"""The stop reason of a turn that is not over: the API wants to be asked to go on."""
+
+CONTAINER = "anthropic_container"
+"""In a message's metadata: the id of the container in which the model runs code."""
+
 _FINISH_REASONS: dict[str, FinishReason | None] = {
     "end_turn": "stop",
     "stop_sequence": "stop",
@@ -36,7 +42,7 @@ _FINISH_REASONS: dict[str, FinishReason | None] = {
     "model_context_window_exceeded": "length",
     "tool_use": "tool_call",
     "refusal": "content_filter",
-    "pause_turn": None,  # the model goes on when its message is sent back
+    PAUSED: None,  # the model goes on when its message is sent back
 }
 
 
@@ -62,7 +68,8 @@ def decode_message(
     data: Mapping[str, Any], headers: Headers, usage: Mapping[str, Any]
 ) -> ChatResponse:
     """Return the response that a message is; *usage* may know more than the message."""
-    parts = [part for block in data["content"] if (part := decode_block(block)) is not None]
+    blocks = data["content"] or ()  # null at gateways that have nothing to say
+    parts = [part for block in blocks if (part := decode_block(block)) is not None]
     metadata = ChatResponseMetadata(
         id=data.get("id") or "",
         model=data.get("model") or "",
@@ -79,9 +86,13 @@ def generation_of(parts: list[Part], end: Mapping[str, Any], *, calls: bool = Fa
     native = end.get("stop_reason")
     calls = calls or any(isinstance(part, ToolCall) for part in parts)
     metadata = FrozenDict({k: v for k in GENERATION_KEYS if (v := end.get(k)) is not None})
-    return Generation(
-        AssistantMessage(parts), _finish_reason(native, calls=calls), native, metadata=metadata
-    )
+    message = AssistantMessage(parts, metadata=_at_work_in(end.get("container")))
+    return Generation(message, _finish_reason(native, calls=calls), native, metadata=metadata)
+
+
+def _at_work_in(container: Any) -> Mapping[str, Any]:
+    id = container.get("id") if isinstance(container, Mapping) else None
+    return FrozenDict({CONTAINER: id}) if id else EMPTY
 
 
 def _finish_reason(native: str | None, *, calls: bool) -> FinishReason | None:

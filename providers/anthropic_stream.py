@@ -22,7 +22,14 @@ from chatclient.providers.anthropic_decoding import (
 )
 from chatclient.providers.anthropic_encoding import PROVIDER, Block
 from chatclient.providers.failures import ended_early, error_from, unreadable
-from chatclient.providers.fields import MISSHAPEN, arguments_in, arguments_of, beside, text_of
+from chatclient.providers.fields import (
+    MISSHAPEN,
+    arguments_in,
+    arguments_of,
+    beside,
+    number_of,
+    text_of,
+)
 from chatclient.providers.keys import Headers
 from chatclient.providers.sse import is_end
 from chatclient.response import ChatResponse, ChatResponseMetadata, Generation
@@ -72,15 +79,15 @@ class StreamDecoder:
     def _take(self, event: Mapping[str, Any]) -> ChatResponse | str | None:
         match event.get("type"):
             case "content_block_delta":
-                index = event["index"]
+                index = _index_of(event)
                 block = self._blocks.get(index)
                 if block is None:
                     block = self._blocks[index] = _block(index, {"type": "text"})
                 return _chunk([block.add(event["delta"])])
             case "content_block_start":
-                return _chunk(self._start(event["index"], event["content_block"]))
+                return _chunk(self._start(_index_of(event), event["content_block"]))
             case "content_block_stop":
-                ended = self._blocks.get(event["index"])
+                ended = self._blocks.get(_index_of(event))
                 return None if ended is None else _chunk([ended.stop()])
             case "message_start":
                 return self._begin(event["message"])
@@ -113,8 +120,7 @@ class StreamDecoder:
             return None  # gateways may say it twice
         self._id = message.get("id")
         self._usage.update(beside(message.get("usage") or {}, ()))
-        whole = {**message, "content": message.get("content") or ()}
-        return decode_message(whole, self._headers, self._usage)
+        return decode_message({"content": (), **message}, self._headers, self._usage)
 
     def _end(self, event: Mapping[str, Any]) -> ChatResponse:
         delta = event.get("delta") or {}
@@ -134,6 +140,11 @@ def _chunk(parts: Iterable[Part | None]) -> ChatResponse | str | None:
     if len(told) == 1 and isinstance(told[0], str):
         return told[0]
     return ChatResponse((Generation(AssistantMessage(told)),)) if told else None
+
+
+def _index_of(event: Mapping[str, Any]) -> int:
+    # Gateways written in Go may leave out what is zero, or empty.
+    return number_of(event.get("index")) or 0
 
 
 def _block(index: int, content: Block) -> "_Block":
@@ -178,7 +189,7 @@ class _TextBlock:
     def add(self, delta: Block) -> Part | None:
         match delta["type"]:
             case "text_delta":
-                return self._tell(text_of(delta["text"]))
+                return self._tell(text_of(delta.get("text")))
             case "citations_delta":
                 self._citations.append(delta["citation"])
         return None
@@ -213,9 +224,9 @@ class _ThinkingBlock:
     def add(self, delta: Block) -> Part | None:
         match delta["type"]:
             case "thinking_delta":
-                return self._tell(text_of(delta["thinking"]))
+                return self._tell(text_of(delta.get("thinking")))
             case "signature_delta":
-                self._signature.append(text_of(delta["signature"]))
+                self._signature.append(text_of(delta.get("signature")))
         return None
 
     def stop(self) -> Part | None:
@@ -274,7 +285,7 @@ class _OtherBlock:
         for key, value in delta.items():
             if key == "partial_json":
                 self._input.append(text_of(value))
-            elif key != "type":
+            elif key != "type" and value is not None:
                 old = self._content.get(key)
                 joins = isinstance(old, str) and isinstance(value, str)
                 self._content[key] = f"{old}{value}" if joins else value

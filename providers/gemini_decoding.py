@@ -40,7 +40,12 @@ _BESIDE_CONTENT = (
     "thought",
     "partMetadata",
     "videoMetadata",
+    "audioMetadata",
+    "documentMetadata",
+    "spreadsheetMetadata",
     "mediaResolution",
+    "mediaProcessing",
+    "audioTranscription",
 )
 
 # Some Vertex endpoints give the numbers of Vertex's own enumeration.
@@ -49,6 +54,7 @@ _FINISH_REASONS: dict[str, FinishReason] = {
     "1": "stop",
     "MAX_TOKENS": "length",
     "2": "length",
+    "CONTINUATION": "length",
     "SAFETY": "content_filter",
     "3": "content_filter",
     "RECITATION": "content_filter",
@@ -59,6 +65,7 @@ _FINISH_REASONS: dict[str, FinishReason] = {
     "7": "content_filter",
     "SPII": "content_filter",
     "8": "content_filter",
+    "ESCALATION": "content_filter",
     "MODEL_ARMOR": "content_filter",
     "10": "content_filter",
     "IMAGE_SAFETY": "content_filter",

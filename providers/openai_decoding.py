@@ -36,7 +36,8 @@ def decode_response(data: Any, dialect: Dialect, headers: Headers = EMPTY) -> Ch
     try:
         refuse_errors(data, dialect, headers)
         generations = tuple(
-            _generation(choice, at, dialect.provider) for at, choice in enumerate(data["choices"])
+            _generation(choice, at, dialect.provider)
+            for at, choice in enumerate(data["choices"] or ())  # null at gateways that have none
         )
         if not generations:
             raise no_answer(dialect.provider, data)
@@ -79,10 +80,15 @@ _FINISH_REASONS: dict[str, FinishReason] = {
     "": "stop",
     "length": "length",
     "model_length": "length",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
     "tool_calls": "tool_call",
     "function_call": "tool_call",
     "content_filter": "content_filter",
+    "sensitive": "content_filter",
     "error": "error",
+    "abort": "error",
+    "network_error": "error",
     "insufficient_system_resource": "error",
 }
 

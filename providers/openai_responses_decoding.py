@@ -57,7 +57,7 @@ def decode_response(data: Any, provider: str, headers: Headers = EMPTY) -> ChatR
         ProviderError: The answer says that it failed.
         InvalidResponseError: The answer is of no known form.
     """
-    if not isinstance(data, Mapping) or not isinstance(data.get("output"), list):
+    if not _is_response(data):
         if isinstance(data, Mapping) and data.get("error"):
             raise failure(data, provider, headers)
         raise unreadable(provider, data)
@@ -71,6 +71,13 @@ def decode_response(data: Any, provider: str, headers: Headers = EMPTY) -> ChatR
         return whole.response()
     except MISSHAPEN as error:
         raise unreadable(provider, data) from error
+
+
+def _is_response(data: Any) -> bool:
+    if not isinstance(data, Mapping):
+        return False
+    output = data.get("output", "")  # null at gateways that have nothing to say
+    return isinstance(output, list) or (output is None and data.get("object") == "response")
 
 
 def failed(data: Item) -> bool:

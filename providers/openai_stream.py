@@ -172,7 +172,7 @@ class StreamDecoder:
             closing = self._closing(at, metadata, native)
             message = AssistantMessage((*parts, *closing.output.parts), metadata=said)
             return Generation(message, closing.finish_reason, native, at, closing.metadata)
-        if not parts and not metadata:
+        if not parts and not metadata and not said:
             return None
         message = AssistantMessage(parts, metadata=said)
         return Generation(message, index=at, metadata=metadata)

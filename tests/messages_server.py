@@ -60,7 +60,7 @@ def _event(event: Json) -> bytes:
 
 def _events(whole: Json) -> Iterator[Json]:
     usage = {**whole["usage"], "output_tokens": 1}
-    start = {**whole, "content": [], "stop_reason": None, "usage": usage}
+    start = {**whole, "content": [], "stop_reason": None, "usage": usage, "container": None}
     yield {"type": "message_start", "message": start}
     yield {"type": "ping"}
     for index, block in enumerate(whole["content"]):
@@ -69,7 +69,7 @@ def _events(whole: Json) -> Iterator[Json]:
         for delta in deltas:
             yield {"type": "content_block_delta", "index": index, "delta": delta}
         yield {"type": "content_block_stop", "index": index}
-    end = {key: whole[key] for key in ("stop_reason", "stop_sequence")}
+    end = {key: whole.get(key) for key in ("stop_reason", "stop_sequence", "container")}
     usage = {"output_tokens": whole["usage"]["output_tokens"]}
     yield {"type": "message_delta", "delta": end, "usage": usage}
     yield {"type": "message_stop"}
@@ -124,6 +124,8 @@ def problems(request: Json) -> Iterator[str]:
     if not isinstance(request.get("max_tokens"), int) or request["max_tokens"] < 1:
         yield "max_tokens: Field required"
     for tool in request.get("tools", ()):
+        if "type" in tool:
+            continue  # one of the provider's own
         if not _NAME.fullmatch(tool["name"]) or tool["input_schema"]["type"] != "object":
             yield f"tools: {tool['name']} is no proper tool"
     schema = request.get("output_config", {}).get("format", {}).get("schema")

@@ -366,6 +366,34 @@ def test_the_id_of_a_request_is_found_wherever_a_gateway_puts_it() -> None:
         assert response.metadata.request_id == "req_1"
 
 
+def test_content_of_null_is_an_empty_answer() -> None:
+    """As gateways have it whose model said nothing; whole, and where a stream begins."""
+    nothing = {**message(), "content": None}
+    (begun,) = chunks({"type": "message_start", "message": nothing})
+
+    for response in (decode_response(nothing), begun):
+        assert response.output == AssistantMessage()
+        assert response.finish_reason == "stop"
+
+
+def test_what_is_zero_or_empty_may_be_left_out() -> None:
+    """As gateways do that are written in Go."""
+    found = chunks(
+        {"type": "content_block_start", "content_block": {"type": "thinking"}},
+        {"type": "content_block_delta", "delta": {"type": "thinking_delta"}},
+        {"type": "content_block_delta", "delta": {"type": "thinking_delta", "thinking": "Hm"}},
+        {"type": "content_block_delta", "delta": {"type": "signature_delta"}},
+        {"type": "content_block_stop"},
+        {"type": "content_block_start", "index": 1, "content_block": {"type": "text"}},
+        {"type": "content_block_delta", "index": 1, "delta": {"type": "text_delta"}},
+        {"type": "content_block_delta", "index": 1, "delta": {"type": "text_delta", "text": "Hi"}},
+        {"type": "content_block_stop", "index": 1},
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}},
+    )
+
+    assert collect(found).output == AssistantMessage([Reasoning("Hm", provider=PROVIDER), "Hi"])
+
+
 def test_an_error_in_an_answer_of_status_200_is_that_error() -> None:
     """Some servers report errors as if all were well."""
     data = {"type": "error", "error": {"type": "overloaded_error", "message": "Busy"}}
@@ -552,11 +580,11 @@ def test_citations_that_come_late_keep_what_follows_them() -> None:
 
 
 def test_blocks_of_other_kinds_are_put_together() -> None:
-    """Fragments of text join, other values replace, and input is parsed at the end."""
+    """Fragments of text join, other values replace, null says nothing; input is parsed at last."""
     parts = block(
         {"type": "compaction_delta", "content": "So "},
         {"type": "compaction_delta", "content": "far"},
-        {"type": "compaction_delta", "level": 2},
+        {"type": "compaction_delta", "content": None, "level": 2},
         start={"type": "compaction", "content": "", "level": 1},
     )
     cut = block({"type": "input_json_delta", "partial_json": '{"q'}, start=server_tool())
@@ -1094,7 +1122,9 @@ def test_strict_tools_with_schemas_that_the_api_refuses_are_not_strict(schema: J
     declared = Declared(ToolDefinition("f", "d", schema, strict=True))
     body = encode_options(AnthropicChatOptions(tool_callbacks=(declared,)), streaming=False)
 
-    assert body["tools"] == [{"name": "f", "description": "d", "input_schema": schema}]
+    assert body["tools"] == [
+        {"name": "f", "description": "d", "input_schema": {"properties": {}, **schema}}
+    ]
 
 
 @pytest.mark.parametrize(

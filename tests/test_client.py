@@ -625,6 +625,40 @@ def test_tools_in_the_options_of_a_request_are_its_tools(ask: Ask) -> None:
     assert offered == [["ping"], ["echo"], ["echo"], ["ping", "echo"], []]
 
 
+def test_tools_named_in_the_options_of_a_request_are_its_tools(ask: Ask) -> None:
+    """As those that are given; default tools stay only where they are to be kept."""
+    model = ScriptedModel(*["ok"] * 6)
+    client = ChatClient.builder(model).tool_callback_resolver(
+        StaticToolCallbackResolver(ping, echo)
+    )
+    given = client.default_tools(echo).build().prompt("Hi")
+    named = client.default_options(tool_names=["echo"]).build().prompt("Hi")
+    ask(given.options(tool_names=["ping"]))
+    ask(given.options(tool_names=["ping"]).options(tool_names=["echo"]).options(top_k=1))
+    ask(named)
+    ask(named.options(tool_names=["ping"]))
+    ask(named.tools(ping))
+    ask(named.tools(ping, keep_defaults=True))
+
+    offered = [tool_names(prompt) for prompt in model.prompts]
+    assert offered == [["ping"], ["echo"], ["echo"], ["ping"], ["ping"], ["echo", "ping"]]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [ChatOptions(tool_callbacks=tool_callbacks(ping)), ChatOptions(tool_names=["ping"])],
+)
+def test_tools_in_default_options_can_be_taken_away(ask: Ask, options: ChatOptions) -> None:
+    """As default tools can; that there are none of these beside them does not matter."""
+    model = ScriptedModel("ok", "ok")
+    resolver = StaticToolCallbackResolver(ping)
+    client = ChatClient.builder(model).tool_callback_resolver(resolver).default_options(options)
+    ask(client.build().prompt("Hi"))
+    ask(client.build().prompt("Hi").tools())
+
+    assert [tool_names(prompt) for prompt in model.prompts] == [["ping"], []]
+
+
 def test_tool_names_in_options_are_resolved() -> None:
     """Tools named in the options are found by the client's resolver."""
     model = ScriptedModel("ok")
@@ -653,6 +687,23 @@ def test_tool_context_merges() -> None:
     client.prompt("Hi").tool_context({"b": 2}).tool_context(c=3).call().content()
 
     assert asked(model).options.tool_context == {"a": 1, "b": 2, "c": 3}
+
+
+def test_tool_context_in_the_options_of_a_request_is_its_own(ask: Ask) -> None:
+    """It goes over all that the client says; of the request's own, what is said last counts."""
+    model = ScriptedModel("ok", "ok", "ok", "ok")
+    options = ChatOptions(tool_context={"a": "options", "b": "options"})
+    client = ChatClient.builder(model).default_options(options).default_tool_context(a="default")
+    request = client.build().prompt("Hi")
+    of_request = ChatOptions(tool_context={"a": "request"})
+    ask(request)
+    ask(request.options(of_request))
+    ask(request.tool_context(a="before").options(tool_context={"a": "request"}))
+    ask(request.options(of_request).tool_context(a="after"))
+
+    seen = [prompt.options.tool_context for prompt in model.prompts]
+    assert [context["a"] for context in seen] == ["default", "request", "request", "after"]
+    assert {context["b"] for context in seen} == {"options"}
 
 
 # --- immutability ---

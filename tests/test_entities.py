@@ -667,12 +667,15 @@ def test_the_model_is_shown_its_mistakes(ask: Ask) -> None:
 
 @pytest.mark.parametrize("nothing", [ChatResponse(), ChatResponse.of("")])
 def test_no_answer_at_all_is_asked_for_again(ask: Ask, nothing: ChatResponse) -> None:
-    """There is nothing to show the model but what is wrong with it."""
-    model = ScriptedModel(nothing, FILM)
+    """There is nothing to show the model but what is wrong, in the message that asks."""
+    model = ScriptedModel(nothing, nothing, FILM)
 
     assert entity(ask, ChatClient.create(model).prompt("?"), Film, validate=True) == ALIEN
-    assert [message.role for message in model.prompts[1].messages] == ["user", "user"]
-    assert "the answer is empty" in model.prompts[1].messages[1].text
+    [asked] = model.prompts[2].messages
+    question, schema, *corrections = asked.text.split("\n\n")
+    assert question == "?"
+    assert "JSON Schema" in schema
+    assert ["the answer is empty" in each for each in corrections] == [True, True]
 
 
 def test_all_attempts_are_paid_for() -> None:

@@ -31,6 +31,8 @@ from chatclient.advisors.steering import Steering
 from chatclient.chain import MEMORY_ORDER, TOOL_CALLING_ORDER
 from chatclient.errors import ChatClientError, OverloadedError
 from chatclient.memory import MessageWindowChatMemory, conversation_problems
+from chatclient.messages import Reasoning
+from chatclient.response import Generation
 from chatclient.testing import Answer, ScriptedModel, call
 from chatclient.tools import ToolApproval, ToolCallingManager, ToolContext, tool
 from chatclient.trail import Trail
@@ -154,12 +156,22 @@ def test_a_turn_that_waited_is_one_turn(ask: Ask) -> None:
     assert kinds(resumed.new_messages()) == ["user", "assistant", "tool", "assistant"]
 
 
-def test_an_answer_that_says_nothing_is_no_message(ask: Ask) -> None:
+@pytest.mark.parametrize("nothing", [(), "", " \n", [Reasoning("Hm.")]])
+def test_an_answer_that_says_nothing_is_no_message(ask: Ask, nothing: Any) -> None:
     """No provider would take it in the next request."""
-    model = ScriptedModel(AssistantMessage())
+    model = ScriptedModel(AssistantMessage(nothing))
     answer = ask(ChatClient.create(model).prompt("x")).answer
 
     assert answer.messages() == (UserMessage("x"),)
+
+
+def test_an_answer_that_pauses_is_sent_back_as_it_is(ask: Ask) -> None:
+    """Whatever it holds: the provider goes on with it."""
+    thought = AssistantMessage(reasoning=Reasoning("Hm."))
+    model = ScriptedModel(ChatResponse((Generation(thought, None, "pause_turn"),)))
+    answer = ask(ChatClient.create(model).prompt("x")).answer
+
+    assert answer.messages() == (UserMessage("x"), thought)
 
 
 def test_a_turn_without_an_answer_is_over_in_its_messages(ask: Ask) -> None:

@@ -723,9 +723,11 @@ def test_media_go_inline_or_by_uri() -> None:
             Media("image/png", PIXEL),
             Media("image/png", f"data:image/png;base64,{encoded}"),
             Media("video/mp4", "gs://b/v.mp4", metadata={"videoMetadata": {"fps": 1}, "mine": 2}),
+            Media("audio/mp3", "gs://b/a", metadata={"audioMetadata": {"endOffset": "3s"}}),
             ProviderPart("gemini", {"text": "as it was"}),
         ]
     )
+    audio = {"mimeType": "audio/mp3", "fileUri": "gs://b/a"}
 
     inline = {"inlineData": {"mimeType": "image/png", "data": encoded}}
     file = {"fileData": {"mimeType": "video/mp4", "fileUri": "gs://b/v.mp4"}}
@@ -734,6 +736,7 @@ def test_media_go_inline_or_by_uri() -> None:
         inline,
         inline,
         {**file, "videoMetadata": {"fps": 1}},
+        {"fileData": audio, "audioMetadata": {"endOffset": "3s"}},
         {"text": "as it was"},
     ]
 
@@ -937,8 +940,10 @@ def test_what_has_signatures_is_still_text_and_media() -> None:
         (1, "stop"),
         ("MAX_TOKENS", "length"),
         (2, "length"),
+        ("CONTINUATION", "length"),
         ("SAFETY", "content_filter"),
         ("IMAGE_SAFETY", "content_filter"),
+        ("ESCALATION", "content_filter"),
         ("MALFORMED_FUNCTION_CALL", "error"),
         ("SOMETHING_NEW", "error"),
         ("FINISH_REASON_UNSPECIFIED", None),

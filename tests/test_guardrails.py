@@ -18,6 +18,7 @@ from chatclient import (
     UserMessage,
 )
 from chatclient.advisors.guardrails import (
+    INPUT_GUARDRAIL_ORDER,
     GuardrailResult,
     InputGuardrailAdvisor,
     OutputGuardrailAdvisor,
@@ -25,8 +26,9 @@ from chatclient.advisors.guardrails import (
     refuse_prompt_injection,
 )
 from chatclient.advisors.memory import MessageChatMemoryAdvisor
+from chatclient.advisors.steering import Steering
 from chatclient.advisors.tool_calling import TOOL_MESSAGES
-from chatclient.chain import SOURCES, AdvisorChain
+from chatclient.chain import SOURCES, TOOL_CALLING_ORDER, AdvisorChain
 from chatclient.errors import GuardrailError, UsageError
 from chatclient.events import RoundEnded, ToolCallStarted
 from chatclient.memory import InMemoryChatMemoryRepository, MessageWindowChatMemory
@@ -435,6 +437,45 @@ def test_an_input_guardrail_judges_what_was_said_when_a_turn_goes_on(ask: Ask) -
     assert heard == ["Be brief.\nBook", *["Be brief.\nHush."] * 2]
     assert result.text == "Done."
     assert told(model.prompts[-1]) == ["booking 1", "booking 2"]
+
+
+@pytest.mark.parametrize("order", [INPUT_GUARDRAIL_ORDER, TOOL_CALLING_ORDER + 1])
+@pytest.mark.parametrize("added", [False, True])
+def test_what_an_advisor_further_out_has_made_of_the_question_is_let_pass_too(
+    ask: Ask, order: int, added: bool
+) -> None:
+    """The messages of the answer do not tell what a guardrail has taken out; nobody said it."""
+
+    def hide(request: ChatClientRequest) -> GuardrailResult:
+        message = request.prompt.user_message
+        assert message is not None
+        return success(message.text.replace("42", "**"))
+
+    async def rewrite(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        prompt = request.prompt
+        if added:
+            return await call_next(request.mutate(prompt=prompt.append(UserMessage("Mind the 42"))))
+        return await call_next(
+            request.mutate(prompt=prompt.augment_user_message(lambda text: f"Kindly: {text}"))
+        )
+
+    outer: Any = rewrite
+    outer.order = order - 1
+    steering = Steering()
+
+    @tool
+    def wait() -> str:
+        steering.say("It is 42.")
+        return "waited"
+
+    model = ScriptedModel(call("wait"), "Thanks.")
+    client = client_of(model, outer, InputGuardrailAdvisor(hide, order=order), steering)
+    answer = ask(client.mutate().default_tools(wait).build().prompt("I am 42")).answer
+
+    question = "I am 42" if added else "Kindly: I am **"
+    assert [m.text for m in answer.messages()] == [question, "", "", "It is 42.", "Thanks."]
+    sent = model.prompts[0].messages[-1].text
+    assert sent == ("Mind the **" if added else question)
 
 
 async def test_an_input_guardrail_rewrites_in_a_chain_without_a_client() -> None:

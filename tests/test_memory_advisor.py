@@ -404,17 +404,25 @@ def test_two_memories_in_one_chain(ask: Ask, order: int) -> None:
     assert short(talk.stored) == ["u:hi", "a:hello", "u:one", *TURN[1:3], "a:fine"]
 
 
-def test_a_memory_behind_one_that_shows_less(ask: Ask) -> None:
-    """What both show is sent once."""
-    talk = Talk("a", "b", "c")
-    newest = MessageWindowChatMemory(max_messages=2)
-    advisor = MessageChatMemoryAdvisor(newest, order=MEMORY_ORDER - 1)
-    client = talk.client.mutate().default_advisors(advisor).build()
+@pytest.mark.parametrize("sizes", [(2, 20), (20, 2), (4, 20)])
+@pytest.mark.parametrize("places", [(MEMORY_ORDER - 1, MEMORY_ORDER), (INSIDE - 1, INSIDE)])
+def test_two_memories_that_show_more_and_less(
+    ask: Ask, sizes: tuple[int, int], places: tuple[int, int]
+) -> None:
+    """What both show is sent once, in each round; the inner one adds what goes before."""
+    model = ScriptedModel("a", "b", [call("look")], "c")
+    memories = [MessageWindowChatMemory(max_messages=size) for size in sizes]
+    advisors = map(MessageChatMemoryAdvisor, memories)
+    for advisor, order in zip(both := list(advisors), places, strict=True):
+        advisor.order = order
+    client = ChatClient.builder(model).default_tools(look).default_advisors(*both).build()
     for text in ("1", "2", "3"):
         ask(client.prompt(text).conversation("c"))
 
-    assert talk.shown[-1] == ["s:Be brief.", "u:1", "a:a", "u:2", "a:b", "u:3"]
-    assert short(talk.stored) == ["u:1", "a:a", "u:2", "a:b", "u:3", "a:c"]
+    said = ["u:1", "a:a", "u:2", "a:b", "u:3", "a:(call_look)", "t:(seen it)", "a:c"]
+    assert [short(prompt.messages) for prompt in model.prompts[2:]] == [said[:5], said[:7]]
+    for memory in memories:
+        assert short(memory.repository.find_by_conversation_id("c")) == said
 
 
 # --- what every ending leaves behind --------------------------------------------------------
@@ -612,6 +620,57 @@ def test_a_guard_around_the_memory_that_asks_once_more_repeats_the_question_only
     turn = ["u:one", "a:first", "u:two", *TURN[1:3]]
     assert talk.shown[-1] == ["s:Be brief.", *turn]
     assert short(talk.stored) == [*turn, "a:bad", "u:two", "a:good"]
+
+
+def test_a_correction_of_no_answer_is_said_with_the_question(ask: Ask, order: int) -> None:
+    """The user does not speak twice in a row, neither to the model nor in the memory."""
+    better = GuardrailResult.reprompt("bad", "Better!")
+    guard = OutputGuardrailAdvisor(
+        lambda answer: None if answer.text == "good" else better,
+        max_retries=3,
+        order=MEMORY_ORDER - 1,
+    )
+    talk = Talk("first", "", " ", "bad", "good", order=order)
+    ask(talk.say("one"))
+    ask(talk.say("two").advisors(guard))
+
+    asked = ["u:one", "a:first", "u:two\n\nBetter!\n\nBetter!", "a:bad", "u:Better!"]
+    assert talk.shown[1:3] == [
+        ["s:Be brief.", *asked[:2], "u:two"],
+        ["s:Be brief.", *asked[:2], "u:two\n\nBetter!"],
+    ]
+    assert talk.shown[-1] == ["s:Be brief.", *asked]
+    assert short(talk.stored) == [*asked, "a:good"]
+
+
+def test_a_correction_of_what_the_request_has_begun_shows_one_answer(ask: Ask, order: int) -> None:
+    """The assistant does not speak twice in a row, wherever somebody asks again."""
+    better = GuardrailResult.reprompt("bad", "Better!")
+    inner = OutputGuardrailAdvisor(lambda answer: better if "worse" in answer.text else None)
+    talk = Talk(" upon a bad time", [call("look")], " worse", "good", order=order)
+    begun = [UserMessage("one"), AssistantMessage("Once")]
+    request = talk.client.prompt(begun).conversation("c").advisors(around(better), inner)
+
+    assert ask(request).text == "good"
+    told = ["u:one", "a:Once upon a bad time", "u:Better!"]
+    looked = [*told, "a:(call_look)", "t:(seen it)"]
+    assert talk.shown[1:] == [
+        ["s:Be brief.", *told],
+        ["s:Be brief.", *looked],
+        ["s:Be brief.", *looked, "a: worse", "u:Better!"],
+    ]
+    assert short(talk.stored) == [*looked, "a:good"]
+
+
+def test_calls_behind_what_the_request_has_begun_are_sent_as_one_message(
+    ask: Ask, order: int
+) -> None:
+    """As the model has said it, and as it is remembered."""
+    talk = Talk([call("look")], "It is.", order=order)
+    begun = [UserMessage("one"), AssistantMessage("Once")]
+    ask(talk.client.prompt(begun).conversation("c"))
+
+    assert talk.shown[1] == ["s:Be brief.", "u:one", "a:Once(call_look)", "t:(seen it)"]
 
 
 def test_an_advisor_around_the_memory_that_asks_twice_shows_what_was_said(

@@ -75,6 +75,11 @@ def chunks_of(*events: Any, done: bool = True, rest: bytes = b"") -> list[ChatRe
         ("content_filter", "content_filter"),
         ("error", "error"),
         ("insufficient_system_resource", "error"),
+        ("abort", "error"),
+        ("network_error", "error"),
+        ("sensitive", "content_filter"),
+        ("max_tokens", "length"),
+        ("model_context_window_exceeded", "length"),
         (None, None),
     ],
 )
@@ -463,7 +468,7 @@ def test_an_error_may_come_with_status_200(data: Any, kind: type[ProviderError])
 @pytest.mark.parametrize(
     "data",
     [
-        *({}, [], None, 5, "x", {"choices": None}, {"choices": [5]}, {"choices": 5}),
+        *({}, [], None, 5, "x", {"choices": [5]}, {"choices": 5}),
         {"choices": [{"message": "x"}]},
         {"choices": [{"message": {"tool_calls": [5]}}]},
         {"choices": [{"message": {"content": [5]}}]},
@@ -477,6 +482,15 @@ def test_json_that_is_no_completion_is_an_error_that_says_so(data: Any) -> None:
     """An answer of no known form never leaks an error of Python's."""
     with pytest.raises(InvalidResponseError, match=r"openai answered .* not a response"):
         decode(data)
+
+
+@pytest.mark.parametrize("choices", [[], None])
+def test_a_completion_without_a_choice_is_asked_for_again(choices: Any) -> None:
+    """Gateways whose model failed have an empty list, or null."""
+    with pytest.raises(InvalidResponseError, match="has no answer in it") as caught:
+        decode({"id": "r1", "object": "chat.completion", "choices": choices})
+
+    assert caught.value.retryable
 
 
 @pytest.mark.parametrize(
@@ -689,6 +703,15 @@ def test_fields_of_a_delta_are_kept() -> None:
     response = streamed(chunk({"content": "a", "channel": "final"}), chunk({}, "stop"))
 
     assert message_in(response).metadata == {"channel": "final"}
+
+
+def test_fields_of_a_delta_that_says_nothing_else_are_kept() -> None:
+    """Some servers have what they found, or parsed, in a chunk of its own."""
+    found = {"sources": ["a"]}
+    response = streamed(chunk({"content": "a"}), chunk({"graph_data": found}), chunk({}, "stop"))
+
+    assert message_in(response).metadata == {"graph_data": found}
+    assert message_in(decode(whole({"content": "a", "graph_data": found}))) == message_in(response)
 
 
 def test_a_message_beside_the_delta_is_not_said_twice() -> None:

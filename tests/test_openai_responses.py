@@ -802,6 +802,13 @@ def test_json_of_another_form_is_an_error(data: Any) -> None:
         decode_response(data, "openai")
 
 
+def test_an_output_of_null_is_an_empty_one() -> None:
+    """As gateways have it whose model said nothing."""
+    for output in ([], None):
+        answer = decode_response({**response(), "output": output}, "openai")
+        assert (answer.text, answer.finish_reason) == ("", "stop")
+
+
 def test_an_error_with_status_200_is_an_error() -> None:
     """Some servers answer so; its words tell its kind."""
     data = {"error": {"type": "authentication_error", "message": "wrong API key"}}

@@ -23,11 +23,13 @@ from chatclient import (
     Prompt,
     UserMessage,
 )
+from chatclient.advisors.guardrails import GuardrailResult, OutputGuardrailAdvisor
 from chatclient.advisors.tool_calling import PENDING_TURN
 from chatclient.chain import TOOL_CALLING_ORDER
 from chatclient.errors import (
     ToolDeniedError,
     ToolError,
+    ToolExecutionError,
     ToolLoopError,
     ToolUsageError,
     UsageError,
@@ -387,6 +389,37 @@ def test_a_resumed_turn_may_come_to_wait_again(ask: Ask) -> None:
     assert (again.rounds, again.calls) == (2, {"pay": 2})
     assert len(model.prompts[0].messages) == 5
     assert_paired(model.prompts[0].messages)
+
+
+@pytest.mark.parametrize("later", [[], [pay_call(-3, "p3")]])
+def test_a_round_that_fails_and_waits_fails_once(ask: Ask, later: list[ToolCall]) -> None:
+    """What fails when it goes on was called beside what had failed before; the next round was not.
+
+    Whoever asks again for the answer does not make it twice, either.
+    """
+
+    @tool(name="pay")
+    def refuse(amount: int) -> str:
+        msg = f"cannot pay {amount}"
+        raise ToolError(msg)
+
+    approval = ToolApproval(needed=lambda invocation: "2" in invocation.tool_call.arguments)
+    policy = ToolFailurePolicy(max_failures=1)
+    manager = ToolCallingManager(interceptors=[approval], exception_processor=policy)
+    model = ScriptedModel([pay_call(-1, "p1"), pay_call(-2, "p2")], "bad", later or "good")
+    client = ChatClient.builder(model).default_tools(refuse).tool_calling_manager(manager).build()
+    turn = ask(client.prompt("x")).answer.pending_turn()
+    again = OutputGuardrailAdvisor(
+        lambda answer: GuardrailResult.retry("bad") if answer.text == "bad" else None
+    )
+    request = client.resume(turn.to_json(), "approve").advisors(again)
+    if later:
+        with pytest.raises(ToolExecutionError, match="cannot pay -3"):
+            ask(request)
+    else:
+        assert ask(request).text == "good"
+
+    assert results(model.prompts[1]) == ["cannot pay -1", "cannot pay -2"]
 
 
 def test_a_decision_is_about_one_call_only(ask: Ask) -> None:

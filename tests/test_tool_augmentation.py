@@ -1,25 +1,30 @@
 """Tools with additional arguments, which go to the application and not to the tool."""
 
 import asyncio
+from dataclasses import dataclass
 from datetime import date
 from enum import Enum
-from typing import Any
+from typing import Annotated, Any, NotRequired
 
 import pytest
 from conftest import Ask
 from pydantic import BaseModel, ConfigDict, Field, create_model
 from test_tool_calling import assert_paired, client_of, results
+from typing_extensions import TypedDict
 
-from chatclient.errors import ToolDefinitionError, ToolError
+from chatclient.errors import ToolDefinitionError, ToolError, WrongTypeError
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import (
     AugmentedArguments,
     AugmentedToolCallback,
     DataToolCallback,
     FunctionToolCallback,
+    ToolApproval,
     ToolContext,
     ToolDefinition,
+    ToolInvocation,
     ToolMetadata,
+    ToolParam,
     augment,
     tool,
     tool_callbacks,
@@ -248,6 +253,63 @@ def test_the_context_reaches_the_tool(ask: Ask) -> None:
     ask(request.tool_context(name="Ann"))
 
     assert results(model.prompts[1]) == ["Ann w1"]
+
+
+@dataclass(frozen=True)
+class Thought:
+    inner: Annotated[str, ToolParam("Why this tool.", required=True)]
+    confidence: Annotated[str | None, ToolParam("low or high", required=False)]
+
+
+class ThoughtModel(BaseModel):
+    inner: Annotated[str, ToolParam("Why this tool.", required=True)]
+    confidence: Annotated[str | None, ToolParam("low or high", required=False)]
+
+
+class ThoughtKeys(TypedDict):
+    inner: Annotated[str, ToolParam("Why this tool.", required=True)]
+    confidence: NotRequired[Annotated[str | None, ToolParam("low or high")]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "extra"),
+    [
+        (Thought, Thought("asked", None)),
+        (ThoughtModel, ThoughtModel(inner="asked", confidence=None)),
+        (ThoughtKeys, {"inner": "asked"}),
+    ],
+)
+def test_records_of_every_kind(ask: Ask, kind: Any, extra: Any) -> None:
+    """Models, dataclasses and typed dicts; `ToolParam` says what has to be given."""
+    seen: list[Any] = []
+    [augmented] = augment(weather, arguments=kind, consumer=seen.append)
+    model = ScriptedModel(call("weather", '{"place": {"city": "Bern"}, "inner": "asked"}'), "done")
+
+    def approve(invocation: ToolInvocation) -> bool:
+        seen.append(invocation.arguments())
+        return True
+
+    approval = ToolApproval(ask=approve, needed=lambda invocation: True)
+    ask(client_of(model, augmented, interceptors=[approval]).prompt("x"))
+
+    assert augmented.definition.input_schema["required"] == ["place", "inner"]
+    assert seen[0]["inner"] == "asked"
+    assert seen[0]["place"] == Place(city="Bern")
+    assert seen[1].extra == extra
+    assert results(model.prompts[1]) == ["1 sunny days in Bern"]
+
+
+@pytest.mark.parametrize("arguments", [Thinking(reason="r"), {"reason": str}, "reason"])
+def test_what_describes_no_arguments_is_refused(arguments: Any) -> None:
+    """When the tool is made, and in words that say what would do."""
+    with pytest.raises(ToolDefinitionError, match="must be a pydantic model, a dataclass or"):
+        augment(weather, arguments=arguments)
+
+
+def test_a_consumer_that_cannot_be_called_is_refused() -> None:
+    """The model would be told about it, in each call."""
+    with pytest.raises(WrongTypeError, match="consumer of additional arguments must be a function"):
+        augment(weather, arguments=Thinking, consumer="log")  # type: ignore[arg-type]
 
 
 def test_a_clash_of_names_is_refused() -> None:

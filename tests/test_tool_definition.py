@@ -1,12 +1,19 @@
 """Tool definitions as values and as JSON."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from chatclient.errors import ToolDefinitionError
-from chatclient.tools import DataToolCallback, ToolDefinition, tool, tool_callbacks
+from chatclient.errors import ToolDefinitionError, WrongTypeError
+from chatclient.tools import (
+    DataToolCallback,
+    FunctionToolCallback,
+    ToolDefinition,
+    tool,
+    tool_callbacks,
+)
 from chatclient.values import FrozenDict
 
 
@@ -51,6 +58,34 @@ def test_a_name_is_enough() -> None:
     assert ToolDefinition.from_json('{"name": "a"}') == ToolDefinition("a", "", nothing)
     partial = '{"name": "a", "input_schema": {"required": ["n"], "properties": {"n": {}}}}'
     assert ToolDefinition.from_json(partial).input_schema["type"] == "object"
+
+
+@pytest.mark.parametrize("schema", [{}, {"type": "object"}, {"properties": {}}])
+def test_an_empty_schema_is_that_of_an_object(schema: dict[str, Any]) -> None:
+    """Some providers refuse one that does not say so."""
+    assert ToolDefinition("a", "A", schema).input_schema == {"type": "object", "properties": {}}
+
+
+@pytest.mark.parametrize("schema", ['{"type": "object"}', [{"type": "object"}]])
+def test_a_schema_is_a_mapping(schema: Any) -> None:
+    """A text of JSON would be sent as a text, which no provider understands."""
+    makers: list[Callable[[], object]] = [
+        lambda: ToolDefinition("a", "A", schema),
+        lambda: FunctionToolCallback(book, input_schema=schema),
+    ]
+    for make in makers:
+        with pytest.raises(WrongTypeError, match=r"must be a Mapping, .*; json\.loads\(text\)"):
+            make()
+
+
+def test_what_tools_as_data_are_made_of() -> None:
+    """A definition and something to call; neither shows its fault before the model calls it."""
+    definition: Any = {"name": "a"}
+    executor: Any = "print"
+    with pytest.raises(WrongTypeError, match="must be a ToolDefinition"):
+        DataToolCallback(definition, lambda call, context: "")
+    with pytest.raises(WrongTypeError, match="executor must be a function"):
+        DataToolCallback(ToolDefinition("a", "A", {}), executor)
 
 
 @pytest.mark.parametrize(

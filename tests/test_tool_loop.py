@@ -118,10 +118,9 @@ def test_duplicates_between_options_and_names_are_refused(ask: Ask) -> None:
     model = ScriptedModel("never", options=options)
     twin = StaticToolCallbackResolver(FunctionToolCallback(print, name="add", input_schema={}))
     builder = ChatClient.builder(model).tool_callback_resolver(twin)
-    request = builder.build().prompt("x").options(tool_names=["add"])
 
     with pytest.raises(DuplicateToolError, match="add"):
-        ask(request)
+        ask(builder.default_options(tool_names=["add"]).build().prompt("x"))
     assert model.prompts == []
 
 

@@ -1,5 +1,6 @@
 """What an application does wrong with its tools is raised to it; no model could mend it."""
 
+import json
 from typing import Annotated, Any
 
 import pytest
@@ -7,7 +8,7 @@ from conftest import Ask
 from test_tool_calling import client_of
 
 from chatclient import ChatClient
-from chatclient.errors import ToolResultError, ToolUsageError, UsageError
+from chatclient.errors import ToolDefinitionError, ToolResultError, ToolUsageError, UsageError
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import (
     FunctionToolCallback,
@@ -186,6 +187,38 @@ def test_a_tool_that_is_no_coroutine_is_named(ask: Ask) -> None:
 
     with pytest.raises(ToolResultError, match="'own' is not a coroutine function; write it with"):
         ask(client.prompt("x"))
+
+
+class Converter:
+    def convert(self, value: Any, kind: type) -> str:
+        raise NotImplementedError
+
+
+async def convert_later(value: Any) -> str:
+    raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    "converter",
+    [Converter, Converter(), Converter().convert, convert_later, lambda: "four", "four"],
+)
+def test_what_is_no_converter_is_refused(converter: Any) -> None:
+    """When the tool is made; the model would be told of it, after the tool has run."""
+    words = "must be a plain function that takes what the tool returned"
+    with pytest.raises(ToolDefinitionError, match=words):
+        tool(result_converter=converter)
+    with pytest.raises(ToolDefinitionError, match=words):
+        FunctionToolCallback(tenant, result_converter=converter)
+
+
+@pytest.mark.parametrize("converter", [str, repr, json.dumps, lambda value, indent=2: f"{value}"])
+def test_what_takes_one_value_is_a_converter(ask: Ask, converter: Any) -> None:
+    """Also what does not say what it takes, or takes more if it is given more."""
+    callback = FunctionToolCallback(lambda: 4, name="word", result_converter=converter)
+    model = ScriptedModel(call("word"), "done")
+    result = ask(ChatClient.create(model).prompt("x").tools(callback))
+
+    assert result.executions[0].response.data == "4"
 
 
 def test_a_converter_that_returns_no_text_is_named(ask: Ask) -> None:

@@ -58,6 +58,7 @@ from chatclient.tools.search import KeywordToolIndex, ToolReference, ToolSearchR
 from chatclient.tools.search.eviction import (
     AlwaysEvictStrategy,
     LruEvictionStrategy,
+    NeverEvictStrategy,
 )
 
 SEARCH = "toolSearchTool"
@@ -492,12 +493,37 @@ def test_a_tool_like_the_search_is_refused(ask: Ask) -> None:
     assert model.prompts == []
 
 
-def test_settings_are_checked() -> None:
-    """When the advisor is made."""
-    with pytest.raises(UsageError, match="max_results"):
-        ToolSearchToolCallingAdvisor(max_results=0)
-    with pytest.raises(UsageError, match="order"):
-        ToolSearchToolCallingAdvisor(order=2**31)
+class Duck:
+    """Has the methods of an index, as applications call them, and not those of its contract."""
+
+    def index_tools(self, session_id: str, references: Any) -> None: ...
+
+    def search(self, request: ToolSearchRequest) -> Any: ...
+
+    def clear_index(self, session_id: str) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"max_results": 0}, "max_results must be at least 1"),
+        ({"max_results": "5"}, "max_results must be a number"),
+        ({"order": 2**31}, "order"),
+        ({"threshold": "all"}, "threshold must be a number"),
+        ({"tool_index": "lucene"}, "must be a ToolIndex, .* subclass with put, find and drop"),
+        ({"tool_index": Duck()}, "must be a ToolIndex, .* subclass with put, find and drop"),
+        ({"tool_index": KeywordToolIndex}, "make one"),
+        ({"eviction_strategy": "lru"}, r"an object with a method on_access\(\)"),
+        ({"eviction_strategy": NeverEvictStrategy}, "make one"),
+        ({"system_message_suffix": None}, "an empty text is none"),
+        ({"session_id_key_name": None}, "session_id_key_name must be a str"),
+        ({"describe": "tickets"}, "describe must be a function"),
+    ],
+)
+def test_settings_are_checked(settings: dict[str, Any], told: str) -> None:
+    """When the advisor is made, and not in the midst of a conversation."""
+    with pytest.raises(UsageError, match=told):
+        ToolSearchToolCallingAdvisor(**settings)
 
 
 # --- the system text ---

@@ -2,6 +2,7 @@
 
 import threading
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -134,6 +135,9 @@ def test_what_makes_no_sense_is_refused() -> None:
             TtlEvictionStrategy(ttl)
     with pytest.raises(UsageError, match="at least one"):
         CompositeEvictionStrategy()
+    several: Any = [NeverEvictStrategy()]
+    with pytest.raises(UsageError, match="pass several one by one"):
+        CompositeEvictionStrategy(several)
 
 
 def test_many_threads_share_a_strategy() -> None:

@@ -8,7 +8,7 @@ import math
 import typing
 from collections.abc import Awaitable, Callable
 from datetime import date
-from typing import Annotated, Any, Literal, Optional, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, NotRequired, Optional, TypeVar
 
 import jsonschema
 import pytest
@@ -21,6 +21,7 @@ from chatclient.tool import ToolContext
 from chatclient.tools.schema import (
     ToolMemoryId,
     ToolParam,
+    ToolSignature,
     signature_of,
     signature_of_model,
     signature_of_schema,
@@ -47,15 +48,20 @@ class Point:
     x: float
 
 
-def property_of(annotation: Any, default: Any = inspect.Parameter.empty) -> Any:
-    """Return the schema of one parameter."""
+def signature_with(annotation: Any, default: Any = inspect.Parameter.empty) -> ToolSignature:
+    """Return the signature of a function of one parameter `x`."""
 
     def function(x: Any) -> None: ...
 
     function.__annotations__["x"] = annotation
     if default is not inspect.Parameter.empty:
         function.__defaults__ = (default,)
-    return signature_of(function).input_schema["properties"]["x"]
+    return signature_of(function)
+
+
+def property_of(annotation: Any, default: Any = inspect.Parameter.empty) -> Any:
+    """Return the schema of one parameter."""
+    return signature_with(annotation, default).input_schema["properties"]["x"]
 
 
 # --- required, defaults, descriptions -------------------------------------------------------
@@ -96,6 +102,91 @@ def test_not_required_needs_a_value() -> None:
 
     with pytest.raises(ToolDefinitionError, match=r"'x' of .*function\(\).*no default"):
         signature_of(function)
+
+
+class Trip(BaseModel):
+    to: str
+    at: Annotated[int | None, ToolParam(required=False)]
+    seats: Annotated[int, ToolParam(required=True)] = 1
+    note: Annotated[str | None, Field(alias="why"), ToolParam(required=False)]
+
+
+@dataclasses.dataclass
+class Leg:
+    to: str
+    at: Annotated[int | None, ToolParam(required=False)]
+    seats: Annotated[int, ToolParam(required=True)] = 1
+
+
+class Stop(NamedTuple):
+    to: str
+    at: Annotated[int | None, ToolParam(required=False)]
+    seats: Annotated[int, ToolParam(required=True)] = 1
+
+
+class Change(TypedDict):
+    to: str
+    at: NotRequired[int | None]
+    seats: NotRequired[Annotated[int, ToolParam(required=True)]]
+
+
+@pytest.mark.parametrize("kind", [Trip, Leg, Stop, Change])
+def test_what_is_required_of_fields(kind: Any) -> None:
+    """`ToolParam` says it there as well, at any depth."""
+    schema = signature_with(dict[str, list[kind]]).input_schema["$defs"][kind.__name__]
+
+    assert schema["required"] == ["to", "seats"]
+    assert "x-required" not in str(schema)
+
+
+@pytest.mark.parametrize("kind", [Trip, Leg])
+def test_what_a_field_has_that_is_left_out(kind: Any) -> None:
+    """None where `ToolParam` does not want it; a default of its own counts all the same."""
+    given = signature_with(kind).bind('{"x": {"to": "Rome"}}', ToolContext())["x"]
+
+    assert (given.to, given.at, given.seats) == ("Rome", None, 1)
+
+
+def test_a_default_of_the_function_counts_more_than_none() -> None:
+    """What may be left out is left to Python."""
+    signature = signature_with(Annotated[int | None, ToolParam(required=False)], 5)
+
+    assert signature.bind("{}", ToolContext()) == {}
+    assert signature.input_schema["properties"]["x"]["default"] == 5
+
+
+class Unclear(BaseModel):
+    at: Annotated[int, ToolParam(required=False)]
+
+
+class UnclearKeys(TypedDict):
+    at: Annotated[int | None, ToolParam(required=False)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [(Unclear, "'at' is not required, but has no default"), (UnclearKeys, "'at': a required")],
+)
+def test_a_field_that_is_not_required_needs_a_value(kind: Any, told: str) -> None:
+    """As a parameter does; keys are `NotRequired`."""
+    with pytest.raises(ToolDefinitionError, match=rf"parameter 'x' of .*{told}"):
+        signature_with(list[kind])
+
+
+@pytest.mark.parametrize(
+    ("annotation", "default"),
+    [
+        (int, ToolParam("how many")),
+        (int, ToolParam),
+        (ToolParam("how many"), 1),
+        (ToolParam, 1),
+        (Annotated[int, ToolParam], 1),
+    ],
+)
+def test_a_description_in_another_place_is_refused(annotation: Any, default: Any) -> None:
+    """It would be the value, or say nothing."""
+    with pytest.raises(ToolDefinitionError, match=r"'x' .* x: Annotated\[str, ToolParam\("):
+        property_of(annotation, default)
 
 
 def test_where_a_description_comes_from() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import re
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -619,6 +620,49 @@ def test_a_tool_callback_of_ones_own_is_a_tool(ask: Ask) -> None:
     model = ScriptedModel(call("echo", '{"x": [1]}'), "done")
     ask(ChatClient.create(model).prompt("x").tools(Echo()).tool_context(who="Ann"))
     assert results(model.prompts[1]) == ['{"x": [1]} for Ann']
+
+
+ECHO = ToolDefinition("echo", "Repeat.", {})
+
+
+def own(**attributes: Any) -> Any:
+    """Return an object that means to be a `ToolCallback`."""
+
+    async def invoke(arguments: str, context: ToolContext) -> ToolResult:
+        raise NotImplementedError
+
+    return types.SimpleNamespace(
+        **{
+            name: value
+            for name, value in {"metadata": ToolMetadata(), "invoke": invoke, **attributes}.items()
+            if value is not ...
+        }
+    )
+
+
+class Inherits(ToolCallback):
+    definition = ECHO
+
+
+INHERITS = Inherits()  # type: ignore[abstract]  # which Python lets through
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        (own(), "; a ToolCallback has definition, too"),
+        (own(metadata=..., definition=ECHO), "; a ToolCallback has metadata, too"),
+        (own(metadata=..., invoke=..., definition=ECHO), "has metadata and invoke, too"),
+        (own(definition="echo"), "must have a ToolDefinition as its definition, not 'echo'"),
+        (own(definition=ECHO, metadata=None), "must have a ToolMetadata as its metadata, not None"),
+        (INHERITS, "must have a ToolMetadata as its metadata, not None"),
+        (own(definition=ToolDefinition("an echo", "", {})), "'an_echo' would do"),
+    ],
+)
+def test_a_callback_of_ones_own_that_is_none_is_refused(source: Any, told: str) -> None:
+    """Before anything is sent, and with what it lacks."""
+    with pytest.raises(ToolDefinitionError, match=re.escape(told)):
+        ChatClient.create(ScriptedModel("never")).prompt("x").tools(source)
 
 
 # --- composed decorators ---

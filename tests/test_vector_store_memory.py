@@ -9,14 +9,27 @@ import pytest
 from conftest import Ask
 from test_retrieval import WordEmbedding
 
-from chatclient import ChatClient, Prompt, SystemMessage, UserMessage
+from chatclient import (
+    ChatClient,
+    ChatClientRequest,
+    ChatClientResponse,
+    Next,
+    Prompt,
+    SystemMessage,
+    UserMessage,
+)
 from chatclient.advisors import ToolCallingAdvisor
+from chatclient.advisors.guardrails import GuardrailResult, OutputGuardrailAdvisor
 from chatclient.advisors.memory import MessageChatMemoryAdvisor
 from chatclient.advisors.safe_guard import SafeGuardAdvisor
 from chatclient.advisors.steering import Steering
 from chatclient.advisors.turns import TURN_KEY
-from chatclient.advisors.vector_store_memory import TOP_K, VectorStoreChatMemoryAdvisor
-from chatclient.chain import TOOL_CALLING_ORDER
+from chatclient.advisors.vector_store_memory import (
+    LONG_TERM_MEMORY_ORDER,
+    TOP_K,
+    VectorStoreChatMemoryAdvisor,
+)
+from chatclient.chain import MEMORY_ORDER, TOOL_CALLING_ORDER
 from chatclient.embedding import Vector
 from chatclient.errors import ChatMemoryError, DeadlineExceededError, TemplateError, UsageError
 from chatclient.memory import MessageWindowChatMemory
@@ -87,6 +100,55 @@ def test_question_and_answer_are_kept_once(ask: Ask) -> None:
 
         assert kept(store) == [("user", "When?"), ("assistant", "At noon.")]
         assert len({system(p) for p in model.prompts}) == 1
+
+
+@pytest.mark.parametrize("order", [LONG_TERM_MEMORY_ORDER, 0])
+@pytest.mark.parametrize(
+    "better", [GuardrailResult.retry("bad"), GuardrailResult.reprompt("bad", "Say more.")]
+)
+def test_of_a_question_that_is_asked_again_the_last_answer_is_kept(
+    ask: Ask, order: int, better: GuardrailResult
+) -> None:
+    """One request is one turn: what a guard around it refuses is neither remembered nor told."""
+    store = store_of()
+    model = ScriptedModel(
+        [call("clock")], "Bad: at noon.", "Bad: noon.", "At noon, as ever.", "Noon again."
+    )
+    guard = OutputGuardrailAdvisor(
+        lambda answer: better if "Bad" in answer.text else None, order=MEMORY_ORDER - 1
+    )
+    client = client_of(model, VectorStoreChatMemoryAdvisor(store, order=order), guard)
+    for text in ("noon: when?", "And noon tomorrow?"):
+        ask(client.prompt(text).conversation("a"))
+
+    exchange = [("user", "noon: when?"), ("assistant", "At noon, as ever.")]
+    assert kept(store)[:2] == exchange
+    assert [text for _, text in kept(store)[2:]] == ["And noon tomorrow?", "Noon again."]
+    assert not any("Bad" in system(prompt) for prompt in model.prompts)
+    assert all(text in system(model.prompts[-1]) for _, text in exchange)
+
+
+@pytest.mark.parametrize("params", [{}, {TURN_KEY: 7}])
+def test_each_question_of_a_request_is_kept(ask: Ask, params: dict[str, Any]) -> None:
+    """An advisor around the memory may ask several."""
+
+    async def each(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        for text in ("When?", "When?", "Where?", "Who?"):
+            response = await call_next(
+                request.mutate(prompt=request.prompt.augment_user_message(text))
+            )
+        return response
+
+    outer: Any = each
+    outer.order = MEMORY_ORDER - 1
+    store = store_of()
+    client = client_of(
+        ScriptedModel("Then.", "Now.", "Here.", "She."), VectorStoreChatMemoryAdvisor(store), outer
+    )
+    ask(client.prompt("?").conversation("a").advisor_params(params))
+
+    texts = [text for _, text in kept(store)]
+    assert texts == ["When?", "Now.", "Where?", "Here.", "Who?", "She."]
 
 
 def test_what_is_recalled_in_the_first_round_is_told_in_all(ask: Ask) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NotRequired
 
 import typing_extensions  # pydantic's own; its TypedDict is the one that pydantic reads everywhere
-from pydantic import ConfigDict, Field, GetJsonSchemaHandler, TypeAdapter
+from pydantic import ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter
 from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
 from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, SchemaError, to_json
@@ -32,6 +32,8 @@ PYDANTIC_ERRORS = (
 
 def reason(error: Exception) -> str:
     """Return what pydantic says is wrong, without its advice, which is for models of one's own."""
+    if isinstance(error, SchemaError):  # whose first line names a class of pydantic's own
+        return str(error).rpartition("SchemaError: ")[2]
     return str(error).partition("\n")[0].partition(". Set `")[0]
 
 
@@ -58,10 +60,6 @@ def arguments_of(
         schema = schema_of(adapter)
     except PYDANTIC_ERRORS as error:
         raise _culprit(fields, error, place) from error
-    # Where the type has a default, pydantic does not require it, whatever ToolParam says.
-    wanted = {*schema.get("required", ()), *(each.name for each in parameters if each.required)}
-    if wanted:
-        schema["required"] = [name for name in schema["properties"] if name in wanted]
     return adapter, schema
 
 
@@ -76,6 +74,12 @@ def typed_dict(
 
 def _field(parameter: Parameter, text: str | None, place: str) -> Any:
     """Return the annotation that makes pydantic treat a parameter as its tool should."""
+    if parameter.is_misdescribed:
+        msg = (
+            f"parameter {parameter.name!r} of {place} must have its ToolParam beside its type:"
+            f" {parameter.name}: Annotated[str, ToolParam(...)]"
+        )
+        raise ToolDefinitionError(msg)
     kind = Any if parameter.annotation is MISSING else parameter.annotation
     default = parameter.default
     if isinstance(default, FieldInfo):
@@ -106,6 +110,13 @@ class _ShownDefault:
     """Tells the model what the function does by default, if JSON can say it."""
 
     default: Any
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        schema = handler(source)
+        # None is `ToolParam`'s for what is left out, and here the function's own default counts.
+        return schema["schema"] if schema["type"] == "default" else schema
 
     def __get_pydantic_json_schema__(
         self, core_schema: CoreSchema, handler: GetJsonSchemaHandler

@@ -1,22 +1,24 @@
 """Tools that take more from the model than they are told: the rest goes to the application."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import count
 from typing import Any, Generic, TypeVar
 
-from pydantic import BaseModel, TypeAdapter
+from pydantic import TypeAdapter
 
+from chatclient.checks import check_callable
 from chatclient.errors import ToolDefinitionError
 from chatclient.json import dumps
 from chatclient.schemas import strict_form
 from chatclient.tool import ToolCallback, ToolContext, ToolDefinition, ToolMetadata, ToolResult
+from chatclient.tools.arguments import PYDANTIC_ERRORS, reason
 from chatclient.tools.binding import ArgumentReader, object_in, read_arguments
 from chatclient.tools.generation import schema_of
 from chatclient.tools.sources import ToolSource, tool_callbacks
 from chatclient.values import deep_frozen
 
-M = TypeVar("M", bound=BaseModel)
+M = TypeVar("M")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +50,14 @@ class AugmentedToolCallback(Generic[M]):
 
     Args:
         delegate: The tool.
-        arguments: A pydantic model of the additional arguments.
+        arguments: A pydantic model, dataclass or `TypedDict` of the additional arguments.
         consumer: Takes them before the tool runs.
         keep: Whether the tool gets them as well.
 
     Raises:
-        ToolDefinitionError: The model has no fields, or the tool has an argument of that name, or
-            is strict and no provider can enforce the model's fields.
+        ToolDefinitionError: *arguments* is no such class or has no fields, or the tool has an
+            argument of that name, or is strict and no provider can enforce the fields.
+        WrongTypeError: The consumer cannot be called.
     """
 
     def __init__(
@@ -65,11 +68,12 @@ class AugmentedToolCallback(Generic[M]):
         *,
         keep: bool = False,
     ) -> None:
+        if consumer is not None:
+            check_callable("the consumer of additional arguments", consumer)
         self.delegate = delegate
         self._consumer = consumer
         self._keep = keep
-        adapter = TypeAdapter(arguments)
-        schema = schema_of(adapter)
+        adapter, schema = _described(arguments)
         self.definition = _augmented(delegate.definition, arguments, schema)
         own = delegate.definition.input_schema.get("properties", {})
         self._names = frozenset(self.definition.input_schema["properties"]) - frozenset(own)
@@ -108,7 +112,7 @@ class AugmentedToolCallback(Generic[M]):
         """
         given = object_in(arguments, self.definition.name)
         extra = self._extra(given)
-        return {**dict(extra), **read_arguments(self.delegate, self._passed_on(given))}
+        return {**_by_name(extra), **read_arguments(self.delegate, self._passed_on(given))}
 
     def _passed_on(self, given: Mapping[str, Any]) -> str:
         """Return the arguments that the tool itself gets."""
@@ -122,8 +126,27 @@ class AugmentedToolCallback(Generic[M]):
         return extra
 
 
+def _described(arguments: type[M]) -> tuple[TypeAdapter[M], dict[str, Any]]:
+    """Return what reads the additional arguments, and their schema."""
+    try:
+        adapter = TypeAdapter(arguments)
+        return adapter, schema_of(adapter)
+    except (*PYDANTIC_ERRORS, KeyError) as error:  # the last one is about dicts
+        msg = (
+            "additional arguments must be a pydantic model, a dataclass or a TypedDict, not"
+            f" {arguments!r}: {reason(error)}"
+        )
+        raise ToolDefinitionError(msg) from error
+
+
+def _by_name(extra: Any) -> dict[str, Any]:
+    if is_dataclass(extra):
+        return {each.name: getattr(extra, each.name) for each in fields(extra)}
+    return dict(extra)  # which models and mappings can be made
+
+
 def _augmented(
-    definition: ToolDefinition, arguments: type[BaseModel], added: dict[str, Any]
+    definition: ToolDefinition, arguments: type[Any], added: dict[str, Any]
 ) -> ToolDefinition:
     schema = dict(definition.input_schema)
     more = _renamed(added, schema.get("$defs", {}))

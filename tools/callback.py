@@ -14,7 +14,7 @@ from chatclient.threads import is_async, is_awaitable
 from chatclient.tool import ToolContext, ToolDefinition, ToolMetadata, ToolResult
 from chatclient.tools.approval import ApprovalRequired, refuse_to_suspend
 from chatclient.tools.compensation import check_compensation
-from chatclient.tools.conversion import ResultConverter, called, to_tool_result
+from chatclient.tools.conversion import ResultConverter, called, check_converter, to_tool_result
 from chatclient.tools.decorator import ToolMark, mark_of
 from chatclient.tools.schema import (
     ToolSignature,
@@ -79,6 +79,8 @@ class FunctionToolCallback:
         self.metadata = metadata or mark.metadata
         if self.metadata.compensation is not None:
             check_compensation(name, signature.parameters, self.metadata.compensation)
+        if result_converter is not None and result_converter is not mark.result_converter:
+            check_converter(result_converter)
         self.result_converter = result_converter or mark.result_converter
         strict = mark.strict if strict is None else strict
         self.definition = ToolDefinition(

@@ -1,13 +1,15 @@
 """What a tool returned, as the model is told it."""
 
+import inspect
 import json
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable
 from typing import Any, TypeAlias, TypeGuard
 
 from pydantic_core import to_json
 
-from chatclient.errors import ToolResultError
+from chatclient.errors import ToolDefinitionError, ToolResultError
 from chatclient.messages import Media
+from chatclient.threads import is_async
 from chatclient.tool import ToolResult
 
 ResultConverter: TypeAlias = Callable[[Any], ToolResult | str]
@@ -15,6 +17,34 @@ ResultConverter: TypeAlias = Callable[[Any], ToolResult | str]
 
 _DONE = ToolResult("Done")  # of a tool that is declared to return nothing
 _NULL = ToolResult("null")
+
+
+def check_converter(converter: object) -> None:
+    """Make sure that a result converter can be called with what a tool returned.
+
+    Otherwise the tool would run, and the model be told of the developer's mistake.
+
+    Raises:
+        ToolDefinitionError: It cannot, or is a coroutine function.
+    """
+    if not _takes_one(converter):
+        msg = (
+            "a result converter must be a plain function that takes what the tool returned and"
+            f" returns a text or a ToolResult, not {converter!r}"
+        )
+        raise ToolDefinitionError(msg)
+
+
+def _takes_one(converter: object) -> bool:
+    if not callable(converter) or is_async(converter):
+        return False
+    try:
+        inspect.signature(converter).bind(None)
+    except TypeError:
+        return False
+    except ValueError:  # what is written in C may not say what it takes
+        return True
+    return True
 
 
 def called(call: Callable[[], Any]) -> Any:

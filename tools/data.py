@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from chatclient.checks import check_callable, check_kind
 from chatclient.errors import ToolDeniedError, ToolResultError
 from chatclient.messages import ToolCall
 from chatclient.tool import ToolContext, ToolDefinition, ToolMetadata, ToolResult
@@ -21,6 +22,9 @@ Executor = Callable[[ToolCall, ToolContext], Any]
 """Runs a call as the model made it; plain or asynchronous."""
 
 
+_MEND = "write ToolDefinition(name, description, input_schema)"
+
+
 class DataToolCallback:
     """A tool made of a definition and something that runs any call.
 
@@ -33,6 +37,7 @@ class DataToolCallback:
 
     Raises:
         ToolDefinitionError: No provider would accept the name.
+        WrongTypeError: The definition is no `ToolDefinition`, or the executor cannot be called.
     """
 
     def __init__(
@@ -41,6 +46,8 @@ class DataToolCallback:
         executor: Executor,
         metadata: ToolMetadata | None = None,
     ) -> None:
+        check_kind("a tool definition", definition, ToolDefinition, _MEND)
+        check_callable("executor", executor)
         check_tool_name(definition.name)
         self.definition = definition
         self.metadata = metadata or ToolMetadata()

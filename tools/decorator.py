@@ -7,7 +7,7 @@ from typing import Any, TypeVar, overload
 
 from chatclient.errors import ToolDefinitionError
 from chatclient.tool import Effect, ReturnDirect, ToolMetadata
-from chatclient.tools.conversion import ResultConverter
+from chatclient.tools.conversion import ResultConverter, check_converter
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -76,9 +76,12 @@ def tool(
             `compensation`; see `ToolMetadata`.
 
     Raises:
-        ToolDefinitionError: There is no function, or it is a tool already.
+        ToolDefinitionError: There is no function, or it is a tool already, or its result converter
+            is no plain function of one value.
         UsageError: One of the values is not a known one.
     """
+    if result_converter is not None:
+        check_converter(result_converter)
     mark = ToolMark(name, description, ToolMetadata(**metadata), result_converter, strict)
 
     def decorate(target: F) -> F:

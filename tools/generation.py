@@ -42,6 +42,9 @@ def _target(schema: JsonSchema, definitions: JsonSchema) -> JsonSchema:
     return definitions[schema["$ref"].removeprefix("#/$defs/")] if "$ref" in schema else schema
 
 
+REQUIRED = "x-required"
+"""Marks, until the schema is done, a property of which `ToolParam` says whether it is required."""
+
 _SCALARS = (str, int, float, type(None))  # and so bool
 _UNHASHABLE = frozenset({"dict", "list", "set", "typed-dict"})
 _BOUNDS = ("ge", "gt", "le", "lt", "multiple_of")
@@ -299,9 +302,11 @@ def _require(name: str, schema: JsonSchema, definitions: JsonSchema) -> None:
 
 
 def _tidied(schema: JsonSchema) -> JsonSchema:
+    if "properties" in schema:
+        _require_as_marked(schema)
     schema = changed_within(schema, _tidied)
-    schema.pop("title", None)
-    schema.pop(_READS_TEXT, None)
+    for name in ("title", _READS_TEXT, REQUIRED):
+        schema.pop(name, None)
     if schema.pop("discriminator", None):
         schema = {"anyOf": schema.pop("oneOf"), **schema}
     if str(schema.get("format")).startswith("uuid"):  # the version is in the pattern
@@ -313,6 +318,27 @@ def _tidied(schema: JsonSchema) -> JsonSchema:
     if "properties" in schema:
         _tidy_properties(schema)
     return schema
+
+
+def _require_as_marked(schema: JsonSchema) -> None:
+    """Require what `ToolParam` wants to be given; what it does not has to have a value."""
+    properties = schema["properties"]
+    marks = {
+        name: each[REQUIRED]
+        for name, each in properties.items()
+        if isinstance(each, dict) and REQUIRED in each
+    }
+    if not marks:
+        return
+    required = {*schema.get("required", ()), *(name for name, mark in marks.items() if mark)}
+    for name in required:
+        if marks.get(name) is False:
+            msg = (
+                f"{name!r} is not required, but has no default and its type does not admit None;"
+                " give it one or the other"
+            )
+            raise PydanticInvalidForJsonSchema(msg)
+    schema["required"] = [name for name in properties if name in required]
 
 
 def _tidy_properties(schema: JsonSchema) -> None:

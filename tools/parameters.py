@@ -16,11 +16,13 @@ from typing import (
     get_type_hints,
 )
 
-from pydantic import GetJsonSchemaHandler
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema
+from pydantic_core.core_schema import with_default_schema
 
 from chatclient.errors import ToolDefinitionError
 from chatclient.tool import ToolContext
+from chatclient.tools.generation import REQUIRED
 from chatclient.values import EMPTY
 
 MISSING: Any = inspect.Parameter.empty
@@ -34,22 +36,33 @@ Role: TypeAlias = Literal["argument", "context", "memory_id"]
 class ToolParam:
     """What a model is told about a parameter, in `Annotated[int, ToolParam("how many")]`.
 
-    Also describes a field of a model, dataclass or `TypedDict`; there, `required` says nothing.
+    Says the same of a field of a model, dataclass or `TypedDict`, at any depth.
 
     Attributes:
         description: What the parameter means; wins over `Field` and the docstring.
         required: Whether the model must give it; wins over what default and type say. A parameter
-            that is not required needs a default or a type that admits None.
+            that is not required needs a default or a type that admits None, which it then gets; a
+            key of a `TypedDict` is `NotRequired`. A field with a default that is left out in spite
+            of what the model was told has its default.
     """
 
     description: str | None = None
     required: bool | None = None
 
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        schema = handler(source)
+        if self.required is False and _admits_none(source):
+            return with_default_schema(schema, default=None)
+        return schema
+
     def __get_pydantic_json_schema__(
         self, core_schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
+        said = {"description": self.description or None, REQUIRED: self.required}
         schema = handler(core_schema)
-        return {**schema, "description": self.description} if self.description else schema
+        return {**schema, **{key: value for key, value in said.items() if value is not None}}
 
 
 class ToolMemoryId:
@@ -102,6 +115,14 @@ class Parameter:
         """Whether the model must give it, as far as `ToolParam` says so."""
         said = [each.required for each in self._notes if each.required is not None]
         return said[-1] if said else None
+
+    @property
+    def is_misdescribed(self) -> bool:
+        """Whether there is a `ToolParam` where nobody looks for one, or none was made of it."""
+        kind, metadata = unannotated(self.annotation)
+        if any(each is ToolParam for each in (self.default, kind, *metadata)):
+            return True
+        return isinstance(self.default, ToolParam) or isinstance(kind, ToolParam)
 
     @property
     def _notes(self) -> list[ToolParam]:

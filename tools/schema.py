@@ -11,6 +11,7 @@ from typing import Any, NotRequired
 
 from pydantic import TypeAdapter
 
+from chatclient.checks import check_kind
 from chatclient.errors import ToolDefinitionError
 from chatclient.schemas import JsonSchema, strict_form
 from chatclient.tool import ToolContext
@@ -137,6 +138,7 @@ def signature_of_schema(
     Raises:
         ToolDefinitionError: The schema is not that of an object, or has properties that the
             function does not take.
+        WrongTypeError: The schema is no mapping.
     """
     complete = _of_object(schema)
     callee = callee_of(function) if function is not None else _ANYTHING
@@ -183,6 +185,7 @@ def _keywords(callee: Callee) -> set[str] | None:
 
 def _of_object(schema: Mapping[str, Any]) -> JsonSchema:
     """Return the *schema* of an object with what it may leave out."""
+    check_kind("an input schema", schema, Mapping, "json.loads(text) makes one of a text")
     # Null is how some servers write that there are none.
     said = {k: v for k, v in schema.items() if v is not None or k not in _MAY_BE_NULL}
     complete = {"type": "object", "properties": {}, **said}

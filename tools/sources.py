@@ -11,10 +11,11 @@ from weakref import WeakKeyDictionary
 from chatclient.driving import drive
 from chatclient.errors import ToolDefinitionError
 from chatclient.runtime import BLOCKING
-from chatclient.tool import ToolCallback, ToolCallbackProvider, ToolMetadata
+from chatclient.tool import ToolCallback, ToolCallbackProvider, ToolDefinition, ToolMetadata
 from chatclient.tools.callback import FunctionToolCallback
 from chatclient.tools.decorator import ToolMark, is_marked, mark_of
 from chatclient.tools.duplicates import without_duplicates
+from chatclient.tools.naming import check_tool_name
 
 ToolSource = Callable[..., Any] | ToolCallback | ToolCallbackProvider | str | Iterable[Any] | object
 """Functions, decorated or not; objects and modules with decorated functions; tool callbacks and
@@ -91,8 +92,10 @@ def resolve_sources(sources: Iterable[ToolSource]) -> list[Resolved]:
 
 
 def _resolve(source: Any) -> Sequence[Resolved]:
-    if isinstance(source, str | ToolCallback):
+    if isinstance(source, str):
         return (source,)
+    if isinstance(source, ToolCallback):
+        return (_checked(source),)
     if isinstance(source, type):
         return _tools_of_attributes(source, _marked_attributes(source))
     if isinstance(source, ToolCallbackProvider):
@@ -110,9 +113,27 @@ def _resolve(source: Any) -> Sequence[Resolved]:
     kind = type(source).__name__
     msg = (
         f"{source!r} is not a source of tools: it is neither a function nor a ToolCallback, and "
-        f"{kind} has no method with @tool{_MENDS.get(kind, '')}"
+        f"{kind} has no method with @tool{_MENDS.get(kind) or _lacking(source)}"
     )
     raise ToolDefinitionError(msg)
+
+
+def _checked(callback: ToolCallback) -> ToolCallback:
+    """Return a callback, which may be the application's own, known to say what it is."""
+    for name, kind in (("definition", ToolDefinition), ("metadata", ToolMetadata)):
+        said = getattr(callback, name)
+        if not isinstance(said, kind):
+            msg = f"{callback!r} must have a {kind.__name__} as its {name}, not {said!r}"
+            raise ToolDefinitionError(msg)
+    check_tool_name(callback.definition.name)
+    return callback
+
+
+def _lacking(source: object) -> str:
+    """Return what *source* lacks to be a `ToolCallback`, if it has something of one."""
+    parts = ("definition", "metadata", "invoke")
+    lacking = [name for name in parts if not hasattr(source, name)]
+    return f"; a ToolCallback has {' and '.join(lacking)}, too" if len(lacking) < len(parts) else ""
 
 
 def _marked_attributes(kind: type) -> tuple[tuple[str, ToolMark], ...]:

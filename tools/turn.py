@@ -81,8 +81,7 @@ class ToolTurn:
             if isinstance(message, ToolResponseMessage):
                 turn.rounds += 1
                 turn.calls.update(response.name for response in message.responses)
-                kinds = {(each.name, each.metadata.get(FAILURE)) for each in message.responses}
-                turn.failures.update((name, kind) for name, kind in kinds if kind is not None)
+                turn.failures.update(_failures_in(message.responses))
         turn.recall(prompt.messages)
         return turn
 
@@ -128,6 +127,8 @@ class ToolTurn:
         self.started -= pending.seconds
         for name, kind, count in pending.failures:
             self.failures[name, kind] = count
+        # The round goes on that came to wait: what fails in it now fails beside those.
+        self._failed.update(_failures_in(pending.responses))
         for name, arguments, result, count in pending.repeats:
             self._repeats[name, arguments] = result, count
         self.recall(pending.messages)  # the waiting round counts its calls itself
@@ -234,6 +235,11 @@ def last_turn(messages: Sequence[Message]) -> Sequence[Message]:
     """Return what follows on the first words of the user in the last turn of *messages*."""
     begin = last_turn_begin(messages)
     return messages if begin is None else messages[begin + 1 :]
+
+
+def _failures_in(responses: Sequence[ToolResponse]) -> set[tuple[str, str]]:
+    """Return which tools have failed in which ways, of one round's *responses*."""
+    return {(each.name, each.metadata[FAILURE]) for each in responses if FAILURE in each.metadata}
 
 
 def _told(response: ToolResponse) -> str:

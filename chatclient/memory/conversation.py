@@ -6,24 +6,16 @@ from typing import Literal
 from chatclient.messages import (
     AssistantMessage,
     Message,
-    Reasoning,
     SystemMessage,
     ToolCallChunk,
     ToolResponseMessage,
     UserMessage,
     ends_turn,
 )
+from chatclient.turn_taking import says_something
 
 Ending = Literal["answer", "question"]
 """How a conversation ends: with the model's answer, or with what the model is to answer."""
-
-
-def says_something(message: AssistantMessage) -> bool:
-    """Return whether *message* holds anything that can be sent back as an answer."""
-    return any(
-        bool(part.strip()) if isinstance(part, str) else not isinstance(part, Reasoning)
-        for part in message.parts
-    )
 
 
 def conversation_problems(

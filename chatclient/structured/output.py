@@ -39,9 +39,6 @@ VALIDATED = "validated_output"
 
 _GROWTH = 0.01  # how much longer an answer has to be for its value so far to be read again
 
-CORRECTION = "correction"
-"""Marks, in its metadata, a message by which an advisor asks for a better answer."""
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StructuredOutput(Generic[T]):

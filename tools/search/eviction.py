@@ -10,7 +10,7 @@ from datetime import timedelta
 from itertools import takewhile
 from typing import Protocol
 
-from chatclient.checks import seconds
+from chatclient.checks import check_method, check_number, seconds
 from chatclient.errors import UsageError
 from chatclient.forks import ForkSafeLock
 
@@ -63,9 +63,7 @@ class LruEvictionStrategy:
     """
 
     def __init__(self, max_sessions: int = 1000) -> None:
-        if max_sessions < 1:
-            msg = f"max_sessions must be at least 1, not {max_sessions}"
-            raise UsageError(msg)
+        check_number("max_sessions", max_sessions, least=1)
         self._max_sessions = max_sessions
         self._lock = ForkSafeLock()
         self._sessions: OrderedDict[str, None] = OrderedDict()
@@ -129,13 +127,15 @@ class CompositeEvictionStrategy:
     """Forgets what any of several strategies wants forgotten.
 
     Raises:
-        UsageError: There are none.
+        UsageError: There are none, or one of them is none.
     """
 
     def __init__(self, *strategies: ToolIndexEvictionStrategy) -> None:
         if not strategies:
             msg = "a composite needs at least one strategy; NeverEvictStrategy() keeps everything"
             raise UsageError(msg)
+        for each in strategies:
+            check_method("a strategy", each, "on_access", "pass several one by one")
         self._strategies = strategies
 
     def on_access(self, session_id: str, /) -> Sequence[str]:
