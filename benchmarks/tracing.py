@@ -23,8 +23,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from stub_server import running
 
-import chatclient.client
 import chatclient.observers
+import chatclient.pipeline
 from chatclient import ChatClient
 from chatclient.chain import ChatClientRequest, ChatClientResponse
 from chatclient.operations import NOTHING_YET, ClientCall
@@ -70,7 +70,7 @@ async def _passed(
 def no_trail() -> Generator[None, None, None]:
     """Take everything that watches out of the library."""
     with (
-        mock.patch.object(chatclient.client, "run_observed", _passed),
+        mock.patch.object(chatclient.pipeline, "run_observed", _passed),
         mock.patch.object(Runtime, "observe", _unobserved),
     ):
         yield

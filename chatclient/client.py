@@ -4,7 +4,6 @@ from collections.abc import Coroutine, Iterable, Mapping
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
 from datetime import timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from chatclient import checks
@@ -12,52 +11,31 @@ from chatclient.advisors.resumed import Resumed
 from chatclient.advisors.tool_calling import RESUME
 from chatclient.agent_tool import AgentTurn, ClientTool, ConversationOf, conversation_below
 from chatclient.answers import AsyncCallResponse, CallResponse
-from chatclient.chain import (
-    Advisor,
-    AdvisorChain,
-    ChatClientResponse,
-    is_memory,
-)
-from chatclient.chain_building import build_chain
+from chatclient.chain import Advisor, ChatClientResponse, is_memory
 from chatclient.chain_text import describe_chain, draw_chain
 from chatclient.checks import check_callable, check_kind, check_method, check_word, missing
 from chatclient.closing import Closeable
 from chatclient.engine import Engine
-from chatclient.entities import prompt_for_entity, with_output_advisors
 from chatclient.errors import UsageError
-from chatclient.exchange import noted, said_before
 from chatclient.instructions import SystemFunction
 from chatclient.messages import Media, Message
 from chatclient.model import ChatModel
 from chatclient.observation import Observer
-from chatclient.operations import ClientCall
 from chatclient.options import ChatOptions, OptionValues
-from chatclient.prompt import DEFAULT_MESSAGES, Prompt
+from chatclient.pipeline import Pipeline
+from chatclient.prompt import Prompt
 from chatclient.providers.registry import chat_model
-from chatclient.request_options import (
-    complete_request,
-    runs_tools,
-    static_options,
-    with_options,
-    with_request_options,
-)
-from chatclient.runtime import BLOCKING, ON_LOOP, Runtime, within_callers_deadline
-from chatclient.spec import RequestSpec, TextSpec, refuse_no_text, with_more, with_system_text
+from chatclient.request_options import with_options, with_request_options
+from chatclient.runtime import BLOCKING, ON_LOOP, Runtime
+from chatclient.spec import RequestSpec, TextSpec, refuse_no_text, with_more
 from chatclient.streams import AsyncStreamResponse, StreamResponse
 from chatclient.structured import StructuredOutput
 from chatclient.template import TemplateRenderer
-from chatclient.tool import (
-    CONVERSATION_ID,
-    ToolCallback,
-    ToolContext,
-    ToolMetadata,
-)
+from chatclient.tool import CONVERSATION_ID, ToolCallback, ToolContext, ToolMetadata
 from chatclient.tools import PendingTurn, ToolCallbackResolver, ToolCallingManager
 from chatclient.tools.approval import Decisions, decisions_for
 from chatclient.tools.duplicates import DuplicatePolicy
 from chatclient.tools.sources import ToolSource
-from chatclient.values import merged
-from chatclient.watching import run_observed
 
 if TYPE_CHECKING:  # loaded by who uses settings, and tool search
     from chatclient.settings import ChatClientSettings
@@ -82,9 +60,7 @@ class ChatClient(Closeable):
             raise UsageError(msg)
         self._engine = engine
         self._defaults = defaults
-        self._chain = build_chain(engine, defaults)
-        self._options = static_options(engine, defaults)
-        self._entity_chains: dict[bool, AdvisorChain] = {}
+        self._pipeline = Pipeline(engine, defaults)
 
     @classmethod
     def create(cls, model: ChatModel | str) -> "ChatClient":
@@ -277,68 +253,11 @@ class ChatClient(Closeable):
         return f"ChatClient({self._engine.model.name})"
 
     def __str__(self) -> str:
-        return describe_chain(self._chain, rounds=runs_tools(self._engine, self._defaults))
+        return describe_chain(self._pipeline.chain, rounds=self._pipeline.runs_tools)
 
     def diagram(self) -> str:
         """Return the effective chain as a Mermaid flowchart, for documentation."""
-        return draw_chain(self._chain, rounds=runs_tools(self._engine, self._defaults))
-
-    # What a request has in common with the client's defaults was computed with the client.
-
-    def _chain_of(self, spec: RequestSpec, output: StructuredOutput[Any] | None) -> AdvisorChain:
-        defaults = self._defaults
-        if spec.advisors is defaults.advisors and spec.tool_calling == defaults.tool_calling:
-            return self._chain if output is None else self._entity_chain(validate=output.validate)
-        if output is not None:
-            spec = with_output_advisors(spec, validate=output.validate)
-        return build_chain(self._engine, spec)
-
-    def _entity_chain(self, *, validate: bool) -> AdvisorChain:
-        chain = self._entity_chains.get(validate)
-        if chain is None:
-            spec = with_output_advisors(self._defaults, validate=validate)
-            chain = self._entity_chains[validate] = build_chain(self._engine, spec)
-        return chain
-
-    async def _run(
-        self, spec: RequestSpec, runtime: Runtime, output: StructuredOutput[Any] | None = None
-    ) -> ChatClientResponse:
-        runtime = within_callers_deadline(runtime)
-        if spec.deadline is not None:
-            runtime = runtime.with_deadline(spec.deadline)
-        if self._defaults.messages:
-            params = merged(spec.advisor_params, {DEFAULT_MESSAGES: self._defaults.messages})
-            spec = replace(spec, advisor_params=params)
-        prepare, observers = partial(self._prepare, spec, output), self._engine.observers
-        return noted(await run_observed(prepare, spec.advisor_params, runtime, observers))
-
-    async def _prepare(
-        self,
-        spec: RequestSpec,
-        output: StructuredOutput[Any] | None,
-        call: ClientCall,
-        runtime: Runtime,
-    ) -> tuple[AdvisorChain, Prompt, Mapping[str, Any]]:
-        """Return what a request goes through, and what it begins with; see `run_observed`."""
-        if RESUME in spec.advisor_params:
-            _refuse_words(spec)
-        said = spec.messages_beside_system()
-        call.asked = said_before(spec.advisor_params) or said
-        if spec.written_system is not None:
-            written = with_system_text(spec, said, runtime)
-            spec = await runtime.until_deadline(written, "what writes its system text")
-        messages = spec.build_messages(said)
-        options, context = self._options, spec.advisor_params
-        if options is None or not spec.has_same_options(self._defaults):
-            completion = complete_request(self._engine, spec, messages, runtime)
-            completed = await runtime.until_deadline(completion, "what offers its tools")
-            options, context = completed
-        if RESUME in context:
-            _refuse_no_loop(options)
-        prompt = Prompt.of(messages, options)
-        if output is not None:
-            prompt, context = prompt_for_entity(output, prompt, context, self._engine.model)
-        return self._chain_of(spec, output), prompt, context
+        return draw_chain(self._pipeline.chain, rounds=self._pipeline.runs_tools)
 
 
 class ChatClientBuilder:
@@ -677,7 +596,7 @@ class ChatClientRequestSpec:
     def _run(
         self, runtime: Runtime, output: StructuredOutput[Any] | None = None
     ) -> Coroutine[Any, Any, ChatClientResponse]:
-        return self._client._run(self._spec, runtime, output)
+        return self._client._pipeline.run(self._spec, runtime, output)
 
     def _with(self, spec: RequestSpec) -> Self:
         return type(self)(self._client, spec)
@@ -696,36 +615,6 @@ class ChatClientRequestSpec:
 
     def __repr__(self) -> str:
         return f"ChatClientRequestSpec({self._client.model.name})"
-
-
-def _refuse_words(spec: RequestSpec) -> None:
-    """Refuse words that a resumed turn would ignore.
-
-    Raises:
-        UsageError: The request says more.
-    """
-    turn = spec.advisor_params[RESUME].pending
-    said = spec.system.text or spec.written_system or spec.user.text or spec.user.media
-    if said or len(spec.messages) > len(turn.messages):
-        msg = (
-            "a resumed turn has its own messages and would ignore those of .system(), .user() and"
-            " .messages(); give a decision a message, or the request a Steering"
-        )
-        raise UsageError(msg)
-
-
-def _refuse_no_loop(options: ChatOptions) -> None:
-    """Refuse to resume a turn without a tool loop: its calls would be lost in silence.
-
-    Raises:
-        UsageError: The request runs no tools.
-    """
-    if options.internal_tool_execution_enabled is False:
-        msg = (
-            "a turn is resumed in the tool loop, and this request has none: leave out"
-            " .tool_calling(False), or use manager.resume_tool_calls(...) in a loop of your own"
-        )
-        raise UsageError(msg)
 
 
 def _model(given: ChatModel | str) -> ChatModel:

@@ -82,7 +82,7 @@ Configured = Callable[..., ChatClient]
 
 def the(client: ChatClient, kind: type[Any]) -> Any:
     """Return the client's one advisor of a kind."""
-    [found] = [advisor for advisor in client._chain.advisors if isinstance(advisor, kind)]
+    [found] = [advisor for advisor in client._pipeline.chain.advisors if isinstance(advisor, kind)]
     return found
 
 

@@ -18,14 +18,15 @@ Schema = Mapping[str, Any]
 _FENCE = "```"
 _TOKEN = re.compile(
     r"""
-      (?P<space>\s+)
-    | (?P<double>"(?:[^"\\]|\\.)*(?P<double_end>")?)
-    | (?P<single>'(?:[^'\\]|\\.)*(?P<single_end>')?)
-    | (?P<open>[{\[])
-    | (?P<close>[}\]])
-    | (?P<comma>,)
-    | (?P<colon>:)
-    | (?P<word>[\w.+-]+)
+    \s*(?:
+        (?P<double>"(?:[^"\\]|\\.)*(?P<double_end>")?)
+      | (?P<single>'(?:[^'\\]|\\.)*(?P<single_end>')?)
+      | (?P<open>[{\[])
+      | (?P<close>[}\]])
+      | (?P<comma>,)
+      | (?P<colon>:)
+      | (?P<word>[\w.+-]+)
+    )
     """,
     re.VERBOSE | re.DOTALL,
 )
@@ -66,7 +67,7 @@ def _rewritten(text: str) -> str | None:
         if token is None:
             return None
         at = token.end()
-        piece = token[0]
+        piece = token[0].lstrip()
         match token.lastgroup:
             case "open":
                 closers.append(_CLOSER[piece])
@@ -76,12 +77,10 @@ def _rewritten(text: str) -> str | None:
                 if closers.pop() != piece:
                     return None
                 _drop_comma(result)
-            case "space":
-                continue
             case "word":
                 piece = _WORDS.get(piece, piece)
             case "double" | "double_end" | "single" | "single_end":
-                piece = _string(token)
+                piece = _string(piece, ended=bool(token["double_end"] or token["single_end"]))
             case _:
                 pass
         result.append(piece)
@@ -94,13 +93,11 @@ def _drop_comma(pieces: list[str]) -> None:
         pieces.pop()
 
 
-def _string(token: re.Match[str]) -> str:
-    """Return a string token with JSON's quotes and escapes."""
-    quote = token[0][0]
-    ended = token["double_end"] or token["single_end"]
-    inside = token[0][1:-1] if ended else token[0][1:]
+def _string(written: str, *, ended: bool) -> str:
+    """Return a string as it was *written*, with JSON's quotes and escapes."""
+    inside = written[1:-1] if ended else written[1:]
     inside = inside.replace("\\'", "'")
-    if quote == "'":
+    if written[0] == "'":
         inside = re.sub(r'(\\.)|"', lambda match: match[1] or '\\"', inside)
     return '"' + re.sub(r"[\x00-\x1f]", lambda match: json.dumps(match[0])[1:-1], inside) + '"'
 
