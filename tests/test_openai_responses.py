@@ -804,7 +804,8 @@ def test_json_of_another_form_is_an_error(data: Any) -> None:
 
 def test_an_output_of_null_is_an_empty_one() -> None:
     """As gateways have it whose model said nothing."""
-    for output in ([], None):
+    empty: tuple[list[Json] | None, ...] = ([], None)
+    for output in empty:
         answer = decode_response({**response(), "output": output}, "openai")
         assert (answer.text, answer.finish_reason) == ("", "stop")
 
