@@ -23,6 +23,7 @@ from chatclient import (
     ChatClientResponse,
     ChatOptions,
     ChatResponse,
+    Media,
     Message,
     Next,
     Prompt,
@@ -708,6 +709,43 @@ def test_the_tool_context_reaches_tools_and_not_the_model(ask: Ask) -> None:
     definition = offered(model)[0].definition
     assert seen == [("acme", "c-1", "call_who")]
     assert list(definition.input_schema["properties"]) == ["question"]
+
+
+def test_a_tool_runs_on_the_callers_thread_in_blocking_requests(ask: Ask) -> None:
+    """So thread-locals work; on a loop, it does not hold the loop up."""
+    threads: list[int] = []
+
+    @tool
+    def where() -> None:
+        threads.append(threading.get_ident())
+
+    ask(client_of(ScriptedModel(call("where"), [call("where")] * 2, "done"), where).prompt("x"))
+
+    assert len(threads) == 3
+    assert (set(threads) == {threading.get_ident()}) == ask.blocking
+    assert (threading.get_ident() in threads) == ask.blocking
+
+
+def test_a_call_and_its_response_go_back_as_they_are(ask: Ask) -> None:
+    """What the model wrote, letter for letter; what the tool says, with all that belongs to it."""
+    made = ToolCall("c1", "draw", ' {"n":\n1.0, }', {"signature": "s"})
+    picture = Media("image/png", b"png")
+
+    @tool
+    def draw(n: int) -> ToolResult:
+        return ToolResult("drawn", (picture,), is_error=n == 1, metadata={"cost": 3})
+
+    model = ScriptedModel(AssistantMessage([made]), "done")
+    ask(client_of(model, draw).prompt("x"))
+
+    _, asking, told = model.prompts[1].messages
+    assert isinstance(asking, AssistantMessage)
+    assert isinstance(told, ToolResponseMessage)
+    assert asking.tool_calls == (made,)
+    (response,) = told.responses
+    assert (response.id, response.name, response.data) == ("c1", "draw", "drawn")
+    assert (response.is_error, response.media) == (True, (picture,))
+    assert response.metadata["cost"] == 3
 
 
 def test_tools_see_the_callers_context_variables(ask: Ask) -> None:
