@@ -34,7 +34,13 @@ from chatclient import (
     UserMessage,
 )
 from chatclient.advisors import ToolCallingAdvisor
-from chatclient.errors import ToolError, ToolResultError, ToolUsageError, UsageError
+from chatclient.errors import (
+    ToolDefinitionError,
+    ToolError,
+    ToolResultError,
+    ToolUsageError,
+    UsageError,
+)
 from chatclient.events import (
     Done,
     RoundEnded,
@@ -864,13 +870,22 @@ def test_executing_something_else_is_refused() -> None:
 
 def test_the_manager_tells_definitions() -> None:
     """The tools of options can be looked at as the model sees them."""
-    from chatclient.tools import tool_callbacks
-
     options = ChatOptions(tool_callbacks=tuple(tool_callbacks(add)))
 
     names = [d.name for d in ToolCallingManager().resolve_tool_definitions(options)]
     assert names == ["add"]
     assert ToolCallingManager().resolve_tool_definitions(ChatOptions()) == []
+
+
+def test_the_manager_tells_definitions_of_tools_by_name() -> None:
+    """Those that its resolver knows, each once."""
+    options = ChatOptions(tool_callbacks=tool_callbacks(add), tool_names=["double", "add"])
+    manager = ToolCallingManager(resolver=StaticToolCallbackResolver(double))
+
+    assert [d.name for d in manager.resolve_tool_definitions(options)] == ["add", "double"]
+    for other in (ToolCallingManager(), ToolCallingManager(resolver=StaticToolCallbackResolver())):
+        with pytest.raises(ToolDefinitionError, match="no tool 'double' is known to the manager"):
+            other.resolve_tool_definitions(options)
 
 
 def test_a_tool_that_was_not_offered_is_run_only_with_a_resolver(ask: Ask) -> None:
