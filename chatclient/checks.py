@@ -154,8 +154,19 @@ def error_kinds(
     return tuple(several)
 
 
+_ONE_FOR_ALL = {
+    "tool_callbacks": "tools",
+    "tool_names": "tools",
+    "default_tool_callbacks": "default_tools",
+    "default_tool_names": "default_tools",
+}
+"""What has a method for each kind of tools elsewhere, and one for all of them here."""
+
+
 def missing(given: object, name: str, hint: str) -> AttributeError:
     """Return the error that *given* has no attribute *name*, with what to write instead."""
+    if not hint and hasattr(type(given), _ONE_FOR_ALL.get(name, "")):
+        hint = f"; tools of every kind, and names of tools, go into .{_ONE_FOR_ALL[name]}(...)"
     msg = f"a {type(given).__name__} has no {name!r}{hint}"
     return AttributeError(msg, name=name, obj=given)
 

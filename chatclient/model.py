@@ -9,7 +9,7 @@ from chatclient.closing import Closeable
 from chatclient.driving import drive
 from chatclient.event_streams import AsyncEvents, drive_stream
 from chatclient.messages import Message
-from chatclient.options import NO_OPTIONS, ChatOptions
+from chatclient.options import NO_OPTIONS, ChatOptions, check_tool_names
 from chatclient.prompt import Prompt, as_prompt, with_default_options
 from chatclient.response import ChatResponse
 from chatclient.runtime import BLOCKING, ON_LOOP, Runtime
@@ -85,7 +85,7 @@ class ChatModel(Closeable, ABC):
         """Return the model's response.
 
         Raises:
-            UsageError: There is nothing to send.
+            UsageError: There is nothing to send, or tools are given by name.
             ProviderError: The model's side failed.
         """
         return drive(self.generate(self._complete(prompt), BLOCKING))
@@ -103,7 +103,9 @@ class ChatModel(Closeable, ABC):
         return AsyncEvents(self._emitter_of(prompt), ON_LOOP)
 
     def _complete(self, prompt: PromptLike) -> Prompt:
-        return with_default_options(as_prompt(prompt), self.options)
+        complete = with_default_options(as_prompt(prompt), self.options)
+        check_tool_names(complete.options)
+        return complete
 
     def _emitter_of(self, prompt: PromptLike) -> Any:
         complete = self._complete(prompt)

@@ -235,6 +235,21 @@ def checked(kind: type[ChatOptions], values: Mapping[str, Any]) -> dict[str, Any
     return dict(values)
 
 
+def check_tool_names(options: ChatOptions) -> None:
+    """Make sure that nothing is known by its name only, where nobody makes a tool of that.
+
+    Raises:
+        UsageError: A name is not that of one of the tools.
+    """
+    offered = {callback.definition.name for callback in options.tool_callbacks or ()}
+    if unknown := [name for name in options.tool_names or () if name not in offered]:
+        msg = (
+            f"the resolver of a client makes tools of names, such as {unknown}; a model that is"
+            " called without one must be given the tools themselves: tool_callbacks=[...]"
+        )
+        raise UsageError(msg)
+
+
 def check_tool_choice(options: ChatOptions) -> None:
     """Make sure that a tool that must be called is offered; providers only say that it is not.
 

@@ -469,6 +469,25 @@ def test_metadata_stays_with_its_message(ask: Ask) -> None:
     assert (system.metadata, user.metadata) == ({"s": 2}, {"u": 1, "v": 3})
 
 
+def test_default_texts_have_all_that_those_of_requests_have(ask: Ask) -> None:
+    """Params, media and metadata; what a request says of them is added."""
+    model = ScriptedModel("ok")
+    photo, plan = (Media("image/png", f"https://example.org/{name}.png") for name in "ab")
+    client = (
+        ChatClient.builder(model)
+        .default_system("Be {how}.", params={"how": "kind"}, metadata={"s": 1})
+        .default_user("{what} {whose}", params={"what": "Ask"}, media=photo, metadata={"u": 1})
+        .build()
+    )
+    ask(client.prompt().system(metadata={"t": 2}).user(params={"whose": "her"}, media=plan))
+
+    system, user = asked(model).messages
+    assert system == SystemMessage("Be kind.", {"s": 1, "t": 2})
+    assert (user.text, user.metadata) == ("Ask her", {"u": 1})
+    assert isinstance(user, UserMessage)
+    assert user.media == (photo, plan)
+
+
 def test_the_request_replaces_default_texts() -> None:
     """The last text set wins; default messages stay."""
     model = ScriptedModel("ok")

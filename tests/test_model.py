@@ -1,7 +1,7 @@
 """A model without a client: the same four ways of calling."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import pytest
@@ -23,6 +23,7 @@ from chatclient.errors import StreamInterruptedError, UsageError, WrongTypeError
 from chatclient.events import TextDelta
 from chatclient.runtime import Runtime
 from chatclient.testing import ScriptedModel, call
+from chatclient.tools import tool, tool_callbacks
 
 
 class Plain(ChatModel):
@@ -83,6 +84,27 @@ def test_bare_text_is_a_chunk() -> None:
 def test_a_model_hands_tool_calls_back() -> None:
     """Running tools is not a model's business."""
     assert ScriptedModel(call("anything")).call("Hi").has_tool_calls()
+
+
+def test_tools_by_name_need_a_client() -> None:
+    """A model knows no resolver, and would answer without the tools; one that is there will do."""
+    named = Prompt("Hi", ChatOptions(tool_names=["anything"]))
+    model = ScriptedModel("ok", "ok", "ok")
+    asks: list[Callable[[Prompt], object]] = [
+        model.call,
+        lambda prompt: asyncio.run(model.acall(prompt)),
+        lambda prompt: list(model.stream(prompt)),
+        model.astream,
+    ]
+    for ask in asks:
+        with pytest.raises(UsageError, match=r"such as \['anything'\]; .*tool_callbacks="):
+            ask(named)
+
+    @tool
+    def anything() -> None: ...
+
+    model.call(named.mutate_options(tool_callbacks=tool_callbacks(anything)))
+    assert len(model.prompts) == 1
 
 
 def test_a_blank_prompt_is_refused() -> None:

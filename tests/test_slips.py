@@ -46,6 +46,10 @@ MODEL = ScriptedModel(lambda prompt: "Hello!")
         (lambda it: it.create(MODEL).prompt("x").content, "send it first: .call().content()"),
         (lambda it: it.create(MODEL).prompt("x").default_tools, "of one request it is .tools(...)"),
         (lambda it: it.create(MODEL).prompt("x").sytem, "a ChatClientRequestSpec has no 'sytem'"),
+        (lambda it: it.create(MODEL).prompt("x").tool_callbacks, "names of tools, go into .tools("),
+        (lambda it: it.create(MODEL).prompt("x").tool_names, "names of tools, go into .tools("),
+        (lambda it: it.builder(MODEL).default_tool_callbacks, "go into .default_tools("),
+        (lambda it: it.builder(MODEL).tool_names, "a ChatClientBuilder has no 'tool_names'"),
     ],
 )
 def test_a_method_of_another_object_is_named(slip: Callable[[Any], Any], told: str) -> None:

@@ -23,6 +23,7 @@ from chatclient import (
     ChatClientResponse,
     ChatOptions,
     ChatResponse,
+    Media,
     Message,
     Next,
     Prompt,
@@ -33,7 +34,13 @@ from chatclient import (
     UserMessage,
 )
 from chatclient.advisors import ToolCallingAdvisor
-from chatclient.errors import ToolError, ToolResultError, ToolUsageError, UsageError
+from chatclient.errors import (
+    ToolDefinitionError,
+    ToolError,
+    ToolResultError,
+    ToolUsageError,
+    UsageError,
+)
 from chatclient.events import (
     Done,
     RoundEnded,
@@ -710,6 +717,43 @@ def test_the_tool_context_reaches_tools_and_not_the_model(ask: Ask) -> None:
     assert list(definition.input_schema["properties"]) == ["question"]
 
 
+def test_a_tool_runs_on_the_callers_thread_in_blocking_requests(ask: Ask) -> None:
+    """So thread-locals work; on a loop, it does not hold the loop up."""
+    threads: list[int] = []
+
+    @tool
+    def where() -> None:
+        threads.append(threading.get_ident())
+
+    ask(client_of(ScriptedModel(call("where"), [call("where")] * 2, "done"), where).prompt("x"))
+
+    assert len(threads) == 3
+    assert (set(threads) == {threading.get_ident()}) == ask.blocking
+    assert (threading.get_ident() in threads) == ask.blocking
+
+
+def test_a_call_and_its_response_go_back_as_they_are(ask: Ask) -> None:
+    """What the model wrote, letter for letter; what the tool says, with all that belongs to it."""
+    made = ToolCall("c1", "draw", ' {"n":\n1.0, }', {"signature": "s"})
+    picture = Media("image/png", b"png")
+
+    @tool
+    def draw(n: int) -> ToolResult:
+        return ToolResult("drawn", (picture,), is_error=n == 1, metadata={"cost": 3})
+
+    model = ScriptedModel(AssistantMessage([made]), "done")
+    ask(client_of(model, draw).prompt("x"))
+
+    _, asking, told = model.prompts[1].messages
+    assert isinstance(asking, AssistantMessage)
+    assert isinstance(told, ToolResponseMessage)
+    assert asking.tool_calls == (made,)
+    (response,) = told.responses
+    assert (response.id, response.name, response.data) == ("c1", "draw", "drawn")
+    assert (response.is_error, response.media) == (True, (picture,))
+    assert response.metadata["cost"] == 3
+
+
 def test_tools_see_the_callers_context_variables(ask: Ask) -> None:
     """Context variables of the caller are visible in tools, plain and async."""
 
@@ -826,13 +870,22 @@ def test_executing_something_else_is_refused() -> None:
 
 def test_the_manager_tells_definitions() -> None:
     """The tools of options can be looked at as the model sees them."""
-    from chatclient.tools import tool_callbacks
-
     options = ChatOptions(tool_callbacks=tuple(tool_callbacks(add)))
 
     names = [d.name for d in ToolCallingManager().resolve_tool_definitions(options)]
     assert names == ["add"]
     assert ToolCallingManager().resolve_tool_definitions(ChatOptions()) == []
+
+
+def test_the_manager_tells_definitions_of_tools_by_name() -> None:
+    """Those that its resolver knows, each once."""
+    options = ChatOptions(tool_callbacks=tool_callbacks(add), tool_names=["double", "add"])
+    manager = ToolCallingManager(resolver=StaticToolCallbackResolver(double))
+
+    assert [d.name for d in manager.resolve_tool_definitions(options)] == ["add", "double"]
+    for other in (ToolCallingManager(), ToolCallingManager(resolver=StaticToolCallbackResolver())):
+        with pytest.raises(ToolDefinitionError, match="no tool 'double' is known to the manager"):
+            other.resolve_tool_definitions(options)
 
 
 def test_a_tool_that_was_not_offered_is_run_only_with_a_resolver(ask: Ask) -> None:

@@ -255,6 +255,19 @@ def test_no_system_message_is_made_up(ask: Ask, system: str | None) -> None:
     assert len(model.prompts[1].messages) == 1 + len(systems)
 
 
+def test_a_subclass_says_which_calls_are_run(ask: Ask) -> None:
+    """`is_eligible` is asked after each round, and may have to be awaited."""
+
+    class Careful(ToolCallingAdvisor):
+        async def is_eligible(self, options: ChatOptions, response: ChatResponse) -> bool:
+            return response.has_tool_calls() and options.seed == 1
+
+    for seed, text in ((1, "3"), (2, "")):
+        builder = ChatClient.builder(ScriptedModel(ADD, "3")).default_advisors(Careful())
+        request = builder.default_tools(add).build().prompt("x").options(seed=seed)
+        assert ask(request).text == text
+
+
 @pytest.mark.parametrize("most", [2, 100], ids=["at a limit", "no limit"])
 def test_a_subclass_says_what_the_next_round_is_sent(ask: Ask, most: int) -> None:
     """`next_messages` sees the round and its results; the manager still has the whole turn.

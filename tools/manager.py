@@ -6,6 +6,7 @@ from dataclasses import replace
 from chatclient.checks import check_callable, check_kind, check_method, check_number
 from chatclient.driving import drive
 from chatclient.errors import (
+    ToolDefinitionError,
     ToolUsageError,
     UnknownToolError,
     UsageError,
@@ -47,7 +48,7 @@ from chatclient.tools.invocation import ToolInterceptor, ToolInvocation, chain_o
 from chatclient.tools.limits import ToolLimits
 from chatclient.tools.outcome import ToolExecution
 from chatclient.tools.pending import PendingTurn
-from chatclient.tools.resolution import ToolCallbackResolver
+from chatclient.tools.resolution import ToolCallbackResolver, resolve_tool
 from chatclient.tools.round import RoundRunner, direct_answers
 from chatclient.tools.runnable import Callbacks, RunnableTools
 from chatclient.tools.runner import ToolRunner
@@ -109,8 +110,21 @@ class ToolCallingManager:
         self._known: tuple[object, Callbacks] = (None, {})
 
     def resolve_tool_definitions(self, options: ChatOptions) -> list[ToolDefinition]:
-        """Return what a model is told about the tools in *options*."""
-        return [callback.definition for callback in options.tool_callbacks or ()]
+        """Return what a model is told about the tools in *options*.
+
+        Raises:
+            ToolDefinitionError: The resolver does not know one that *options* name.
+        """
+        found = {each.definition.name: each.definition for each in options.tool_callbacks or ()}
+        for name in options.tool_names or ():
+            if name not in found:
+                callback = drive(resolve_tool(self._resolver, name, BLOCKING))
+                if callback is None:
+                    resolver = self._resolver or "there is none"
+                    msg = f"no tool {name!r} is known to the manager's resolver ({resolver})"
+                    raise ToolDefinitionError(msg)
+                found[name] = callback.definition
+        return list(found.values())
 
     def execute_tool_calls(self, prompt: Prompt, response: ChatResponse) -> ToolExecutionResult:
         """Run what *response* asks for, in a loop of the application's own.
