@@ -47,6 +47,12 @@ class Point:
     x: float
 
 
+def descriptions_of(function: Callable[..., Any]) -> dict[str, str]:
+    """Return how the parameters of a function are described."""
+    properties = signature_of(function).input_schema["properties"]
+    return {name: each["description"] for name, each in properties.items()}
+
+
 def property_of(annotation: Any, default: Any = inspect.Parameter.empty) -> Any:
     """Return the schema of one parameter."""
 
@@ -120,9 +126,7 @@ def test_where_a_description_comes_from() -> None:
             f: docstring
         """
 
-    properties = signature_of(function).input_schema["properties"]
-
-    assert {name: each["description"] for name, each in properties.items()} == {
+    assert descriptions_of(function) == {
         "a": "param",
         "b": "param",
         "c": "field",
@@ -130,6 +134,39 @@ def test_where_a_description_comes_from() -> None:
         "e": "param",
         "f": "field",
     }
+
+
+def test_a_bare_text_is_a_description() -> None:
+    """As in other frameworks: after `ToolParam` and `Field`, before the docstring."""
+
+    def function(
+        a: Annotated[int, "text"],
+        b: Annotated[int, ToolParam(), "text", Field(ge=1), ""],
+        c: Annotated[int, ToolParam("param"), Field(description="field"), "text"],
+        d: Annotated[int, Field(description="field"), "text"],
+        e: Annotated[Annotated[int, "inner"], "text"],
+        f: "Annotated[int, 'text']",
+    ) -> None:
+        """Do it.
+
+        Args:
+            a: docstring
+            b: docstring
+            c: docstring
+            d: docstring
+            e: docstring
+            f: docstring
+        """
+
+    assert descriptions_of(function) == {
+        "a": "text",
+        "b": "text",
+        "c": "param",
+        "d": "field",
+        "e": "text",
+        "f": "text",
+    }
+    assert property_of(Annotated[int, ""]) == {"type": "integer"}
 
 
 @pytest.mark.parametrize(

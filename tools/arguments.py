@@ -82,8 +82,8 @@ def _field(parameter: Parameter, text: str | None, place: str) -> Any:
         kind, default = Annotated[kind, default], MISSING
     fields = [each for each in metadata_of(kind) if isinstance(each, FieldInfo)]
     descriptions = [each.description for each in fields if each.description]
-    description = parameter.description or (descriptions[-1] if descriptions else text)
-    if description:
+    field = descriptions[-1] if descriptions else None
+    if description := parameter.description or field or parameter.text or text:
         kind = Annotated[kind, Field(description=description)]
     has_default = any(not each.is_required() for each in fields)
     if parameter.required is False and not (has_default or parameter.may_be_left_out):
