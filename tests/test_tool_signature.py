@@ -136,6 +136,24 @@ def test_where_a_description_comes_from() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("annotation", "default", "mark"),
+    [
+        (ToolParam("text"), inspect.Parameter.empty, r"ToolParam\(\.\.\.\)"),
+        (str, ToolParam("text"), r"ToolParam\(\.\.\.\)"),
+        (ToolParam, inspect.Parameter.empty, r"ToolParam\(\.\.\.\)"),
+        (ToolMemoryId, inspect.Parameter.empty, "ToolMemoryId"),
+        (str, ToolMemoryId(), "ToolMemoryId"),
+    ],
+)
+def test_what_describes_a_type_does_not_stand_in_its_place(
+    annotation: Any, default: Any, mark: str
+) -> None:
+    """Nor in that of the default, where the function would be called with it."""
+    with pytest.raises(ToolDefinitionError, match=rf"'x' of .*: Annotated\[str, {mark}\]"):
+        property_of(annotation, default)
+
+
 def test_a_bare_text_is_a_description() -> None:
     """As in other frameworks: after `ToolParam` and `Field`, before the docstring."""
 
