@@ -829,7 +829,7 @@ def test_mistakes_in_what_is_no_interface() -> None:
     client = ChatClient.builder(ScriptedModel()).default_advisors(memory).build()
     with pytest.raises(UsageError, match="is not a class"):
         ai_service("Assistant", client)
-    with pytest.raises(UsageError, match="Empty has no method .* in a Protocol, or an abstract"):
+    with pytest.raises(UsageError, match=r"Empty has no method .* in a Protocol, or an abstract"):
         ai_service(Empty, client)
 
 
