@@ -716,6 +716,10 @@ class TwoIds(Protocol):
     ) -> str: ...
 
 
+class BareId(Protocol):
+    def chat(self, conversation: MemoryId | None, text: str) -> str: ...
+
+
 class TwoOptions(Protocol):
     def chat(self, a: ChatOptions, b: ChatOptions, text: str) -> str: ...
 
@@ -787,6 +791,7 @@ class UnresolvedAttribute(Protocol):
         (Undecided, "does nothing with first, second"),
         (Silent, "says nothing to the model"),
         (Both, "a @user_message and a parameter"),
+        (BareId, r"marks a type: write Annotated\[str, MemoryId\]"),
         (TwoIds, "several parameters for the memory id"),
         (TwoOptions, "several parameters for the options"),
         (AwaitedStream, "make it a plain `def`"),
@@ -824,7 +829,7 @@ def test_mistakes_in_what_is_no_interface() -> None:
     client = ChatClient.builder(ScriptedModel()).default_advisors(memory).build()
     with pytest.raises(UsageError, match="is not a class"):
         ai_service("Assistant", client)
-    with pytest.raises(UsageError, match="Empty has no method"):
+    with pytest.raises(UsageError, match=r"Empty has no method .* in a Protocol, or an abstract"):
         ai_service(Empty, client)
 
 

@@ -14,10 +14,13 @@ from chatclient.testing import ScriptedModel
 from chatclient.tools import (
     DelegatingToolCallbackResolver,
     ToolApproval,
+    ToolCallback,
     ToolCallingManager,
+    ToolContext,
     ToolFailurePolicy,
     ToolLimits,
     ToolRegistry,
+    ToolRequest,
     tool,
     tool_callbacks,
 )
@@ -145,9 +148,28 @@ def takes_session(session: ScriptedModel) -> None:
     """Take what only the application has."""
 
 
+def takes_typed_context(context: "ToolContext[int]") -> None:  # type: ignore[type-arg]
+    """Take a context as other frameworks have it."""
+
+
+def chooses_tools(request: ToolRequest) -> list[ToolCallback]:
+    """Choose tools, as a function."""
+    return []
+
+
 @pytest.mark.parametrize(
     ("slip", "error", "told"),
     [
+        (
+            lambda: tool_callbacks(takes_typed_context),
+            ToolDefinitionError,
+            "no type: context.require(name, type)",
+        ),
+        (
+            lambda: tool_callbacks(chooses_tools),
+            ToolDefinitionError,
+            "what chooses tools is a provider, an object with a method tool_callbacks(request)",
+        ),
         (
             lambda: McpToolCallbackProvider("uvx mcp-server-time"),  # type: ignore[arg-type]
             WrongTypeError,

@@ -341,6 +341,41 @@ def test_a_dataclass_with_its_docstring() -> None:
     }
 
 
+class Typed(TypedDict):
+    """A place.
+
+    Attributes:
+        city: The docstring.
+    """
+
+    city: Annotated[str, "The city"]
+    country: NotRequired[Annotated[str, "Where it is"]]
+
+
+class Modelled(BaseModel):
+    """A place."""
+
+    city: Annotated[str, "The city"]
+    country: Annotated[str, "Where it is"] = Field(default="", description="The country")
+
+
+@dataclasses.dataclass
+class Described:
+    city: Annotated[str, "The city"]
+    country: Annotated[str, ToolParam("The country"), "Where it is"] = ""
+
+
+@pytest.mark.parametrize(
+    ("kind", "country"),
+    [(Typed, "Where it is"), (Modelled, "The country"), (Described, "The country")],
+)
+def test_fields_are_described_by_bare_texts(kind: type[Any], country: str) -> None:
+    """As parameters are, unless they are described by `ToolParam` or `Field`."""
+    properties = definition_of(kind)["properties"]
+
+    assert [each["description"] for each in properties.values()] == ["The city", country]
+
+
 def test_a_dataclass_without_docstring() -> None:
     """The docstring that Python writes for a dataclass is nothing to tell a model."""
     assert "description" not in definition_of(Bare)

@@ -48,6 +48,12 @@ class Point:
     x: float
 
 
+def descriptions_of(function: Callable[..., Any]) -> dict[str, str]:
+    """Return how the parameters of a function are described."""
+    properties = signature_of(function).input_schema["properties"]
+    return {name: each["description"] for name, each in properties.items()}
+
+
 def signature_with(annotation: Any, default: Any = inspect.Parameter.empty) -> ToolSignature:
     """Return the signature of a function of one parameter `x`."""
 
@@ -211,9 +217,7 @@ def test_where_a_description_comes_from() -> None:
             f: docstring
         """
 
-    properties = signature_of(function).input_schema["properties"]
-
-    assert {name: each["description"] for name, each in properties.items()} == {
+    assert descriptions_of(function) == {
         "a": "param",
         "b": "param",
         "c": "field",
@@ -221,6 +225,57 @@ def test_where_a_description_comes_from() -> None:
         "e": "param",
         "f": "field",
     }
+
+
+@pytest.mark.parametrize(
+    ("annotation", "default", "mark"),
+    [
+        (ToolParam("text"), inspect.Parameter.empty, r"ToolParam\(\.\.\.\)"),
+        (str, ToolParam("text"), r"ToolParam\(\.\.\.\)"),
+        (ToolParam, inspect.Parameter.empty, r"ToolParam\(\.\.\.\)"),
+        (ToolMemoryId, inspect.Parameter.empty, "ToolMemoryId"),
+        (str, ToolMemoryId(), "ToolMemoryId"),
+    ],
+)
+def test_what_describes_a_type_does_not_stand_in_its_place(
+    annotation: Any, default: Any, mark: str
+) -> None:
+    """Nor in that of the default, where the function would be called with it."""
+    with pytest.raises(ToolDefinitionError, match=rf"'x' of .*: Annotated\[str, {mark}\]"):
+        property_of(annotation, default)
+
+
+def test_a_bare_text_is_a_description() -> None:
+    """As in other frameworks: after `ToolParam` and `Field`, before the docstring."""
+
+    def function(
+        a: Annotated[int, "text"],
+        b: Annotated[int, ToolParam(), "text", Field(ge=1), ""],
+        c: Annotated[int, ToolParam("param"), Field(description="field"), "text"],
+        d: Annotated[int, Field(description="field"), "text"],
+        e: Annotated[Annotated[int, "inner"], "text"],
+        f: "Annotated[int, 'text']",
+    ) -> None:
+        """Do it.
+
+        Args:
+            a: docstring
+            b: docstring
+            c: docstring
+            d: docstring
+            e: docstring
+            f: docstring
+        """
+
+    assert descriptions_of(function) == {
+        "a": "text",
+        "b": "text",
+        "c": "param",
+        "d": "field",
+        "e": "text",
+        "f": "text",
+    }
+    assert property_of(Annotated[int, ""]) == {"type": "integer"}
 
 
 @pytest.mark.parametrize(

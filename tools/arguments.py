@@ -6,7 +6,7 @@ where the function has a default of its own.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Annotated, Any, Literal, NotRequired, get_origin
 
 import typing_extensions  # pydantic's own; its TypedDict is the one that pydantic reads everywhere
 from pydantic import ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter
@@ -17,8 +17,16 @@ from pydantic_core import CoreSchema, SchemaError, to_json
 from chatclient.errors import ToolDefinitionError
 from chatclient.json import loads
 from chatclient.schemas import JsonSchema
+from chatclient.tool import ToolContext, ToolRequest
 from chatclient.tools.generation import schema_of
-from chatclient.tools.parameters import MISSING, Parameter, metadata_of
+from chatclient.tools.parameters import (
+    MISSING,
+    Parameter,
+    ToolMemoryId,
+    ToolParam,
+    metadata_of,
+    unannotated,
+)
 
 PYDANTIC_ERRORS = (
     PydanticUserError,
@@ -82,12 +90,13 @@ def _field(parameter: Parameter, text: str | None, place: str) -> Any:
         raise ToolDefinitionError(msg)
     kind = Any if parameter.annotation is MISSING else parameter.annotation
     default = parameter.default
+    _refuse_bare_mark(parameter, place)
     if isinstance(default, FieldInfo):
         kind, default = Annotated[kind, default], MISSING
     fields = [each for each in metadata_of(kind) if isinstance(each, FieldInfo)]
     descriptions = [each.description for each in fields if each.description]
-    description = parameter.description or (descriptions[-1] if descriptions else text)
-    if description:
+    field = descriptions[-1] if descriptions else None
+    if description := parameter.description or field or parameter.text or text:
         kind = Annotated[kind, Field(description=description)]
     has_default = any(not each.is_required() for each in fields)
     if parameter.required is False and not (has_default or parameter.may_be_left_out):
@@ -103,6 +112,23 @@ def _field(parameter: Parameter, text: str | None, place: str) -> Any:
     if default is not MISSING:
         return NotRequired[Annotated[kind, _ShownDefault(default)]]
     return Annotated[kind, Field(default=None)] if parameter.admits_none else kind
+
+
+def _refuse_bare_mark(parameter: Parameter, place: str) -> None:
+    """Refuse what says something of a type in the place of the type, or of the default.
+
+    Raises:
+        ToolDefinitionError: It stands there; pydantic would take it for what it is not.
+    """
+    for given in (unannotated(parameter.annotation)[0], parameter.default):
+        mark = given if isinstance(given, type) else type(given)
+        if mark in (ToolParam, ToolMemoryId):
+            shown = f"{mark.__name__}(...)" if mark is ToolParam else mark.__name__
+            msg = (
+                f"parameter {parameter.name!r} of {place} has {mark.__name__} where its type or"
+                f" default belongs; it stands beside the type: Annotated[str, {shown}]"
+            )
+            raise ToolDefinitionError(msg)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -132,6 +158,13 @@ def _culprit(fields: Mapping[str, Any], error: Exception, place: str) -> ToolDef
     """Return the error that names the parameter whose type cannot be described."""
     guilty = [name for name, kind in fields.items() if not _is_describable(kind)]
     where = f"parameter {guilty[0]!r} of {place}" if guilty else place
+    kind = unannotated(fields[guilty[0]])[0] if guilty else None
+    if get_origin(kind) is ToolContext:
+        mend = "a ToolContext has values by name and no type: context.require(name, type)"
+        return ToolDefinitionError(f"{where} cannot be a {kind}; {mend}")
+    if kind is ToolRequest:
+        mend = "what chooses tools is a provider, an object with a method tool_callbacks(request)"
+        return ToolDefinitionError(f"{where} is known to providers only; {mend}")
     msg = (
         f"{where} has a type that cannot come from a model: {reason(error)}; use JSON's types,"
         " pydantic models, dataclasses and the like. What only the application knows goes"

@@ -9,7 +9,7 @@ of dates and durations, files that must exist, and numbers or years beyond what 
 import inspect
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter
 from pydantic.errors import PydanticInvalidForJsonSchema
@@ -17,6 +17,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonRef, JsonSchemaWarningK
 
 from chatclient.schemas import JsonSchema, changed_within
 from chatclient.tools.docstring import parse_docstring
+from chatclient.tools.parameters import text_beside
 
 
 def schema_of(adapter: TypeAdapter[Any]) -> JsonSchema:
@@ -257,18 +258,28 @@ def _of_hashable(result: JsonSchema, items: Mapping[str, Any]) -> JsonSchema:
 
 
 def _documented(result: JsonSchema, cls: type[Any]) -> JsonSchema:
-    """Describe a class by its docstring's summary and its fields by the docstring's sections."""
+    """Describe a class by its docstring, and its fields by bare texts and the docstring."""
+    properties = result.get("properties", {})
+    for name, annotation in _hints(cls).items():
+        if name in properties and (text := text_beside(annotation)):
+            properties[name] = {"description": text, **properties[name]}
     doc = cls.__doc__
     if not doc or doc.startswith(f"{cls.__name__}("):  # which is what @dataclass writes
         return result
     said = parse_docstring(doc)
     if result.get("description", doc) in (doc, inspect.cleandoc(doc)):
         result["description"] = said.summary
-    properties = result.get("properties", {})
     for name, text in said.parameters.items():
         if name in properties:
             properties[name] = {"description": text, **properties[name]}
     return result
+
+
+def _hints(cls: type[Any]) -> Mapping[str, Any]:
+    try:
+        return get_type_hints(cls, include_extras=True)
+    except (AttributeError, NameError, TypeError):  # pydantic knows more names than Python
+        return {}
 
 
 # --- tidying --------------------------------------------------------------------------------

@@ -9,6 +9,8 @@ from typing import (
     Annotated,
     Any,
     Literal,
+    NotRequired,
+    Required,
     TypeAlias,
     Union,
     get_args,
@@ -39,7 +41,7 @@ class ToolParam:
     Says the same of a field of a model, dataclass or `TypedDict`, at any depth.
 
     Attributes:
-        description: What the parameter means; wins over `Field` and the docstring.
+        description: What the parameter means; wins over `Field`, a bare text and the docstring.
         required: Whether the model must give it; wins over what default and type say. A parameter
             that is not required needs a default or a type that admits None, which it then gets; a
             key of a `TypedDict` is `NotRequired`. A field with a default that is left out in spite
@@ -109,6 +111,11 @@ class Parameter:
         """What its outermost `ToolParam` with a description says."""
         said = [each.description for each in self._notes if each.description]
         return said[-1] if said else None
+
+    @property
+    def text(self) -> str | None:
+        """What its type is annotated with as a bare text: `Annotated[int, "how many"]`."""
+        return text_beside(self.annotation)
 
     @property
     def required(self) -> bool | None:
@@ -193,6 +200,14 @@ def returns_function(returns: Any) -> bool:
 def metadata_of(annotation: Any) -> tuple[Any, ...]:
     """Return what `Annotated` adds to a type, the innermost first."""
     return unannotated(annotation)[1]
+
+
+def text_beside(annotation: Any) -> str | None:
+    """Return the bare text that a type is annotated with, the outermost if there are several."""
+    if get_origin(annotation) in (NotRequired, Required):
+        annotation = get_args(annotation)[0]
+    said = [each for each in metadata_of(annotation) if isinstance(each, str) and each]
+    return said[-1] if said else None
 
 
 def _is_awaitable(annotation: Any) -> bool:

@@ -53,7 +53,8 @@ def signature_of(function: Callable[..., Any], *, name: str | None = None) -> To
 
     Whether the model must give a parameter is what `ToolParam` says, else whether `Field` or the
     function has a default, else whether its type admits None, which it then gets when it is left
-    out. Its description comes from `ToolParam`, else `Field`, else the docstring.
+    out. Its description comes from `ToolParam`, else `Field`, else a bare text beside the type,
+    else the docstring.
 
     Args:
         function: A function, bound method, partial or callable object, plain or async.

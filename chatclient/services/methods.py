@@ -178,6 +178,9 @@ def _role(annotation: Any) -> Role:
     kinds = [k for k in (get_args(plain) if is_union else (plain,)) if k is not type(None)]
     if is_union and len(kinds) == 1:  # the mark may be inside: `Annotated[...] | None`
         return _role(kinds[0])
+    if MemoryId in kinds:
+        msg = "has a parameter of type MemoryId, which marks a type: write Annotated[str, MemoryId]"
+        raise UsageError(msg)
     if UserMessage in kinds:
         return "user"
     if any(isinstance(kind, type) and issubclass(kind, ChatOptions) for kind in kinds):

@@ -66,7 +66,10 @@ def ai_service(interface: "TypeForm[T]", client: ChatClient) -> T:
             msg = f"{kind.__name__}.{name} {error}"
             raise UsageError(msg) from error
     if not any(map(inspect.isfunction, members.values())):
-        msg = f"{kind.__name__} has no method for a model to carry out"
+        msg = (
+            f"{kind.__name__} has no method for a model to carry out: one without a body in a"
+            " Protocol, or an abstract one"
+        )
         raise UsageError(msg)
     members["__repr__"] = lambda _self: f"ai_service({kind.__name__}, {client!r})"
     service = types.new_class(kind.__name__, (kind,), exec_body=lambda body: body.update(members))
