@@ -3,7 +3,8 @@
 import base64
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any
 
 from chatclient.errors import UsageError
@@ -23,6 +24,7 @@ from chatclient.messages import (
 from chatclient.providers.fields import arguments_in, unsendable
 from chatclient.providers.media import base64_of
 from chatclient.providers.wire_cache import kept_wire
+from chatclient.values import EMPTY
 
 PROVIDER = "anthropic"
 """What this API is called in errors, and in the parts of messages that only it knows."""
@@ -58,6 +60,8 @@ class EncodedConversation:
         role: Whose turn is open: `user`, `assistant`, or empty for messages in the API's own form.
         results: The open turn's tool results, which the API wants first.
         content: The open turn's other content.
+        calls: The ids of all tool calls.
+        renamed: The ids of the last calls that had been taken before, and what they are now.
     """
 
     system: bytes = b""
@@ -65,13 +69,16 @@ class EncodedConversation:
     role: str = ""
     results: bytes = b""
     content: bytes = b""
+    calls: frozenset[str] = frozenset()
+    renamed: Mapping[str, str] = EMPTY
 
     def plus(self, messages: Iterable[Message], dialect: Dialect) -> "EncodedConversation":
         """Return this conversation with *messages* at its end."""
         role, system, turns = self.role, [self.system], [self.turns]
         results, content = [self.results], [self.content]
+        ids = _CallIds(self.calls, self.renamed)
         for message in messages:
-            form = kept_wire(message, dialect, encode_message)
+            form = kept_wire(ids.told_apart(message), dialect, encode_message)
             if not form:
                 continue
             if isinstance(message, SystemMessage):
@@ -82,12 +89,57 @@ class EncodedConversation:
                 role, results, content = its_role, [], []
             (results if isinstance(message, ToolResponseMessage) else content).append(form)
         return EncodedConversation(
-            _joined(system), _joined(turns), role, _joined(results), _joined(content)
+            *(_joined(system), _joined(turns), role, _joined(results), _joined(content)),
+            *(frozenset(ids.known), ids.renamed),
         )
 
     def messages(self) -> bytes:
         """Return the elements of the request's `messages`."""
         return _joined([self.turns, _turn(self.role, self.results, self.content)])
+
+
+class _CallIds:
+    """Tells calls apart whose ids repeat from round to round, as those of some servers do.
+
+    The API takes each id once in a conversation.
+    """
+
+    __slots__ = ("known", "renamed")
+
+    def __init__(self, known: frozenset[str], renamed: Mapping[str, str]) -> None:
+        self.known = set(known)
+        self.renamed = renamed
+
+    def told_apart(self, message: Message) -> Message:
+        """Return *message* with new ids for calls, or the responses to them, whose id is taken."""
+        if isinstance(message, AssistantMessage):
+            return self._calling(message) if message.tool_calls else message
+        if not self.renamed or not isinstance(message, ToolResponseMessage):
+            return message
+        return message.mutate(responses=[self._answering(each) for each in message.responses])
+
+    def _calling(self, message: AssistantMessage) -> AssistantMessage:
+        ids = {_id(call.id) for call in message.tool_calls}
+        taken = sorted(ids & self.known)
+        self.known |= ids
+        self.renamed = {id: self._free(id) for id in taken}
+        if not taken:
+            return message
+        return AssistantMessage([self._called(p) for p in message.parts], metadata=message.metadata)
+
+    def _called(self, part: Part) -> Part:
+        if not isinstance(part, ToolCall):
+            return part
+        return replace(part, id=self.renamed.get(_id(part.id), part.id))
+
+    def _answering(self, response: ToolResponse) -> ToolResponse:
+        return replace(response, id=self.renamed.get(_id(response.id), response.id))
+
+    def _free(self, id: str) -> str:
+        """Return an id like *id* that no call has; the same whenever the conversation is sent."""
+        new = next(name for at in count(2) if (name := f"{id}_{at}") not in self.known)
+        self.known.add(new)
+        return new
 
 
 def _joined(elements: list[bytes]) -> bytes:

@@ -156,6 +156,7 @@ def _turn_problems(messages: list[Json]) -> Iterator[str]:
 
 def _pairing_problems(messages: list[Json]) -> Iterator[str]:
     before: list[str] = []
+    known: set[str] = set()
     for at, message in enumerate(messages):
         kinds = [block["type"] for block in message["content"]]
         results = [b["tool_use_id"] for b in message["content"] if b["type"] == "tool_result"]
@@ -165,8 +166,11 @@ def _pairing_problems(messages: list[Json]) -> Iterator[str]:
             yield f"messages.{at}: tool_use {before} and tool_result {results} do not pair up"
         calls = [block for block in message["content"] if block["type"] == "tool_use"]
         before = [call["id"] for call in calls]
-        if len(set(before)) != len(before) or not all(map(_NAME.fullmatch, before)):
+        if len(known.union(before)) != len(known) + len(before) or not all(
+            map(_NAME.fullmatch, before)
+        ):
             yield f"messages.{at}: tool_use ids must be unique, of letters and digits: {before}"
+        known.update(before)
         if not all(isinstance(call["input"], dict) for call in calls):
             yield f"messages.{at}: tool_use.input: Input should be a valid dictionary"
     if before:

@@ -217,6 +217,38 @@ def test_what_only_the_provider_knows_goes_back_unchanged(ask: Ask, serve: Serve
     assert server.requests[1]["messages"][1]["content"] == content
 
 
+def test_ids_may_repeat_from_round_to_round(ask: Ask, serve: Serve) -> None:
+    """As those of some servers do; the API takes each once, and the same one every time."""
+    calls = (message(tool_use("call:0", "add", {"a": at, "b": 1})) for at in range(3))
+    server = serve(*calls, "Done.", "Bye.")
+    client = ChatClient.create(server.model())
+    answer = ask(client.prompt("?").tools(add)).answer
+    ask(client.prompt(answer.messages()).user("Thanks"))
+    sent = server.requests[-1]["messages"]
+    pairs = [
+        (turn["content"][0].get("id") or turn["content"][0]["tool_use_id"]) for turn in sent[1:7]
+    ]
+
+    assert pairs == [*["call_0"] * 2, *["call_0_2"] * 2, *["call_0_3"] * 2]
+    assert sent[:7] == server.requests[3]["messages"]
+    assert [turn["content"][0]["content"] for turn in sent[2:7:2]] == ["1", "2", "3"]
+
+
+def test_ids_that_are_alike_in_the_letters_of_the_api_stay_apart(serve: Serve) -> None:
+    """Also those of calls in parallel, and an id that looks like a new one."""
+    said: list[Message] = [UserMessage("?")]
+    for ids in (("a.b", "a_b_2"), ("a:b", "c"), ("c",)):
+        responses = [ToolResponse(id, "now", id) for id in ids]
+        said.append(AssistantMessage(tool_calls=[ToolCall(id, "now", "{}") for id in ids]))
+        said.append(ToolResponseMessage(responses))
+    server = serve("Done.")
+    server.model().call(said)
+    results = [b for turn in server.requests[0]["messages"][2::2] for b in turn["content"]]
+
+    assert [result["tool_use_id"] for result in results] == ["a_b", "a_b_2", "a_b_3", "c", "c_2"]
+    assert [result["content"] for result in results] == ["a.b", "a_b_2", "a:b", "c", "c"]
+
+
 def test_a_paused_turn_goes_on_where_it_stopped(ask: Ask, serve: Serve) -> None:
     """The message of a pause is sent back as it is, and has no finish reason of ours."""
     server = serve(message("Searching ", stop_reason="pause_turn"), "Found.")
