@@ -208,7 +208,7 @@ def _question(request: ChatClientRequest) -> UserMessage | None:
     """Return what *request* asks, or None when it asks nothing in words."""
     question = question_in(request, None)
     if question is not None or request.prompt.user_message is not None:
-        return question and question.message
+        return None if question is None else question.message
     # Where another memory stands behind it inside the tool loop, a round holds what is new.
     earlier: Sequence[Message] = request.context.get(EARLIER_MESSAGES, ())
     asked = last_user_message(earlier)

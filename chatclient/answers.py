@@ -4,7 +4,7 @@ import asyncio
 import threading
 import warnings
 from collections.abc import Callable, Coroutine, Generator, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar, overload
 
 from chatclient.accessors import (
     documents_in,
@@ -15,6 +15,7 @@ from chatclient.accessors import (
     trail_of,
 )
 from chatclient.chain import ChatClientResponse
+from chatclient.checks import missing
 from chatclient.driving import drive
 from chatclient.errors import UsageError
 from chatclient.exchange import messages_in, new_messages_in, round_responses_in
@@ -49,6 +50,9 @@ class Run(Protocol):
 class PendingRequest:
     """Something that runs when it is first asked, and warns when it never was."""
 
+    # How what a `ChatResponse` has is reached from here; for the error of who guesses otherwise.
+    _way: ClassVar[str]
+
     def __init__(self, run: Run, runtime: Runtime) -> None:
         self._run = run
         self._runtime = runtime
@@ -64,6 +68,16 @@ class PendingRequest:
         except UsageError:
             self._asked = True  # nothing was forgotten
             raise
+
+    if not TYPE_CHECKING:  # see the client's builder
+
+        def __getattr__(self, name: str) -> Any:
+            hint = ""
+            if name == "text":
+                hint = "; its text is its .content()"
+            elif hasattr(ChatResponse, name):
+                hint = f"; its response has it: {self._way}.{name}"
+            raise missing(self, name, hint)
 
     def __repr__(self) -> str:
         name = type(self).__name__
@@ -85,6 +99,8 @@ class CallResponse(PendingRequest):
     The request runs once, when the first accessor is called; the others are free. When it fails,
     every accessor raises its error.
     """
+
+    _way = "answer.chat_response()"
 
     def __init__(self, run: Run, runtime: Runtime) -> None:
         super().__init__(run, runtime)
@@ -243,6 +259,8 @@ class AsyncCallResponse(PendingRequest):
     The request runs once, when first awaited; what is awaited later is free. When it fails, every
     accessor raises its error. A cancelled request runs again when something is awaited again.
     """
+
+    _way = "(await answer.chat_response())"
 
     def __init__(self, run: Run, runtime: Runtime) -> None:
         super().__init__(run, runtime)

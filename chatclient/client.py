@@ -42,6 +42,10 @@ if TYPE_CHECKING:  # loaded by who uses settings, and tool search
     from chatclient.tools.search import ToolIndex
 
 
+# What asking is called elsewhere.
+_ASKING = frozenset({"ainvoke", "ask", "chat", "generate", "invoke", "run", "run_sync"})
+
+
 class ChatClient(Closeable):
     """A model with everything that is the same for all requests to it.
 
@@ -240,6 +244,9 @@ class ChatClient(Closeable):
                 hint = f"; a changed client is client.mutate().{name}(...).build()"
             elif hasattr(ChatClientRequestSpec, name):
                 hint = f"; a request has: client.prompt(...).{name}(...)"
+            elif name in _ASKING or hasattr(CallResponse, name):
+                accessor = "content" if name in _ASKING else name
+                hint = f"; ask it: client.prompt(...).call().{accessor}()"
             raise missing(self, name, hint)
 
     def __repr__(self) -> str:
@@ -401,6 +408,10 @@ class ChatClientBuilder:
                 hint = "; call .build() first"
             elif hasattr(type(self), f"default_{name}"):
                 hint = f"; here it is .default_{name}(...), for all requests"
+            elif hasattr(ChatClientRequestSpec, name):
+                hint = f"; a request has: client.prompt(...).{name}(...)"
+            elif name.endswith("memory"):
+                hint = "; it is in an advisor: .default_advisors(MessageChatMemoryAdvisor(memory))"
             raise missing(self, name, hint)
 
 
@@ -596,6 +607,8 @@ class ChatClientRequestSpec:
             hint = ""
             if hasattr(CallResponse, name):
                 hint = f"; send it first: .call().{name}()"
+            elif hasattr(StreamResponse, name):
+                hint = f"; stream it: .stream().{name}()"
             elif name.startswith("default_"):
                 hint = f"; of one request it is .{name.removeprefix('default_')}(...)"
             raise missing(self, name, hint)

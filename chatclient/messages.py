@@ -321,7 +321,10 @@ def as_messages(messages: Message | Iterable[Message]) -> tuple[Message, ...]:
     result = messages if isinstance(messages, tuple) else as_tuple(messages)
     for message in result:
         if not isinstance(message, Message):
-            msg = f"expected messages, got {message!r}; wrap text in UserMessage(...)"
+            hint = "wrap text in UserMessage(...)"
+            if isinstance(message, Mapping):
+                hint = "messages of Chat Completions go through messages_from_openai([...])"
+            msg = f"expected messages, got {message!r}; {hint}"
             raise WrongTypeError(msg)
     return result
 

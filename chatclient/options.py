@@ -7,7 +7,7 @@ from typing import Any, Self, TypedDict, get_args, get_origin, get_type_hints
 
 from chatclient.checks import check_kind, check_method
 from chatclient.errors import UsageError
-from chatclient.tool import ToolCallback
+from chatclient.tool import ToolCallback, ToolDefinition
 from chatclient.values import EMPTY, FrozenTree, deep_frozen, frozen, merged
 
 _NUMBERS = (
@@ -201,6 +201,8 @@ def _callbacks(given: Any) -> tuple[ToolCallback, ...]:
         several = tuple(given) if isinstance(given, Iterable) else (given,)
         suspects = several
     for each in suspects:
+        if isinstance(each, ToolDefinition):
+            hint = "a definition alone is offered as ExternalTool(definition)"
         check_method("a tool callback", each, "invoke", hint)
     return several
 

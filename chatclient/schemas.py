@@ -3,7 +3,41 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
+from chatclient.checks import check_kind
+from chatclient.errors import ToolDefinitionError
+
 JsonSchema: TypeAlias = dict[str, Any]
+
+# --- what a tool takes ----------------------------------------------------------------------
+
+_MAY_BE_NULL = ("properties", "required")
+
+
+def of_object(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the *schema* of an object with `type` and `properties`, which it may leave out.
+
+    Providers refuse a tool whose schema leaves them out. One that is complete is not copied.
+
+    Raises:
+        ToolDefinitionError: It is the schema of something else.
+        WrongTypeError: It is no mapping, such as a text of JSON.
+    """
+    hint = "such as json.loads(text) or Model.model_json_schema()"
+    check_kind("an input schema", schema, Mapping, hint)
+    # Null is how some servers write that there are none.
+    said = {k: v for k, v in schema.items() if v is not None or k not in _MAY_BE_NULL}
+    complete = {"type": "object", "properties": {}, **said}
+    required = complete.get("required", [])
+    if (
+        complete["type"] != "object"
+        or not isinstance(complete["properties"], Mapping)
+        or not isinstance(required, list | tuple)
+        or not all(isinstance(each, str) for each in required)
+    ):
+        msg = f"a tool takes a JSON object, but its input schema says {dict(schema)!r}"
+        raise ToolDefinitionError(msg)
+    return schema if complete == schema else complete
+
 
 # --- walking --------------------------------------------------------------------------------
 

@@ -52,13 +52,20 @@ def message_from_dict(data: Mapping[str, Any]) -> Message:
     """Return the message that `message_to_dict` wrote.
 
     Raises:
-        UsageError: *data* is not a stored message.
+        UsageError: *data* is not a stored message, such as one of Chat Completions, whose calls
+            and results are elsewhere.
     """
     try:
+        if not _ONLY_IN_CHAT_COMPLETIONS.isdisjoint(data):
+            msg = "messages of Chat Completions are read by messages_from_openai([...])"
+            raise ValueError(msg)  # noqa: TRY301 - told like all else that is wrong with it
         return _message_from(data)
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         msg = f"not a stored message: {error!r}"
         raise UsageError(msg) from error
+
+
+_ONLY_IN_CHAT_COMPLETIONS = frozenset({"tool_calls", "tool_call_id"})
 
 
 def _message_from(data: Mapping[str, Any]) -> Message:

@@ -103,6 +103,14 @@ def refuse_no_text(given: object, *kinds: type) -> None:
     raise WrongTypeError(msg)
 
 
+# Where that belongs which bears on tools, by the name of its type.
+_NO_ADVISORS = {
+    "ToolCallingManager": "a client has it: builder.tool_calling_manager(manager)",
+    "ToolFailurePolicy": "the manager has it: ToolCallingManager(exception_processor=policy)",
+    "ToolLimits": "the manager has them: ToolCallingManager(limits=limits)",
+}
+
+
 def _check_advisor(given: Any) -> None:
     """Make sure that something is an advisor, and has a place in a chain.
 
@@ -119,7 +127,8 @@ def _check_advisor(given: Any) -> None:
     elif type(given).__name__.endswith("ChatMemory"):
         hint = "put it into one: MessageChatMemoryAdvisor(memory)"
     else:
-        hint = "those are called with (request, call_next)"
+        called = "those are called with (request, call_next)"
+        hint = _NO_ADVISORS.get(type(given).__name__, called)
     msg = f"{given!r} is not an advisor; {hint}"
     raise WrongTypeError(msg)
 

@@ -100,6 +100,8 @@ def _spoken_after(event: Any, spoken: int) -> int:
 class _Stream(PendingRequest):
     """What both kinds of stream share."""
 
+    _way = "stream.response.chat_response"
+
     def __init__(self, run: Run, runtime: Runtime) -> None:
         self._trail = Trail()
         self._consumed = False

@@ -22,6 +22,7 @@ from chatclient.events import ToolProgress
 from chatclient.json import dumps, loads
 from chatclient.messages import Media, Message, UserMessage, last_user_message
 from chatclient.runtime import BLOCKING, Runtime
+from chatclient.schemas import of_object
 from chatclient.values import EMPTY, deep_frozen, freeze_fields
 
 if TYPE_CHECKING:
@@ -75,23 +76,26 @@ class ToolDefinition:
         name: What the model calls it.
         description: What it is for.
         input_schema: The JSON Schema (2020-12) of its arguments, an object; `type` and
-            `properties` may be left out.
+            `properties` may be left out, and without a schema it takes none.
         strict: Whether the provider is to enforce the schema, or None to leave it to the model's
             options.
         metadata: Values for the application, as JSON; not sent.
 
     Raises:
-        WrongTypeError: The schema is not a mapping, such as a text of JSON.
+        WrongTypeError: The name or the description is no text, or the schema no mapping.
+        ToolDefinitionError: The schema is not that of an object.
     """
 
     name: str
-    description: str
-    input_schema: Mapping[str, Any]
+    description: str = ""
+    input_schema: Mapping[str, Any] = EMPTY
     strict: bool | None = None
     metadata: Mapping[str, Any] = EMPTY
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "input_schema", deep_frozen(_complete(self.input_schema)))
+        check_kind("the name of a tool", self.name, str)
+        check_kind("the description of a tool", self.description, str)
+        object.__setattr__(self, "input_schema", deep_frozen(of_object(self.input_schema)))
         if self.metadata:
             object.__setattr__(self, "metadata", deep_frozen(self.metadata))
 
@@ -148,13 +152,14 @@ class ToolDefinition:
             raise ToolDefinitionError(msg)
         if not fields.get("name"):
             raise _no_definition("'name'", "a text", fields.get("name"))
-        schema = {**_NO_ARGUMENTS, **fields.pop("input_schema", {})}
-        if schema["type"] != "object":
-            raise _no_definition("'input_schema'", "the JSON Schema of an object", schema)
-        return cls(**{"description": "", **fields, "input_schema": schema})
+        try:
+            return cls(**fields)
+        except ToolDefinitionError as error:
+            schema = fields["input_schema"]
+            wanted = "the JSON Schema of an object"
+            raise _no_definition("'input_schema'", wanted, schema) from error
 
 
-_NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "properties": {}}
 _FIELDS: Mapping[str, tuple[Any, str]] = {
     "name": (str, "a text"),
     "description": (str, "a text"),
@@ -162,14 +167,6 @@ _FIELDS: Mapping[str, tuple[Any, str]] = {
     "strict": (bool | None, "true, false or null"),
     "metadata": (dict, "a JSON object"),
 }
-
-
-def _complete(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the schema of an object with what it may leave out; some providers miss it."""
-    check_kind("an input schema", schema, Mapping, "json.loads(text) makes one of a text")
-    if schema.get("type", "object") == "object" and not _NO_ARGUMENTS.keys() <= schema.keys():
-        return {**_NO_ARGUMENTS, **schema}
-    return schema
 
 
 def _no_definition(what: str, wanted: str, given: object) -> ToolDefinitionError:

@@ -7,37 +7,38 @@ Uses OpenAI when OPENAI_API_KEY is set, otherwise the local model, which needs n
 
 import asyncio
 import os
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
 from chatclient import ChatClient
-from chatclient.errors import ToolError
 from chatclient.events import TextDelta, ToolCallFinished
 from chatclient.tools import ToolCallingManager, ToolExecution, ToolLimits, ToolParam, tool
 
 
 class DateTimeTools:
-    """What the model cannot know or do by itself."""
+    """What the model cannot know or do by itself.
+
+    The arguments are what is said ("tomorrow", "in 10 minutes"), and the arithmetic is Python's:
+    a small model adds to a date or a time of day wrongly, and says so as if it were right.
+    """
 
     def __init__(self) -> None:
         self.alarms: list[datetime] = []
 
     @tool
-    def get_current_date_time(self) -> str:
-        """Get the current date and time in the user's time zone."""
-        return datetime.now().astimezone().isoformat(timespec="seconds")
+    def get_date(
+        self, days_from_today: Annotated[int, ToolParam(description="0 is today, 1 is tomorrow")]
+    ) -> str:
+        """Get the weekday and the date of a day."""
+        day = datetime.now().astimezone() + timedelta(days=days_from_today)
+        return f"{day:%A, %d %B %Y}"
 
     @tool
-    def set_alarm(
-        self, time: Annotated[datetime, ToolParam(description="Time in ISO 8601 format")]
-    ) -> str:
-        """Set an alarm for the given time."""
-        if time.astimezone() < datetime.now().astimezone():
-            # A tool speaks to the model: a small one guesses a date rather than asking for it.
-            msg = f"{time:%d %B %Y, %H:%M} has passed. Get the current date and time first."
-            raise ToolError(msg)
-        self.alarms.append(time)
-        return f"Alarm set for {time:%A, %d %B %Y, %H:%M}"
+    def set_alarm(self, minutes_from_now: int) -> str:
+        """Set an alarm that rings in some minutes."""
+        alarm = (datetime.now(UTC) + timedelta(minutes=minutes_from_now)).astimezone()
+        self.alarms.append(alarm)
+        return f"The alarm will ring at {alarm:%H:%M}."
 
 
 @tool

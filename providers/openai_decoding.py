@@ -61,8 +61,7 @@ def refuse_errors(data: Any, dialect: Dialect, headers: Headers, event: str = ""
 
 def _generation(choice: Mapping[str, Any], at: int, provider: str) -> Generation:
     message = choice.get("message") or {}
-    parts = parts_of(message, provider, _whole_call)
-    output = AssistantMessage(parts, metadata=message_metadata(message))
+    output = message_of(message, provider)
     native = choice.get("finish_reason")
     calls, refused = bool(output.tool_calls), bool(message.get("refusal"))
     return Generation(
@@ -113,6 +112,12 @@ _KEPT = ("annotations", "executed_tools", "extra_content", *FIELDS)
 
 _COMMON = frozenset({"role", "content", "refusal", "reasoning", "reasoning_content", "tool_calls"})
 _MESSAGE_FIELDS = _COMMON | {"function_call", "audio", "images", *_KEPT}
+
+
+def message_of(message: Mapping[str, Any], provider: str) -> AssistantMessage:
+    """Return what the model said in a whole message."""
+    parts = parts_of(message, provider, _whole_call)
+    return AssistantMessage(parts, metadata=message_metadata(message))
 
 
 def parts_of(

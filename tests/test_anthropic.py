@@ -1122,9 +1122,8 @@ def test_strict_tools_with_schemas_that_the_api_refuses_are_not_strict(schema: J
     declared = Declared(ToolDefinition("f", "d", schema, strict=True))
     body = encode_options(AnthropicChatOptions(tool_callbacks=(declared,)), streaming=False)
 
-    assert body["tools"] == [
-        {"name": "f", "description": "d", "input_schema": {"properties": {}, **schema}}
-    ]
+    complete = {"properties": {}, **schema}
+    assert body["tools"] == [{"name": "f", "description": "d", "input_schema": complete}]
 
 
 @pytest.mark.parametrize(

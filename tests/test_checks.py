@@ -58,13 +58,16 @@ from chatclient.telemetry import Telemetry
 from chatclient.template import PromptTemplate
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import (
+    DataToolCallback,
     Decision,
     DelegatingToolCallbackResolver,
+    ExternalTool,
     PendingTurn,
     StaticToolCallbackResolver,
     ToolApproval,
     ToolCallingManager,
     ToolContext,
+    ToolDefinition,
     ToolFailurePolicy,
     ToolLimits,
     tool,
@@ -254,6 +257,26 @@ MISUSES: dict[str, tuple[Callable[[], object], str]] = {
     "a function as a tool callback": (
         lambda: ChatOptions(tool_callbacks=[found]),  # type: ignore[list-item]
         "functions go into .tools(...)",
+    ),
+    "a definition as a tool callback": (
+        lambda: ChatOptions(tool_callbacks=[ToolDefinition("find")]),  # type: ignore[list-item]
+        "a definition alone is offered as ExternalTool(definition)",
+    ),
+    "a mapping as a definition": (
+        lambda: DataToolCallback({"name": "find"}, print),  # type: ignore[arg-type]
+        "must be a ToolDefinition, not {'name': 'find'}; make one: ToolDefinition(name, ",
+    ),
+    "a text as a definition": (
+        lambda: ExternalTool("find"),  # type: ignore[arg-type]
+        "must be a ToolDefinition, not 'find'",
+    ),
+    "data without what runs it": (
+        lambda: DataToolCallback(ToolDefinition("find"), None),  # type: ignore[arg-type]
+        "what runs tool 'find' must be a function",
+    ),
+    "what runs data and takes its arguments": (
+        lambda: DataToolCallback(ToolDefinition("find"), lambda title: title),  # type: ignore[arg-type,misc]
+        "what runs tool 'find' must take two arguments, the ToolCall (its arguments are JSON) and",
     ),
     "one function as tool callbacks": (
         lambda: ChatOptions(tool_callbacks=found),  # type: ignore[arg-type]

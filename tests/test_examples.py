@@ -1,13 +1,15 @@
-"""The short examples: an advisor, a provider and a tool index of one's own, in four modes."""
+"""The short examples: the demo, and an advisor, a provider and a tool index of one's own."""
 
 import json
 import threading
 from collections.abc import AsyncGenerator, Iterator
+from datetime import datetime, tzinfo
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+import quickstart
 from conftest import Ask
 from custom_advisor import HideAddresses
 from custom_provider import SpeakModel, body_of
@@ -27,6 +29,63 @@ from chatclient.runtime import Runtime
 from chatclient.testing import Answer, ScriptedModel, call
 from chatclient.tools import FunctionToolCallback
 from chatclient.tools.search import ToolReference, ToolSearchRequest
+
+# --- the demo -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("now", "tomorrow", "alarm"),
+    [
+        ("2026-12-31 23:55", "Friday, 01 January 2027", "00:05"),
+        ("2028-02-28 00:10", "Tuesday, 29 February 2028", "00:20"),
+        ("2026-02-28 12:59", "Sunday, 01 March 2026", "13:09"),
+    ],
+)
+def test_the_demo_is_right_at_every_hour(
+    now: str, tomorrow: str, alarm: str, monkeypatch: pytest.MonkeyPatch, ask: Ask
+) -> None:
+    """What a small model does wrongly, adding to dates and times of day, is done by the tools."""
+
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
+            return datetime.fromisoformat(now).astimezone(tz)
+
+    monkeypatch.setattr(quickstart, "datetime", Clock)
+    tools = quickstart.DateTimeTools()
+    asked = [call("get_date", {"days_from_today": 1}), call("set_alarm", {"minutes_from_now": 10})]
+    client = ChatClient.builder(ScriptedModel(asked, "Done.")).default_tools(tools).build()
+
+    told = [execution.response.data for execution in ask(client.prompt("Go")).executions]
+
+    assert told == [tomorrow, f"The alarm will ring at {alarm}."]
+    assert [f"{each:%H:%M}" for each in tools.alarms] == [alarm]
+
+
+def test_the_demo_shows_what_was_called_and_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Three questions in three ways, and what has come of them."""
+    model = ScriptedModel(
+        call("get_date", {"days_from_today": 1}),
+        "It is Friday.",
+        call("set_alarm", {"minutes_from_now": 10}),
+        "It will ring.",
+        call("get_current_weather", {"city": "Paris"}),
+        "It is 19 degrees.",
+    )
+    monkeypatch.setattr(quickstart, "choose_model", lambda: model)
+
+    quickstart.main()
+
+    shown = capsys.readouterr().out
+    for line in ("called get_date(", "It is Friday.", "called set_alarm(", "It will ring."):
+        assert line in shown
+    assert '"temperature_celsius":19' in shown
+    assert "    It is 19 degrees.\n" in shown
+    assert "Alarms set: none" not in shown
+    assert model.unused == 0
+
 
 # --- the advisor ----------------------------------------------------------------------------
 

@@ -1,6 +1,9 @@
 """The main job on a real model: the local one, over real HTTP, in all four ways of calling."""
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
+import quickstart
 from conftest import Ask
 
 from chatclient import ChatClient, ChatModel
@@ -31,6 +34,20 @@ def test_the_model_calls_a_tool_and_answers(ask: Ask, local_model: ChatModel) ->
     assert result.executions[0].tool_call.name == "get_current_weather"
     assert "19" in result.text
     assert result.response.chat_response.usage.total_tokens > 100
+
+
+def test_the_model_does_what_the_demo_asks(ask: Ask, local_model: ChatModel) -> None:
+    """Tools that take what is said leave it nothing to reckon, at any hour."""
+    tools = quickstart.DateTimeTools()
+    client = ChatClient.builder(local_model).default_tools(tools).build()
+
+    day = ask(client.prompt("What day is tomorrow?"))
+    ask(client.prompt("Set an alarm 10 minutes from now"))
+
+    tomorrow = datetime.now().astimezone() + timedelta(days=1)
+    assert f"{tomorrow:%A}" in day.text
+    assert len(tools.alarms) == 1
+    assert abs(tools.alarms[0] - datetime.now(UTC) - timedelta(minutes=10)) < timedelta(minutes=5)
 
 
 def test_the_model_calls_two_tools_at_once(ask: Ask, local_model: ChatModel) -> None:

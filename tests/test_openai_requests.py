@@ -34,6 +34,7 @@ from chatclient.providers.openai import (
     encode_options,
 )
 from chatclient.providers.openai_dialect import REASONING_FIELD
+from chatclient.providers.openai_messages import messages_from_openai, messages_to_openai
 from chatclient.serialization import message_from_dict, message_to_dict
 from chatclient.tool import ToolContext, ToolDefinition, ToolMetadata, ToolResult
 
@@ -240,6 +241,19 @@ def test_recorded_conversations_go_through_our_messages_unchanged() -> None:
             lost[str(exchange)] = list(zip(essence(ours), theirs, strict=False))
 
     assert lost == {}
+
+
+def test_recorded_conversations_are_read() -> None:
+    """What applications have sent to OpenAI is read, and is the same when it is sent again."""
+    recorded = [e.request["messages"] for e in REQUESTS if e.provider == "openai"]
+    lost = {}
+    for messages in recorded:
+        again = json.loads(json.dumps(messages_to_openai(messages_from_openai(messages))))
+        if essence(again) != essence(messages):
+            lost[json.dumps(messages)] = again
+
+    assert lost == {}
+    assert any("tool_calls" in message for messages in recorded for message in messages)
 
 
 def test_stored_conversations_are_sent_alike() -> None:

@@ -14,7 +14,11 @@ from chatclient.testing import ScriptedModel
 from chatclient.tools import (
     DelegatingToolCallbackResolver,
     ToolApproval,
+    ToolCallingManager,
+    ToolFailurePolicy,
+    ToolLimits,
     ToolRegistry,
+    tool,
     tool_callbacks,
 )
 from chatclient.tools.mcp import McpToolCallbackProvider
@@ -27,10 +31,18 @@ MODEL = ScriptedModel(lambda prompt: "Hello!")
     [
         (lambda it: it.builder(MODEL).prompt, "has no 'prompt'; call .build() first"),
         (lambda it: it.builder(MODEL).system, "here it is .default_system(...)"),
-        (lambda it: it.builder(MODEL).memory, "a ChatClientBuilder has no 'memory'"),
+        (
+            lambda it: it.builder(MODEL).memory,
+            ".default_advisors(MessageChatMemoryAdvisor(memory))",
+        ),
+        (lambda it: it.builder(MODEL).conversation, "a request has: client.prompt(...).conversat"),
+        (lambda it: it.builder(MODEL).middleware, "a ChatClientBuilder has no 'middleware'"),
         (lambda it: it.create(MODEL).stream, "a request has: client.prompt(...).stream(...)"),
         (lambda it: it.create(MODEL).default_tools, "client.mutate().default_tools(...).build()"),
-        (lambda it: it.create(MODEL).run, "a ChatClient has no 'run'"),
+        (lambda it: it.create(MODEL).run, "no 'run'; ask it: client.prompt(...).call().content()"),
+        (lambda it: it.create(MODEL).entity, "ask it: client.prompt(...).call().entity()"),
+        (lambda it: it.create(MODEL).batch, "a ChatClient has no 'batch'"),
+        (lambda it: it.create(MODEL).prompt("x").events, "stream it: .stream().events()"),
         (lambda it: it.create(MODEL).prompt("x").content, "send it first: .call().content()"),
         (lambda it: it.create(MODEL).prompt("x").default_tools, "of one request it is .tools(...)"),
         (lambda it: it.create(MODEL).prompt("x").sytem, "a ChatClientRequestSpec has no 'sytem'"),
@@ -41,6 +53,32 @@ def test_a_method_of_another_object_is_named(slip: Callable[[Any], Any], told: s
     with pytest.raises(AttributeError, match=r".") as caught:
         slip(ChatClient)
     assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("slip", "told"),
+    [
+        (lambda it: it.text, "has no 'text'; its text is its .content()"),
+        (lambda it: it.usage, "has no 'usage'; its response has it: {way}.usage"),
+        (lambda it: it.finish_reason, "its response has it: {way}.finish_reason"),
+        (lambda it: it.final_output, "has no 'final_output'"),
+    ],
+)
+def test_what_an_answer_has_elsewhere_is_named(slip: Callable[[Any], Any], told: str) -> None:
+    """Its text and its response are behind methods, because only they send the request."""
+    request = ChatClient.create(MODEL).prompt("Hi")
+    ways = {
+        request.call(): "CallResponse {answer.chat_response()",
+        request.acall(): "AsyncCallResponse {(await answer.chat_response())",
+        request.stream(): "StreamResponse {stream.response.chat_response",
+        request.astream(): "AsyncStreamResponse {stream.response.chat_response",
+    }
+    for answer, names in ways.items():
+        name, _, way = names.partition(" {")
+        with pytest.raises(AttributeError, match=name) as caught:
+            slip(answer)
+        assert told.format(way=way) in str(caught.value)
+        answer._asked = True  # nothing was forgotten: no warning
 
 
 def test_an_answer_shows_whether_it_was_asked_for() -> None:
@@ -59,6 +97,9 @@ def test_an_answer_shows_whether_it_was_asked_for() -> None:
     [
         (MessageWindowChatMemory(), "put it into one: MessageChatMemoryAdvisor(memory)"),
         (ToolApproval(), "ToolCallingManager(interceptors=[approval])"),
+        (ToolLimits(), "ToolCallingManager(limits=limits)"),
+        (ToolFailurePolicy(), "ToolCallingManager(exception_processor=policy)"),
+        (ToolCallingManager(), "builder.tool_calling_manager(manager)"),
     ],
 )
 def test_what_is_no_advisor_goes_elsewhere(given: Any, told: str) -> None:
@@ -66,6 +107,29 @@ def test_what_is_no_advisor_goes_elsewhere(given: Any, told: str) -> None:
     with pytest.raises(WrongTypeError) as caught:
         ChatClient.builder(MODEL).default_advisors(given)
     assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"needs_approval": True}, 'effect="write", which is the default, by ToolCallingManager('),
+        ({"requires_approval": True}, "interceptors=[ToolApproval()]"),
+        ({"args_schema": {}}, "FunctionToolCallback(function, input_schema=...)"),
+        ({"timeout": 5, "retries": 2}, "@tool has no option 'retries'; its options are name, desc"),
+    ],
+)
+def test_an_option_of_another_decorator_is_named(options: dict[str, Any], told: str) -> None:
+    """The error is that of `@tool`, and says where the thing is here."""
+    with pytest.raises(TypeError, match="@tool has no option") as caught:
+        tool(**options)
+    assert isinstance(caught.value, UsageError)
+    assert told in str(caught.value)
+
+
+def test_a_description_alone_is_no_function() -> None:
+    """Elsewhere it is the decorator's only argument, or that is the name: here both are named."""
+    with pytest.raises(ToolDefinitionError, match=r"name=\.\.\.\), .* @tool\(description=\.\.\.\)"):
+        tool("Sums two numbers")  # type: ignore[call-overload]
 
 
 def found() -> str:

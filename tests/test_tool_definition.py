@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from chatclient.errors import ToolDefinitionError, WrongTypeError
+from chatclient.errors import ToolDefinitionError, UsageError, WrongTypeError
 from chatclient.tools import (
     DataToolCallback,
     FunctionToolCallback,
@@ -74,7 +74,7 @@ def test_a_schema_is_a_mapping(schema: Any) -> None:
         lambda: FunctionToolCallback(book, input_schema=schema),
     ]
     for make in makers:
-        with pytest.raises(WrongTypeError, match=r"must be a Mapping, .*; json\.loads\(text\)"):
+        with pytest.raises(WrongTypeError, match=r"must be a Mapping, .*; such as json"):
             make()
 
 
@@ -84,7 +84,7 @@ def test_what_tools_as_data_are_made_of() -> None:
     executor: Any = "print"
     with pytest.raises(WrongTypeError, match="must be a ToolDefinition"):
         DataToolCallback(definition, lambda call, context: "")
-    with pytest.raises(WrongTypeError, match="executor must be a function"):
+    with pytest.raises(WrongTypeError, match="must be a function"):
         DataToolCallback(ToolDefinition("a", "A", {}), executor)
 
 
@@ -123,6 +123,57 @@ def test_a_definition_keeps_no_hold_of_what_it_was_given() -> None:
     assert isinstance(definition.input_schema["properties"], FrozenDict)
     with pytest.raises(TypeError, match="immutable"):
         definition.input_schema["properties"]["n"]["type"] = "string"
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ({}, {"type": "object", "properties": {}}),
+        ({"type": "object"}, {"type": "object", "properties": {}}),
+        ({"properties": None, "required": None}, {"type": "object", "properties": {}}),
+        (
+            {"properties": {"n": {}}, "required": ["n"]},
+            {"type": "object", "properties": {"n": {}}, "required": ["n"]},
+        ),
+    ],
+)
+def test_a_schema_says_that_it_is_that_of_an_object(
+    given: dict[str, Any], kept: dict[str, Any]
+) -> None:
+    """Providers refuse a tool whose schema leaves it out; so no request is sent with one."""
+    definition = ToolDefinition("a", "A", given)
+
+    assert definition.input_schema == kept
+    assert definition == ToolDefinition("a", "A", kept)
+
+
+def test_a_tool_without_a_schema_takes_nothing() -> None:
+    """A name is enough, as in JSON."""
+    assert ToolDefinition("a") == ToolDefinition.from_json('{"name": "a"}')
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        ('{"type": "object"}', r"must be a Mapping, not '.*; such as json.loads\(text\)"),
+        (int, r"must be a Mapping, not the class int; .*model_json_schema\(\)"),
+        (None, "an input schema must be a Mapping, not None"),
+        ({"type": "string"}, "a tool takes a JSON object, but its input schema says"),
+        ({"required": "n"}, "a tool takes a JSON object"),
+        ({"properties": ["n"]}, "a tool takes a JSON object"),
+    ],
+)
+def test_what_is_no_schema_of_an_object_is_refused(schema: Any, words: str) -> None:
+    """Before anything is offered to a model; a text or a class is easily meant for it."""
+    with pytest.raises(UsageError, match=words):
+        ToolDefinition("a", "A", schema)
+
+
+@pytest.mark.parametrize(("name", "description"), [(None, "A"), ("a", None)])
+def test_names_and_descriptions_are_texts(name: Any, description: Any) -> None:
+    """A provider would only say that the request is wrong."""
+    with pytest.raises(UsageError, match="of a tool must be a str, not None"):
+        ToolDefinition(name, description)
 
 
 def test_a_frozen_schema_is_not_copied() -> None:

@@ -8,7 +8,7 @@ from test_tool_calling import assert_paired, results
 
 from chatclient import ChatClient
 from chatclient.errors import UsageError
-from chatclient.messages import Media
+from chatclient.messages import Media, ToolResponse, ToolResponseMessage, UserMessage
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import (
     Decision,
@@ -51,6 +51,24 @@ def pay() -> None:
 @pytest.fixture(autouse=True)
 def _nothing_happened() -> None:
     log.clear()
+
+
+def test_a_model_is_offered_definitions_alone(ask: Ask) -> None:
+    """Whoever runs the loop by hand needs nothing that could run a tool."""
+    model = ScriptedModel(LOCATED, "You are in Rome.")
+    client = ChatClient.builder(model).default_tools(ExternalTool(LOCATE)).tool_calling(False)
+    question = UserMessage("Where am I?")
+    asked = ask(client.build().prompt([question])).response.chat_response
+    (made,) = asked.message.tool_calls
+    result = ToolResponseMessage(ToolResponse(made.id, made.name, "41.9 N, 12.5 E"))
+    answer = ask(client.build().prompt([question, asked.message, result]))
+
+    assert made == LOCATED
+    assert answer.text == "You are in Rome."
+    for prompt in model.prompts:
+        offered = [each.definition for each in prompt.options.tool_callbacks or ()]
+        assert offered == [LOCATE]
+    assert model.prompts[1].messages == (question, asked.message, result)
 
 
 def client_of(model: ScriptedModel, approval: ToolApproval | None = None) -> ChatClient:

@@ -296,15 +296,12 @@ def test_tasks_may_share_an_index(index: ToolIndex) -> None:
 
 def test_a_reference_is_made_of_a_definition() -> None:
     """A reference holds what the model would be told."""
-    definition = ToolDefinition("add", "Adds numbers.", {"type": "object", "properties": {}})
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    definition = ToolDefinition("add", "Adds numbers.", schema)
     reference = ToolReference.of(definition, categories=["math"], roles=["user"])
 
     assert reference == ToolReference(
-        "add",
-        "Adds numbers.",
-        {"type": "object", "properties": {}},
-        frozenset({"math"}),
-        frozenset({"user"}),
+        "add", "Adds numbers.", schema, frozenset({"math"}), frozenset({"user"})
     )
     assert hash(reference) == hash(ToolReference("add", "Adds numbers."))
 

@@ -385,7 +385,8 @@ def offered(tool: Json) -> ToolCallback:
 def canonical(request: Json) -> Json:
     """Return a request with everything said in one way of the several that the API takes."""
     whole = {k: without_marks(v) for k, v in request.items() if k not in ("stream", "messages")}
-    whole["tools"] = sorted(whole.get("tools", ()), key=lambda tool: not is_ours(tool))
+    tools = [with_properties(tool) for tool in whole.get("tools", ())]
+    whole["tools"] = sorted(tools, key=lambda tool: not is_ours(tool))
     whole["system"] = without_marks(as_blocks(request.get("system")))
     whole["messages"] = []
     for message in request["messages"]:
@@ -396,6 +397,13 @@ def canonical(request: Json) -> Json:
         else:
             turns.append({**message, "content": blocks})
     return whole
+
+
+def with_properties(tool: Json) -> Json:
+    """Return a tool whose schema says that there are no properties, which may be left out here."""
+    if not is_ours(tool):
+        return tool
+    return {**tool, "input_schema": {"properties": {}, **tool["input_schema"]}}
 
 
 def without_marks(value: Any) -> Any:

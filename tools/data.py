@@ -1,10 +1,11 @@
 """Tools that exist as data: from a database, a file, another service."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from chatclient.checks import check_callable, check_kind
-from chatclient.errors import ToolDeniedError, ToolResultError
+from chatclient.errors import ToolDefinitionError, ToolDeniedError, ToolResultError
 from chatclient.messages import ToolCall
 from chatclient.tool import ToolContext, ToolDefinition, ToolMetadata, ToolResult
 from chatclient.tools.approval import (
@@ -22,7 +23,24 @@ Executor = Callable[[ToolCall, ToolContext], Any]
 """Runs a call as the model made it; plain or asynchronous."""
 
 
-_MEND = "write ToolDefinition(name, description, input_schema)"
+def _check_definition(definition: ToolDefinition) -> None:
+    hint = "make one: ToolDefinition(name, description, input_schema)"
+    check_kind("what the model is told of a tool", definition, ToolDefinition, hint)
+    check_tool_name(definition.name)
+
+
+def _check_executor(name: str, executor: Executor) -> None:
+    check_callable(f"what runs tool {name!r}", executor)
+    try:
+        inspect.signature(executor).bind(None, None)
+    except ValueError:
+        return  # some functions of C have no signature
+    except TypeError as error:
+        msg = (
+            f"what runs tool {name!r} must take two arguments, the ToolCall (its arguments are"
+            f" JSON) and the ToolContext: {error}"
+        )
+        raise ToolDefinitionError(msg) from error
 
 
 class DataToolCallback:
@@ -36,8 +54,9 @@ class DataToolCallback:
         metadata: How the tool is to be run.
 
     Raises:
-        ToolDefinitionError: No provider would accept the name.
-        WrongTypeError: The definition is no `ToolDefinition`, or the executor cannot be called.
+        ToolDefinitionError: No provider would accept the name, or the executor does not take a
+            call and a context.
+        WrongTypeError: It is no definition, or nothing that can be called.
     """
 
     def __init__(
@@ -46,9 +65,8 @@ class DataToolCallback:
         executor: Executor,
         metadata: ToolMetadata | None = None,
     ) -> None:
-        check_kind("a tool definition", definition, ToolDefinition, _MEND)
-        check_callable("executor", executor)
-        check_tool_name(definition.name)
+        _check_definition(definition)
+        _check_executor(definition.name, executor)
         self.definition = definition
         self.metadata = metadata or ToolMetadata()
         self._executor = executor
@@ -85,7 +103,7 @@ class ExternalTool:
     """
 
     def __init__(self, definition: ToolDefinition, metadata: ToolMetadata | None = None) -> None:
-        check_tool_name(definition.name)
+        _check_definition(definition)
         self.definition = definition
         self.metadata = metadata or ToolMetadata()
         self._signature = signature_of_schema(definition.input_schema, name=definition.name)

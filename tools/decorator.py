@@ -1,11 +1,11 @@
 """`@tool`: marks a function or method as a tool."""
 
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
 from typing import Any, TypeVar, overload
 
-from chatclient.errors import ToolDefinitionError
+from chatclient.errors import ToolDefinitionError, WrongTypeError
 from chatclient.tool import Effect, ReturnDirect, ToolMetadata
 from chatclient.tools.conversion import ResultConverter, check_converter
 
@@ -13,6 +13,20 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _MARK = "__chatclient_tool__"
 PLAIN = ToolMetadata()
+
+_OPTIONS = (
+    *("name", "description", "result_converter", "strict"),
+    *(field.name for field in fields(ToolMetadata)),
+)
+_APPROVAL = (
+    'approval is asked of tools with effect="write", which is the default, by'
+    " ToolCallingManager(interceptors=[ToolApproval()])"
+)
+_SCHEMA = "a tool with a schema of its own is a FunctionToolCallback(function, input_schema=...)"
+_ELSEWHERE = {
+    **dict.fromkeys(("approval_mode", "needs_approval", "requires_approval"), _APPROVAL),
+    **dict.fromkeys(("args_schema", "input_schema", "parameters", "schema"), _SCHEMA),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +93,11 @@ def tool(
         ToolDefinitionError: There is no function, or it is a tool already, or its result converter
             is no plain function of one value.
         UsageError: One of the values is not a known one.
+        WrongTypeError: There is no option of that name.
     """
     if result_converter is not None:
         check_converter(result_converter)
+    _check_names(metadata)
     mark = ToolMark(name, description, ToolMetadata(**metadata), result_converter, strict)
 
     def decorate(target: F) -> F:
@@ -94,11 +110,27 @@ def tool(
     return decorate if function is None else decorate(function)
 
 
+def _check_names(given: Iterable[str]) -> None:
+    """Make sure that all options are known; those of other frameworks have another place here.
+
+    Raises:
+        WrongTypeError: One of them is not.
+    """
+    for name in given:
+        if name not in _OPTIONS:
+            hint = _ELSEWHERE.get(name, f"its options are {', '.join(_OPTIONS)}")
+            msg = f"@tool has no option {name!r}; {hint}"
+            raise WrongTypeError(msg)
+
+
 def _check(function: Any, mark: ToolMark) -> None:
     # A partialmethod becomes a function in its class, a property does not.
     is_method = hasattr(function, "__get__") and not isinstance(function, property)
     if not callable(function) and not is_method:
-        msg = f"@tool marks a function, not {function!r}; a name goes into @tool(name=...)"
+        msg = (
+            f"@tool marks a function, not {function!r}; a name goes into @tool(name=...), and what"
+            " it is for into @tool(description=...)"
+        )
         raise ToolDefinitionError(msg)
     before = mark_of(function) if is_marked(function) else None
     # What functools.wraps makes has the mark of the function inside.

@@ -11,9 +11,8 @@ from typing import Any, NotRequired
 
 from pydantic import TypeAdapter
 
-from chatclient.checks import check_kind
 from chatclient.errors import ToolDefinitionError
-from chatclient.schemas import JsonSchema, strict_form
+from chatclient.schemas import JsonSchema, of_object, strict_form
 from chatclient.tool import ToolContext
 from chatclient.tools.arguments import PYDANTIC_ERRORS, arguments_of, reason, typed_dict
 from chatclient.tools.binding import ArgumentReader, Validate
@@ -140,7 +139,7 @@ def signature_of_schema(
             function does not take.
         WrongTypeError: The schema is no mapping.
     """
-    complete = _of_object(schema)
+    complete = dict(of_object(schema))
     callee = callee_of(function) if function is not None else _ANYTHING
     injected = Injected.of(callee.parameters)
     settled = set(settled_by_partial(function))
@@ -165,7 +164,6 @@ def signature_of_schema(
 # --- parts ----------------------------------------------------------------------------------
 
 _ANYTHING = Callee("the tool", None, (Parameter("input"),), MISSING)
-_MAY_BE_NULL = ("properties", "required")
 _VARIADIC = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
 
 
@@ -181,24 +179,6 @@ def _keywords(callee: Callee) -> set[str] | None:
         return None
     variadic = inspect.Parameter.VAR_POSITIONAL
     return {e.name for e in callee.parameters if e.role == "argument" and e.kind is not variadic}
-
-
-def _of_object(schema: Mapping[str, Any]) -> JsonSchema:
-    """Return the *schema* of an object with what it may leave out."""
-    check_kind("an input schema", schema, Mapping, "json.loads(text) makes one of a text")
-    # Null is how some servers write that there are none.
-    said = {k: v for k, v in schema.items() if v is not None or k not in _MAY_BE_NULL}
-    complete = {"type": "object", "properties": {}, **said}
-    required = complete.get("required", [])
-    if (
-        complete["type"] != "object"
-        or not isinstance(complete["properties"], Mapping)
-        or not isinstance(required, list | tuple)
-        or not all(isinstance(each, str) for each in required)
-    ):
-        msg = f"a tool takes a JSON object, but its input schema says {dict(schema)!r}"
-        raise ToolDefinitionError(msg)
-    return complete
 
 
 def _by_name(schema: JsonSchema, takes: set[str] | None, others: set[str], place: str) -> Validate:

@@ -27,7 +27,10 @@ Resolved = ToolCallback | ToolCallbackProvider | str
 _MENDS = {
     "ChatClient": "; a client is a tool as client.as_tool(name, description)",
     "McpServer": "; put it into McpToolCallbackProvider(...)",
-    "ToolDefinition": "; say what runs it: DataToolCallback(definition, executor)",
+    "ToolDefinition": (
+        "; say what runs it: DataToolCallback(definition, executor), or that it is done elsewhere:"
+        " ExternalTool(definition)"
+    ),
     "dict": "; a tool made of data is a DataToolCallback(ToolDefinition(...), executor)",
 }
 
