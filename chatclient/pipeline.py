@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from chatclient.advisors.tool_calling import RESUME
+from chatclient.callers import within_callers_deadline
 from chatclient.chain import AdvisorChain, ChatClientResponse
 from chatclient.chain_building import build_chain
 from chatclient.engine import Engine
@@ -16,7 +17,7 @@ from chatclient.operations import ClientCall
 from chatclient.options import ChatOptions
 from chatclient.prompt import DEFAULT_MESSAGES, Prompt
 from chatclient.request_options import complete_request, runs_tools, static_options
-from chatclient.runtime import Runtime, within_callers_deadline
+from chatclient.runtime import Runtime
 from chatclient.spec import RequestSpec, with_system_text
 from chatclient.structured import StructuredOutput
 from chatclient.values import merged

@@ -28,9 +28,8 @@ shows the place. Code that is asynchronous by nature (an `async def` tool, say) 
 import asyncio
 import functools
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Generator
-from contextlib import contextmanager
-from contextvars import Context, ContextVar
+from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import Context
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar, TypeVarTuple, overload
 
@@ -364,41 +363,6 @@ async def _undone(unsettled: list[Unsettled]) -> None:
 def _emitting(runtime: Runtime, job: Callable[[Runtime], Coroutine[Any, Any, T]]) -> Job[T]:
     """Return *job* with *runtime*, for wherever its events are to go."""
     return lambda emitter: job(runtime.with_emitter(emitter))
-
-
-class _Caller:
-    """Somebody who makes requests, and has a deadline for it."""
-
-    __slots__ = ("deadline", "gone")
-
-    def __init__(self, deadline: float) -> None:
-        self.deadline = deadline
-        self.gone = False  # what it has begun for later goes on without the deadline
-
-
-_caller: ContextVar[_Caller | None] = ContextVar("chatclient_caller", default=None)
-
-
-@contextmanager
-def caller_deadline(deadline: float) -> Generator[None, None, None]:
-    """Let requests made inside (by a tool, as a rule) end by *deadline* as well."""
-    caller = _Caller(deadline)
-    token = _caller.set(caller)
-    try:
-        yield
-    finally:
-        caller.gone = True
-        _caller.reset(token)
-
-
-def within_callers_deadline(runtime: Runtime) -> Runtime:
-    """Return *runtime*, ending by the deadline of the request that it is made in, if any."""
-    caller = _caller.get()
-    if caller is None or caller.gone:
-        return runtime
-    if runtime.deadline is not None and runtime.deadline <= caller.deadline:
-        return runtime
-    return replace(runtime, deadline=caller.deadline)
 
 
 BLOCKING = Runtime(blocking=True)

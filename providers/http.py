@@ -6,42 +6,33 @@ blocks.
 """
 
 import os
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator
-from contextlib import AsyncExitStack, aclosing, contextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from chatclient.closing import Closeable
 from chatclient.errors import (
-    ConnectionFailedError,
     DeadlineExceededError,
     InvalidResponseError,
     ProviderError,
     RequestTimeoutError,
-    StreamInterruptedError,
     UsageError,
 )
 from chatclient.observation import present_listener
 from chatclient.providers.addresses import address_of
-from chatclient.providers.connections import (
-    Connections,
-    Pools,
-    Shard,
-    errors_of_aiohttp,
-    http_library,
-    library_of,
-)
+from chatclient.providers.connections import Connections, Pools, Shard, http_library, library_of
 from chatclient.providers.failures import error_of
 from chatclient.providers.first_word import begun_by
 from chatclient.providers.keys import Headers, HeaderSource
+from chatclient.providers.outgoing import Outgoing, Requests
 from chatclient.providers.reading import Chunk, Reader
 from chatclient.providers.retries import RetryPolicy, as_retry_policy, with_retries
-from chatclient.providers.secrecy import hide
-from chatclient.providers.timeouts import Timeouts, as_timeouts, shorter
+from chatclient.providers.secrecy import hide, hiding
+from chatclient.providers.timeouts import Timeouts, as_timeouts
+from chatclient.providers.transport_failures import TransportFailures, shown_cause
 from chatclient.runtime import Runtime
 from chatclient.values import EMPTY
-from chatclient.version import __version__
 
 __all__ = [
     "Connections",
@@ -68,15 +59,6 @@ class HttpAnswer:
     body: bytes
 
 
-class _Outgoing(NamedTuple):
-    """What is sent, at every attempt."""
-
-    path: str
-    body: bytes
-    headers: Headers
-    key: str | None  # by which the provider knows one request that comes twice
-
-
 class _Begun(NamedTuple):
     """An answer of which only the headers have been read."""
 
@@ -96,26 +78,9 @@ class _Speaking(NamedTuple):
     is_all: bool
 
 
-class _Known(NamedTuple):
-    """What all requests to one path share."""
-
-    library: ModuleType
-    headers: Headers
-    url: Any
-    raw: list[tuple[bytes, bytes]]
-
-
-_HEADERS = {
-    "accept": "*/*",
-    "accept-encoding": "gzip, deflate",
-    "content-type": "application/json",
-    "user-agent": f"chatclient/{__version__}",
-}
-_IDEMPOTENCY = "idempotency-key"
 # So that a server gone wild cannot fill the memory; vectors of 2,000 texts have room.
 _LARGEST_ANSWER = 256 * 2**20
 _LARGEST_REFUSAL = 2**20
-_REFUSAL_SECONDS = 10.0  # for the reasons, when the status has already said it all
 
 
 class HttpClient:
@@ -148,9 +113,9 @@ class HttpClient:
         *,
         idempotent: bool = False,
     ) -> None:
-        self._address = address_of(base_url)
+        address = address_of(base_url)
         self.provider = provider
-        self.base_url = self._address.url
+        self.base_url = address.url
         if not callable(headers):
             headers = {name.lower(): value for name, value in headers.items()}
         self.headers = headers
@@ -160,7 +125,8 @@ class HttpClient:
         settings = http_client if isinstance(http_client, Connections) else None
         self._own = http_client if settings is None else None
         self._pools = Pools(self.base_url, settings or Connections())
-        self._known: dict[str, _Known] = {}
+        self._failures = TransportFailures(provider, self.base_url)
+        self._requests = Requests(address, self.timeouts, own=self._own is not None)
 
     async def post(
         self,
@@ -188,11 +154,11 @@ class HttpClient:
 
         async def attempt() -> T:
             begun = await self._open(runtime, outgoing)
-            with _hiding(begun.request):
+            with hiding(begun.request):
                 try:
                     content = await self._whole(begun.response, runtime, _LARGEST_ANSWER)
-                except self._failures(begun.response) as error:
-                    raise self._translated(error) from _cause(error)
+                except self._failures.kinds(begun.response) as error:
+                    raise self._failures.error_for(error) from shown_cause(error)
                 finally:
                     await self._hang_up(begun.response, begun.shard, runtime)
                 if (tell := present_listener("received")) is not None:
@@ -229,8 +195,8 @@ class HttpClient:
             async with AsyncExitStack() as stack:
                 begun = await self._open(runtime, outgoing)
                 stack.push_async_callback(self._hang_up, begun.response, begun.shard, runtime)
-                stack.enter_context(_hiding(begun.request))
-                stack.enter_context(self._interrupted(begun.response))
+                stack.enter_context(hiding(begun.request))
+                stack.enter_context(self._failures.interrupting(begun.response))
                 pieces = self._pieces(begun.response, runtime)
                 await stack.enter_async_context(aclosing(pieces))
                 reader = read(begun.headers)
@@ -262,15 +228,15 @@ class HttpClient:
 
     def _begin(
         self, runtime: Runtime, path: str, body: bytes, headers: Headers
-    ) -> tuple[Runtime, _Outgoing]:
+    ) -> tuple[Runtime, Outgoing]:
         if self.timeouts.total is not None:
             runtime = runtime.with_deadline(self.timeouts.total)
         if (tell := present_listener("sent")) is not None:
             tell(body)
         key = os.urandom(16).hex() if self.idempotent else None
-        return runtime, _Outgoing(path, body, headers, key)
+        return runtime, Outgoing(path, body, headers, key)
 
-    async def _open(self, runtime: Runtime, outgoing: _Outgoing) -> _Begun:
+    async def _open(self, runtime: Runtime, outgoing: Outgoing) -> _Begun:
         """Send a request and return its answer, of which only the headers have been read."""
         if not runtime.remaining():
             msg = f"the deadline passed before {self.provider} could be asked"
@@ -283,7 +249,7 @@ class HttpClient:
         try:
             source = self.headers
             headers = await source(runtime) if callable(source) else source
-            request = self._request(client, outgoing, headers, runtime)
+            request = self._requests.to_send(client, outgoing, headers, runtime)
             if self._own is not None:
                 # Wherever it led, the key would go along.
                 sent = client.send(request, stream=True, follow_redirects=False)
@@ -292,15 +258,15 @@ class HttpClient:
             else:
                 sent = client.handle_async_request(request)
             response = sent if runtime.blocking else await sent
-            self._wait_for_the_rest(request, runtime, refused=not response.is_success)
+            self._requests.wait_for_the_rest(request, runtime, refused=not response.is_success)
             if response.is_success:
                 return _Begun(response, shard, self._headers_of(response, request), request)
             refusal = await self._refusal(response, request, runtime)
         except BaseException as error:
             await self._hang_up(response, shard, runtime)
-            if isinstance(error, self._failures(client)):
-                with _hiding(request):
-                    raise self._translated(error) from _cause(error)
+            if isinstance(error, self._failures.kinds(client)):
+                with hiding(request):
+                    raise self._failures.error_for(error) from shown_cause(error)
             raise
         await self._hang_up(response, shard, runtime)
         raise refusal
@@ -328,54 +294,6 @@ class HttpClient:
             msg = f"{modes} need http_client= to be a {wanted}"
             raise UsageError(msg)
         return self._own
-
-    def _request(self, client: Any, outgoing: _Outgoing, headers: Headers, runtime: Runtime) -> Any:
-        library = library_of(client)
-        more = {**headers, **outgoing.headers} if outgoing.headers else headers
-        if self._own is not None:
-            return self._request_of_own(client, outgoing, more, runtime)
-        known = self._known.get(outgoing.path)
-        if known is None or known.library is not library or known.headers != more:
-            url = library.URL(self._address.of(outgoing.path))
-            raw = _raw({"host": url.netloc.decode(), **_HEADERS, **self._address.headers, **more})
-            known = self._known[outgoing.path] = _Known(library, more, url, raw)
-        raw = [*known.raw, (b"content-length", b"%d" % len(outgoing.body))]
-        if outgoing.key is not None and _IDEMPOTENCY not in more:
-            raw.append((_IDEMPOTENCY.encode(), outgoing.key.encode()))
-        # With a stream in place of content the library adds no headers: they are complete.
-        request = library.Request(
-            "POST",
-            known.url,
-            headers=library.Headers(raw),
-            stream=library.ByteStream(outgoing.body),
-            extensions={"timeout": self.timeouts.within(runtime.remaining())},
-        )
-        request.read()  # there is nothing to wait for, and transports may ask for the content
-        return request
-
-    def _request_of_own(
-        self, client: Any, outgoing: _Outgoing, more: Headers, runtime: Runtime
-    ) -> Any:
-        """Build a request with the client: it may have headers, cookies and time-outs."""
-        key = {} if outgoing.key is None else {_IDEMPOTENCY: outgoing.key}
-        given = self._address.headers if "authorization" not in client.headers else {}
-        raw = _raw({**_HEADERS, **given, **key, **more})
-        url = self._address.of(outgoing.path)
-        request = client.build_request("POST", url, content=outgoing.body, headers=raw)
-        timeouts = request.extensions["timeout"]
-        remaining = runtime.remaining()
-        timeouts.update({name: shorter(value, remaining) for name, value in timeouts.items()})
-        return request
-
-    def _wait_for_the_rest(self, request: Any, runtime: Runtime, *, refused: bool) -> None:
-        """Let the time-outs of a request's body follow those of its beginning."""
-        timeouts = request.extensions["timeout"]
-        if self._own is None and self.timeouts.first_byte is not None:
-            timeouts["read"] = self.timeouts.read
-        if refused:
-            timeouts["read"] = shorter(timeouts["read"], _REFUSAL_SECONDS)
-        if runtime.deadline is not None:
-            timeouts["read"] = shorter(timeouts["read"], runtime.remaining())
 
     # --- answers ---
 
@@ -437,46 +355,13 @@ class HttpClient:
         """Return the error that a refusal stands for, its reasons as far as they can be read."""
         content = b""
         # The status says the most; a body that cannot be read or never ends takes nothing from it.
-        with suppress(ProviderError, *self._failures(response)):
+        with suppress(ProviderError, *self._failures.kinds(response)):
             self._headers_of(response, request)
             content = await self._whole(response, runtime, _LARGEST_REFUSAL)
         headers = _plain(response.headers)
         refusal = error_of(self.provider, response.status_code, headers, content)
         hide(refusal, request)
         return refusal
-
-    # --- failures ---
-
-    @contextmanager
-    def _interrupted(self, response: Any) -> Generator[None, None, None]:
-        """Let what breaks a stream be known as such."""
-        failures: tuple[type[Exception], ...] = (RequestTimeoutError, *self._failures(response))
-        try:
-            yield
-        except failures as error:
-            cause = self._translated(error)
-            msg = f"the stream broke before its end: {cause}"
-            interrupted = StreamInterruptedError(msg, provider=self.provider)
-            interrupted.retryable = cause.retryable
-            raise interrupted from _cause(error)
-
-    def _failures(self, where: Any) -> "tuple[type[Exception], ...]":
-        library = library_of(where)
-        return (library.HTTPError, library.InvalidURL, library.StreamError, *errors_of_aiohttp())
-
-    def _translated(self, error: Exception) -> ProviderError:
-        if isinstance(error, ProviderError):
-            return error
-        names = {kind.__name__ for kind in type(error).__mro__}
-        text = str(error) or type(error).__name__
-        if "TimeoutException" in names:
-            msg = f"{self.provider} did not answer in time ({type(error).__name__})"
-            return RequestTimeoutError(msg, provider=self.provider)
-        if not names.isdisjoint(("TransportError", "ClientError")):
-            msg = f"cannot talk to {self.provider} at {self.base_url}: {text}"
-            return ConnectionFailedError(msg, provider=self.provider)
-        msg = f"the answer of {self.provider} cannot be read: {text}"
-        return InvalidResponseError(msg, provider=self.provider)
 
 
 class _Named(Protocol):
@@ -509,35 +394,6 @@ class OverHttp(Closeable):
         await self._http.aclose()
 
 
-@contextmanager
-def _hiding(request: Any) -> Generator[None, None, None]:
-    """Let no error out that quotes a key of *request*, if there is one yet."""
-    try:
-        yield
-    except ProviderError as error:
-        if request is not None:
-            hide(error, request)
-        raise
-
-
 def _plain(headers: Any) -> Headers:
     """Return headers as a dict with lower-case names: theirs decodes at every look."""
     return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in headers.raw}
-
-
-def _cause(error: Exception) -> Exception | None:
-    """Return what may be shown as the cause: aiohttp's errors show the headers of the request."""
-    return None if hasattr(error, "request_info") else error
-
-
-def _raw(headers: Headers) -> list[tuple[bytes, bytes]]:
-    """Return *headers* in bytes.
-
-    Raises:
-        UsageError: One of them cannot be sent: a key with a line end, say, which is not shown.
-    """
-    for name, value in headers.items():
-        if not (name.isascii() and value.isprintable()):
-            msg = f"the header {name!r} has a value with a line end or the like; check the API key"
-            raise UsageError(msg)
-    return [(name.lower().encode("ascii"), value.encode()) for name, value in headers.items()]

@@ -2,8 +2,8 @@
 
 import base64
 import binascii
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
 from os.path import commonprefix
 from typing import Any
 from urllib.parse import parse_qsl
@@ -38,6 +38,17 @@ def hide(error: ProviderError, request: Any) -> None:
             masked = None if value is request else _without(longest_first, value)
             if masked != value:
                 setattr(each, name, masked)
+
+
+@contextmanager
+def hiding(request: Any) -> Generator[None, None, None]:
+    """Let no error out that quotes a key of *request*, if there is one yet."""
+    try:
+        yield
+    except ProviderError as error:
+        if request is not None:
+            hide(error, request)
+        raise
 
 
 def _chain_of(error: BaseException) -> list[BaseException]:

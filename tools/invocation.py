@@ -9,10 +9,11 @@ from typing import Any, Protocol, Self
 
 import anyio
 
+from chatclient.callers import caller_deadline
 from chatclient.errors import ToolResultError
 from chatclient.interruption import check_interruption, is_interrupted
 from chatclient.messages import ToolCall
-from chatclient.runtime import Runtime, caller_deadline
+from chatclient.runtime import Runtime
 from chatclient.threads import is_awaitable
 from chatclient.tool import ToolCallback, ToolContext, ToolDefinition, ToolMetadata, ToolResult
 from chatclient.tools.binding import read_arguments

@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from chatclient.callers import caller_deadline
 from chatclient.errors import ToolResultError
 from chatclient.messages import ToolCall
-from chatclient.runtime import Runtime, caller_deadline
+from chatclient.runtime import Runtime
 from chatclient.tool import ToolCallback, ToolContext, ToolResult
 from chatclient.tools.awaiting import awaited
 from chatclient.tools.failure import ToolExecutionExceptionProcessor, ToolFailure

@@ -1,0 +1,43 @@
+"""The deadline of who makes a request, as a tool does: it holds for the request as well."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import replace
+
+from chatclient.runtime import Runtime
+
+
+class _Caller:
+    """Somebody who makes requests, and has a deadline for it."""
+
+    __slots__ = ("deadline", "gone")
+
+    def __init__(self, deadline: float) -> None:
+        self.deadline = deadline
+        self.gone = False  # what it has begun for later goes on without the deadline
+
+
+_caller: ContextVar[_Caller | None] = ContextVar("chatclient_caller", default=None)
+
+
+@contextmanager
+def caller_deadline(deadline: float) -> Generator[None, None, None]:
+    """Let requests made inside (by a tool, as a rule) end by *deadline* as well."""
+    caller = _Caller(deadline)
+    token = _caller.set(caller)
+    try:
+        yield
+    finally:
+        caller.gone = True
+        _caller.reset(token)
+
+
+def within_callers_deadline(runtime: Runtime) -> Runtime:
+    """Return *runtime*, ending by the deadline of the request that it is made in, if any."""
+    caller = _caller.get()
+    if caller is None or caller.gone:
+        return runtime
+    if runtime.deadline is not None and runtime.deadline <= caller.deadline:
+        return runtime
+    return replace(runtime, deadline=caller.deadline)
