@@ -42,7 +42,6 @@ from chatclient.tools.search import (
     ToolSearchRequest,
     VectorToolIndex,
 )
-from chatclient.tools.search.stemming import stem
 from chatclient.vector_store import InMemoryVectorStore
 
 Json = dict[str, Any]
@@ -299,11 +298,9 @@ def cost(tools: list[Json], queries: list[Json], named: dict[str, Method]) -> No
 
 def kilobytes(method: Method, references: Sequence[ToolReference]) -> float:
     """Return what an index of *references* holds."""
-    stem.cache_clear()  # up to 4,096 words, whatever is indexed
     gc.collect()
     tracemalloc.start()
     search = method(references)
-    stem.cache_clear()
     gc.collect()
     held = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()

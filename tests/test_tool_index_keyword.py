@@ -75,14 +75,14 @@ def test_identifiers_are_split(text: str, terms: list[str]) -> None:
     assert Words().terms(text) == terms
 
 
-def test_what_is_remembered_of_words_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_remembered_of_words_is_limited() -> None:
     """A long-lived index does not grow with each new word."""
-    monkeypatch.setattr("chatclient.tools.search.text._REMEMBERED", 3)
-    words = Words()
+    words = Words(3)
     words.terms("one two three four five")
 
     words.identifier_terms("oneTwo", "twoThree", "threeFour", "fourFive")
 
+    assert len(words._stems) <= 3
     assert len(words._words) <= 3
     assert len(words._identifiers) <= 3
     assert words.terms("Lists two orders") == ["list", "two", "order"]

@@ -18,6 +18,7 @@ from chatclient.tools.search.ranking import Ranking, Scored
 from chatclient.tools.search.text import Words
 
 _AT_ONCE = 200  # tools that are indexed without leaving the event loop: some 10 ms
+_REMEMBERED = 20_000  # words of queries whose terms are kept
 _SEARCHED_AT_ONCE = 20_000  # tools that are searched without leaving the event loop: some ms
 
 
@@ -35,7 +36,7 @@ class KeywordToolIndex(ToolIndex):
     def __init__(self, *, max_results: int = DEFAULT_MAX_RESULTS) -> None:
         self._max_results = max_results
         self._catalogs: Catalogs[Postings] = Catalogs()
-        self._words = Words()  # of queries; those of tools are not needed once they are indexed
+        self._words = Words(_REMEMBERED)  # of queries; those of tools are not needed once they are indexed
 
     async def put(
         self, session_id: str, references: Sequence[ToolReference], runtime: Runtime

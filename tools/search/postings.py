@@ -41,8 +41,6 @@ _PARAMETER_DESCRIPTIONS = _Field(0.30, 0.27, 14.0)
 _VALUES = _Field(0.17, 1.0, 1.3)
 _SATURATION = 0.8
 _LEVELS = 255
-_TOOL_BITS = 32
-_TOOL = (1 << _TOOL_BITS) - 1
 
 IN_NAME = 1
 """The bit of an impact that says that the term is in the name of the tool."""
@@ -145,12 +143,14 @@ class Postings:
 
     def _invert(self) -> None:
         """Note which tools have each term, those that it has the greatest impact on first."""
-        # A tool and an impact in one number, which is less for a greater impact.
+        # A tool and an impact in one number, which is less for a greater impact. It has no more bits
+        # than it needs: numbers below 2 ** 30 are compared fastest.
+        bits = len(self.totals).bit_length()
         having: list[list[int]] = [[] for _ in self._numbers]
         for tool in range(len(self.totals)):
             start, end = self._ends[tool], self._ends[tool + 1]
             for number, level in zip(self._places[start:end], self._levels[start:end], strict=True):
-                having[number].append((_LEVELS - level) << _TOOL_BITS | tool)
+                having[number].append((_LEVELS - level) << bits | tool)
         starts = array("I", [0])
         strongest = []
         for each in having:
@@ -158,8 +158,9 @@ class Postings:
             strongest += each
             starts.append(len(strongest))
         self._starts = starts
-        self._tools = array(_kind(len(self.totals)), [code & _TOOL for code in strongest])
-        self._impacts = bytes([_LEVELS - (code >> _TOOL_BITS) for code in strongest])
+        tools = (1 << bits) - 1
+        self._tools = array(_kind(len(self.totals)), [code & tools for code in strongest])
+        self._impacts = bytes([_LEVELS - (code >> bits) for code in strongest])
 
     def has(self, term: str) -> bool:
         """Return whether a tool has *term*."""

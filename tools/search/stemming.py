@@ -2,14 +2,15 @@
 
 import re
 from collections.abc import Mapping
-from functools import lru_cache
 
 _VOWELS = "aeiouy"
 _VOWEL = re.compile("[aeiouy]")
-_VOWEL_AND_CONSONANT = re.compile("[aeiouy][^aeiouy]")
+# What stands before the regions where endings are taken off: each begins after the first consonant
+# that follows a vowel, but for words in which that would be too early.
+_SYLLABLE = "[^aeiouy]*[aeiouy]+[^aeiouy]"
+_REGIONS = re.compile(f"(gener|commun|arsen|{_SYLLABLE})({_SYLLABLE})?")
 _CONSONANT_Y = re.compile("(?:^|(?<=[aeiouy]))y")
 _SHORT_END = re.compile(r"(^[aeiouy][^aeiouy]|[^aeiouy][aeiouy][^aeiouywxY])$")
-_EARLY_REGIONS = ("gener", "commun", "arsen")
 _TENSES = ("eed", "ed", "ing", "ly")
 _DOUBLES = ("bb", "dd", "ff", "gg", "mm", "nn", "pp", "rr", "tt")
 
@@ -30,49 +31,45 @@ _FOURTH = (
     "ement", "ance", "ence", "able", "ible", "ment", "ant", "ent", "ism", "ate", "iti", "ous",
     "ive", "ize", "al", "er", "ic",
 )  # fmt: skip
+# What the steps after the first look for: most words have nothing of it.
+_ENDINGS = (*_SECOND, "logi", "li", *_THIRD, "ative", *_FOURTH, "sion", "tion")
 
 
-@lru_cache(4096)
 def stem(word: str) -> str:
     """Return the stem of *word*, which is in lower case; ASCII letters only, others stay."""
     if len(word) < 3 or not word.isascii() or not word.isalpha():  # noqa: PLR2004
         return word
     if "y" in word:
         word = _CONSONANT_Y.sub("Y", word)
-    first = _region(word)
-    second = _after_consonant(word, first)
+    first, second = _regions(word)
     word = _past_and_present(_plural(word), first)
     if len(word) > 2 and word[-1] in "yY" and word[-2] not in _VOWELS:  # noqa: PLR2004
         word = word[:-1] + "i"
-    word = _derivation(word, first)
-    word = _replaced(word, _THIRD, _THIRD_ENDINGS, first)
-    if word.endswith("ative") and len(word) - 5 >= second:
-        word = word[:-5]
-    word = _residue(word, second)
+    if word.endswith(_ENDINGS):
+        word = _derivation(word, first)
+        word = _replaced(word, _THIRD, _THIRD_ENDINGS, first)
+        if word.endswith("ative") and len(word) - 5 >= second:
+            word = word[:-5]
+        word = _residue(word, second)
     return _final_letter(word, first, second).lower()
 
 
-def _region(word: str) -> int:
-    for start in _EARLY_REGIONS:
-        if word.startswith(start):
-            return len(start)
-    return _after_consonant(word, 0)
-
-
-def _after_consonant(word: str, start: int) -> int:
-    """Return where the part after the first consonant that follows a vowel begins."""
-    found = _VOWEL_AND_CONSONANT.search(word, start)
-    return found.end() if found else len(word)
+def _regions(word: str) -> tuple[int, int]:
+    """Return where the two regions begin: at the end of *word* if it has not got them."""
+    found = _REGIONS.match(word)
+    if found is None:
+        return len(word), len(word)
+    return found.end(1), found.end(2) if found[2] else len(word)
 
 
 def _plural(word: str) -> str:
+    if not word.endswith(("s", "ied")):
+        return word
     if word.endswith("sses"):
         return word[:-2]
     if word.endswith(("ied", "ies")):
         return word[:-2] if len(word) > 4 else word[:-1]  # noqa: PLR2004
-    if word.endswith("s") and not word.endswith(("us", "ss")) and _VOWEL.search(word[:-2]):
-        return word[:-1]
-    return word
+    return word[:-1] if not word.endswith(("us", "ss")) and _VOWEL.search(word[:-2]) else word
 
 
 def _past_and_present(word: str, region: int) -> str:
@@ -126,7 +123,7 @@ def _residue(word: str, region: int) -> str:
 
 def _final_letter(word: str, first: int, second: int) -> str:
     before = len(word) - 1
-    if word.endswith("e"):
+    if word[-1] == "e":
         drop = before >= second or (before >= first and not _SHORT_END.search(word[:-1]))
         return word[:-1] if drop else word
     return word[:-1] if word.endswith("ll") and before >= second else word

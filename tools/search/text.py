@@ -1,14 +1,17 @@
 """From text to the terms that are indexed and searched: words of identifiers, stems, wishes."""
 
 import re
+import sys
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
 from chatclient.tools.search.stemming import stem
 from chatclient.tools.search.vocabulary import CONCEPTS, STOP_WORDS
+
+_T = TypeVar("_T")
 
 _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)?")
 _PLAIN_WORD = re.compile(r"[A-Za-z0-9]+(?:'[A-Za-z0-9]+)?")  # the same where all is ASCII
@@ -26,9 +29,9 @@ _ACCENTS = re.compile(r"[\u0300-\u036f]")
 # A run of marks is looked at from its beginning only, or a long one would take its length squared.
 _CLAUSE = re.compile(r"(?<![.;?!\n])[.;?!\n]+(?:\s|$)|,?\s+(?:and|then|also)\s+", re.IGNORECASE)
 _BLANKS = re.compile(r"(\s\s)\s+")
+_NESTING = frozenset({"properties", "items", "$defs"})  # where a schema has parameters
 _LONGEST = 4_000  # characters of a query that are read; what is longer is no wish, but a document
 _MOST_CLAUSES = 12  # of a request; what is longer is a document, and its rest is taken as one
-_REMEMBERED = 20_000  # words whose terms are kept
 
 _MONTHS = "January February March April June July August September October November December"
 _DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday today tomorrow yesterday weekend"
@@ -66,40 +69,46 @@ _VALUES = tuple(
 )
 
 
-class _Known(dict[str, tuple[str, ...]]):
-    """The terms of words, made when one is looked up for the first time."""
+class _Known(dict[str, _T]):
+    """What comes of words, made when one is looked up for the first time."""
 
-    def __init__(self, make: Callable[[str], tuple[str, ...]]) -> None:
+    def __init__(self, make: Callable[[str], _T], most: int) -> None:
         self._make = make
+        self._most = most
 
-    def __missing__(self, word: str) -> tuple[str, ...]:
-        if len(self) >= _REMEMBERED:
+    def __missing__(self, word: str) -> _T:
+        if len(self) >= self._most:
             self.clear()
-        self[word] = terms = self._make(word)
-        return terms
+        self[word] = made = self._make(word)
+        return made
 
-    def of(self, words: Iterable[str]) -> list[str]:
-        """Return the terms of *words*."""
-        return list(chain.from_iterable(map(self.__getitem__, words)))
+
+_Stems = Mapping[str, str]
+"""The stem of any word in lower case."""
 
 
 class Words:
-    """Turns text into terms, and remembers how each word came out."""
+    """Turns text into terms, and remembers how each word came out.
 
-    def __init__(self) -> None:
-        self._words = _Known(_word_terms)
-        self._identifiers = _Known(_identifier_terms)
+    Args:
+        most: How many words to remember; as many as come where the words are soon done with.
+    """
+
+    def __init__(self, most: int = sys.maxsize) -> None:
+        self._stems = stems = _Known(stem, most)
+        self._words = _Known(partial(_word_terms, stems), most)
+        self._identifiers = _Known(partial(_identifier_terms, stems), most)
 
     def terms(self, text: str) -> list[str]:
         """Return the stems of the words of *text* that say something, in their order.
 
         A word such as `YouTube` counts as what it is made of and as a whole.
         """
-        return self._words.of(_words(text))
+        return list(chain.from_iterable(map(self._words.__getitem__, _words(text))))
 
     def identifier_terms(self, *names: str) -> list[str]:
         """Return the stems of what *names* are made of, what says nothing only if all says so."""
-        return self._identifiers.of(names)
+        return list(chain.from_iterable(map(self._identifiers.__getitem__, names)))
 
     def clauses(self, query: str) -> list[list[str]]:
         """Return the terms of each wish of *query*: what stands between full stops and `and`s.
@@ -108,7 +117,7 @@ class Words:
         """
         texts = _CLAUSE.split(query, _MOST_CLAUSES - 1)
         found = [terms for text in texts if (terms := list(dict.fromkeys(self.terms(text))))]
-        return found or [list(dict.fromkeys(_identifier_terms(query)))]
+        return found or [list(dict.fromkeys(_identifier_terms(self._stems, query)))]
 
     def wishes(self, query: str) -> list[str]:
         """Return the clauses of *query* as they are written, without those that say nothing."""
@@ -121,24 +130,28 @@ class Words:
         return " ".join(part for word in _WORD.findall(identifier) for part in _parts(word))
 
 
-def _word_terms(word: str) -> tuple[str, ...]:
+def _word_terms(stems: _Stems, word: str) -> tuple[str, ...]:
     if word.isalpha() and word[1:].islower():  # as nearly all are
         lower = word.lower()
-        return () if lower in STOP_WORDS else (stem(lower),)
+        return () if lower in STOP_WORDS else (stems[lower],)
     parts = [part.lower() for part in _parts(word.partition("'")[0])]
-    terms = _stems(parts)
+    terms = _telling(stems, parts)
     if len(parts) == 2 and word.isalpha():  # noqa: PLR2004
-        return (*terms, stem("".join(parts)))
+        return (*terms, stems["".join(parts)])
     return terms
 
 
-def _identifier_terms(name: str) -> tuple[str, ...]:
-    parts = [part.lower() for word in _words(name) for part in _parts(word)]
-    return _stems(parts) or tuple(map(stem, parts))
+def _identifier_terms(stems: _Stems, name: str) -> tuple[str, ...]:
+    if name.isascii():  # what joins the words of a name is in none of their parts
+        parts = _PART.findall(name)
+    else:
+        parts = [part for word in _words(name) for part in _parts(word)]
+    parts = [part.lower() for part in parts]
+    return _telling(stems, parts) or tuple([stems[part] for part in parts])
 
 
-def _stems(parts: Iterable[str]) -> tuple[str, ...]:
-    return tuple([stem(part) for part in parts if part not in STOP_WORDS])
+def _telling(stems: _Stems, parts: Iterable[str]) -> tuple[str, ...]:
+    return tuple([stems[part] for part in parts if part not in STOP_WORDS])
 
 
 def _words(text: str) -> list[str]:
@@ -211,9 +224,9 @@ def parameter_texts(schema: Any) -> tuple[list[str], list[str], list[str]]:
     for name, parameter in _parameters(schema):
         if name:
             names.append(name)
-        description = parameter.get("description")
-        if name and isinstance(description, str):
-            descriptions.append(description)
+            description = parameter.get("description")
+            if isinstance(description, str):
+                descriptions.append(description)
         allowed = parameter.get("enum")
         if isinstance(allowed, list):
             values += [value for value in allowed if isinstance(value, str)]
@@ -229,7 +242,8 @@ def _parameters(schema: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
         for name, parameter in properties.items():
             if isinstance(parameter, Mapping):
                 yield name, parameter
-                yield from _parameters(parameter)
+                if not _NESTING.isdisjoint(parameter):
+                    yield from _parameters(parameter)
     items = schema.get("items")
     if isinstance(items, Mapping):
         yield "", items
