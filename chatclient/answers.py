@@ -15,6 +15,7 @@ from chatclient.accessors import (
     trail_of,
 )
 from chatclient.chain import ChatClientResponse
+from chatclient.checks import missing
 from chatclient.driving import drive
 from chatclient.errors import UsageError
 from chatclient.exchange import messages_in, new_messages_in, round_responses_in
@@ -79,6 +80,18 @@ class PendingRequest:
             warn(f"{name} was never asked for its content: nothing was sent", RuntimeWarning, 2)
 
 
+def _elsewhere(answer: PendingRequest, name: str) -> Any:
+    """Stand for `__getattr__` of an answer.
+
+    Raises:
+        AttributeError: Always; the message says where to find what its response has.
+    """
+    hint = "; the text is .content()" if name == "text" else ""
+    if not hint and hasattr(ChatResponse, name):
+        hint = "; what .chat_response() returns has it"
+    raise missing(answer, name, hint)
+
+
 class CallResponse(PendingRequest):
     """The answer to a blocking call.
 
@@ -89,6 +102,9 @@ class CallResponse(PendingRequest):
     def __init__(self, run: Run, runtime: Runtime) -> None:
         super().__init__(run, runtime)
         self._lock = threading.Lock()
+
+    if not TYPE_CHECKING:  # type checkers would take any name for one of an answer's
+        __getattr__ = _elsewhere
 
     @classmethod
     def of(cls, response: ChatClientResponse) -> Self:
@@ -247,6 +263,9 @@ class AsyncCallResponse(PendingRequest):
     def __init__(self, run: Run, runtime: Runtime) -> None:
         super().__init__(run, runtime)
         self._lock = asyncio.Lock()
+
+    if not TYPE_CHECKING:  # type checkers would take any name for one of an answer's
+        __getattr__ = _elsewhere
 
     def __await__(self) -> Generator[Any, None, CallResponse]:
         return self._answer().__await__()

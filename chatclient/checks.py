@@ -156,7 +156,7 @@ def error_kinds(
 
 def missing(given: object, name: str, hint: str) -> AttributeError:
     """Return the error that *given* has no attribute *name*, with what to write instead."""
-    msg = f"a {type(given).__name__} has no {name!r}{hint}"
+    msg = f"{_a(type(given).__name__)} has no {name!r}{hint}"
     return AttributeError(msg, name=name, obj=given)
 
 

@@ -118,6 +118,8 @@ def _check_advisor(given: Any) -> None:
         hint = f"make one: {given.__name__}(...)"
     elif type(given).__name__.endswith("ChatMemory"):
         hint = "put it into one: MessageChatMemoryAdvisor(memory)"
+    elif hasattr(given, "tool_callbacks"):
+        hint = "it provides tools: .default_tools(...), or .tools(...) of a request"
     else:
         hint = "those are called with (request, call_next)"
     msg = f"{given!r} is not an advisor; {hint}"

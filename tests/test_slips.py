@@ -1,11 +1,13 @@
 """What a newcomer gets wrong in the first hour is answered with what to write instead."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from chatclient import ChatClient
+from chatclient.answers import CallResponse
 from chatclient.errors import ToolDefinitionError, UsageError, WrongTypeError
 from chatclient.memory import MessageWindowChatMemory
 from chatclient.providers.openai import OpenAIChatModel
@@ -22,6 +24,12 @@ from chatclient.tools.mcp import McpToolCallbackProvider
 MODEL = ScriptedModel(lambda prompt: "Hello!")
 
 
+def answered(client: ChatClient) -> CallResponse:
+    answer = client.prompt("x").call()
+    answer.content()
+    return answer
+
+
 @pytest.mark.parametrize(
     ("slip", "told"),
     [
@@ -34,6 +42,12 @@ MODEL = ScriptedModel(lambda prompt: "Hello!")
         (lambda it: it.create(MODEL).prompt("x").content, "send it first: .call().content()"),
         (lambda it: it.create(MODEL).prompt("x").default_tools, "of one request it is .tools(...)"),
         (lambda it: it.create(MODEL).prompt("x").sytem, "a ChatClientRequestSpec has no 'sytem'"),
+        (lambda it: answered(it.create(MODEL)).text, "no 'text'; the text is .content()"),
+        (
+            lambda it: answered(it.create(MODEL)).usage,
+            "a CallResponse has no 'usage'; what .chat_response() returns has it",
+        ),
+        (lambda it: answered(it.create(MODEL)).price, "a CallResponse has no 'price'"),
     ],
 )
 def test_a_method_of_another_object_is_named(slip: Callable[[Any], Any], told: str) -> None:
@@ -41,6 +55,18 @@ def test_a_method_of_another_object_is_named(slip: Callable[[Any], Any], told: s
     with pytest.raises(AttributeError, match=r".") as caught:
         slip(ChatClient)
     assert told in str(caught.value)
+
+
+def test_an_answer_to_await_names_it_as_well() -> None:
+    """It has the same accessors, to be awaited."""
+
+    async def slip() -> None:
+        answer: Any = ChatClient.create(MODEL).prompt("x").acall()
+        await answer
+        answer.usage  # noqa: B018 - the mistake
+
+    with pytest.raises(AttributeError, match=r"an AsyncCallResponse has no 'usage'; what \.chat_r"):
+        asyncio.run(slip())
 
 
 def test_an_answer_shows_whether_it_was_asked_for() -> None:
@@ -59,6 +85,7 @@ def test_an_answer_shows_whether_it_was_asked_for() -> None:
     [
         (MessageWindowChatMemory(), "put it into one: MessageChatMemoryAdvisor(memory)"),
         (ToolApproval(), "ToolCallingManager(interceptors=[approval])"),
+        (ToolRegistry(), "it provides tools: .default_tools(...)"),
     ],
 )
 def test_what_is_no_advisor_goes_elsewhere(given: Any, told: str) -> None:
