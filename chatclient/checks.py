@@ -167,7 +167,7 @@ def missing(given: object, name: str, hint: str) -> AttributeError:
     """Return the error that *given* has no attribute *name*, with what to write instead."""
     if not hint and hasattr(type(given), _ONE_FOR_ALL.get(name, "")):
         hint = f"; tools of every kind, and names of tools, go into .{_ONE_FOR_ALL[name]}(...)"
-    msg = f"a {type(given).__name__} has no {name!r}{hint}"
+    msg = f"{_a(type(given).__name__)} has no {name!r}{hint}"
     return AttributeError(msg, name=name, obj=given)
 
 

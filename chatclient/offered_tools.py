@@ -72,8 +72,8 @@ async def named_tool(engine: Engine, name: str, runtime: Runtime) -> ToolCallbac
     """
     callback = await resolve_tool(engine.resolver, name, runtime)
     if callback is None:
-        resolver = engine.resolver or "there is none; set one with tool_callback_resolver()"
-        msg = f"no tool {name!r} is known to the client's resolver ({resolver})"
+        none = "there is none: give the tool itself, or set one with tool_callback_resolver()"
+        msg = f"no tool {name!r} is known to the client's resolver ({engine.resolver or none})"
         raise ToolDefinitionError(msg)
     return callback
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from functools import cache
 from typing import Any, Self, TypedDict, get_args, get_origin, get_type_hints
 
@@ -225,11 +226,14 @@ def checked(kind: type[ChatOptions], values: Mapping[str, Any]) -> dict[str, Any
     Raises:
         UsageError: One of them is not an option of *kind*.
     """
-    unknown = sorted(set(values) - set(_names(kind)))
+    names = _names(kind)
+    unknown = sorted(set(values) - set(names))
     if unknown:
+        near = [name for each in unknown for name in get_close_matches(each, names, n=1)]
+        meant = f"did you mean {', '.join(map(repr, near))}? Otherwise " if near else ""
         msg = (
             f"{kind.__name__} has no option {', '.join(map(repr, unknown))}; "
-            "send fields it does not model with extra={...}"
+            f"{meant}send fields it does not model with extra={{...}}"
         )
         raise UsageError(msg)
     return dict(values)

@@ -126,6 +126,8 @@ def _check_advisor(given: Any) -> None:
         hint = f"make one: {given.__name__}(...)"
     elif type(given).__name__.endswith("ChatMemory"):
         hint = "put it into one: MessageChatMemoryAdvisor(memory)"
+    elif hasattr(given, "tool_callbacks"):
+        hint = "it provides tools: .default_tools(...), or .tools(...) of a request"
     else:
         called = "those are called with (request, call_next)"
         hint = _NO_ADVISORS.get(type(given).__name__, called)

@@ -474,6 +474,20 @@ def test_a_server_that_cannot_be_started_says_why(ask: Ask) -> None:
     assert "s3cret" not in told
 
 
+def test_a_whole_command_line_is_no_program(ask: Ask) -> None:
+    """As it stands in a shell or in the documentation of a server."""
+    server = McpServer.stdio("bad", "no-such-program-here --local-timezone UTC")
+    builder = ChatClient.builder(ScriptedModel())
+
+    with (
+        McpToolCallbackProvider(server) as provider,
+        pytest.raises(
+            McpServerError, match=r"arguments one by one: 'no-such-program-here', \.\.\."
+        ),
+    ):
+        ask(builder.default_tools(provider).build().prompt("x"))
+
+
 def test_a_server_is_no_source_of_tools_by_itself() -> None:
     """Who forgets the provider is told of it."""
     server: Any = McpServer.stdio("bad", "no-such-program-here")

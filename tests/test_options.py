@@ -253,7 +253,18 @@ def test_unknown_options_are_refused() -> None:
         AcmeOptions().mutate(temprature=1, seed=1, detail="high")
 
     assert str(caught.value) == (
-        "AcmeOptions has no option 'detail', 'temprature'; "
+        "AcmeOptions has no option 'detail', 'temprature'; did you mean 'temperature'? "
+        "Otherwise send fields it does not model with extra={...}"
+    )
+
+
+def test_an_option_unlike_any_other_is_refused_without_a_guess() -> None:
+    """Then it is a field that the provider may know."""
+    with pytest.raises(UsageError) as caught:
+        ChatOptions().mutate(safety_settings=[])
+
+    assert str(caught.value) == (
+        "ChatOptions has no option 'safety_settings'; "
         "send fields it does not model with extra={...}"
     )
 

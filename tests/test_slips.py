@@ -1,11 +1,13 @@
 """What a newcomer gets wrong in the first hour is answered with what to write instead."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from chatclient import ChatClient
+from chatclient.answers import CallResponse
 from chatclient.errors import ToolDefinitionError, UsageError, WrongTypeError
 from chatclient.memory import MessageWindowChatMemory
 from chatclient.providers.openai import OpenAIChatModel
@@ -107,6 +109,7 @@ def test_an_answer_shows_whether_it_was_asked_for() -> None:
         (ToolLimits(), "ToolCallingManager(limits=limits)"),
         (ToolFailurePolicy(), "ToolCallingManager(exception_processor=policy)"),
         (ToolCallingManager(), "builder.tool_calling_manager(manager)"),
+        (ToolRegistry(), "it provides tools: .default_tools(...)"),
     ],
 )
 def test_what_is_no_advisor_goes_elsewhere(given: Any, told: str) -> None:

@@ -196,7 +196,7 @@ def test_an_unknown_name_is_refused_before_anything_is_sent(ask: Ask) -> None:
     model = ScriptedModel("never")
     with pytest.raises(ToolDefinitionError, match=r"'nobody'.*StaticToolCallbackResolver\(add\)"):
         ask(known_to(model, StaticToolCallbackResolver(add)).prompt("x").tools("nobody"))
-    with pytest.raises(ToolDefinitionError, match="there is none; set one"):
+    with pytest.raises(ToolDefinitionError, match="none: give the tool itself, or set one"):
         ask(ChatClient.create(model).prompt("x").options(tool_names=["add"]))
     assert model.prompts == []
 

@@ -17,7 +17,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonRef, JsonSchemaWarningK
 
 from chatclient.schemas import JsonSchema, changed_within
 from chatclient.tools.docstring import parse_docstring
-from chatclient.tools.parameters import text_beside
+from chatclient.tools.parameters import REQUIRED, text_beside
 
 
 def schema_of(adapter: TypeAdapter[Any]) -> JsonSchema:
@@ -42,9 +42,6 @@ def _target(schema: JsonSchema, definitions: JsonSchema) -> JsonSchema:
     """Return the definition that *schema* refers to, or else itself."""
     return definitions[schema["$ref"].removeprefix("#/$defs/")] if "$ref" in schema else schema
 
-
-REQUIRED = "x-required"
-"""Marks, until the schema is done, a property of which `ToolParam` says whether it is required."""
 
 _SCALARS = (str, int, float, type(None))  # and so bool
 _UNHASHABLE = frozenset({"dict", "list", "set", "typed-dict"})

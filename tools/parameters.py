@@ -24,11 +24,13 @@ from pydantic_core.core_schema import with_default_schema
 
 from chatclient.errors import ToolDefinitionError
 from chatclient.tool import ToolContext
-from chatclient.tools.generation import REQUIRED
 from chatclient.values import EMPTY
 
 MISSING: Any = inspect.Parameter.empty
 """Stands for a default or an annotation that is not there."""
+
+REQUIRED = "x-required"
+"""Marks, until a schema is done, a property of which `ToolParam` says whether it is required."""
 
 Role: TypeAlias = Literal["argument", "context", "memory_id"]
 """Who gives a parameter its value: the model, or the library."""

@@ -76,7 +76,7 @@ class Session:
             program = f" by starting {server.command!r}" if server.command else ""
             msg = (
                 f"the MCP server {server.name!r} cannot be reached{program}"
-                f" ({type(cause).__name__}{told})"
+                f" ({type(cause).__name__}{told}){_apart(server.command, cause)}"
             )
             raise McpServerError(self.refused() or msg, server=server.name) from cause
 
@@ -176,6 +176,13 @@ def _leaf(error: BaseException | None) -> BaseException | None:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
+
+
+def _apart(command: str | None, cause: BaseException | None) -> str:
+    """Return what to do about a program that may be a whole command line."""
+    if not isinstance(cause, FileNotFoundError) or not command or " " not in command:
+        return ""
+    return f"; give a command and its arguments one by one: {command.split()[0]!r}, ..."
 
 
 class _Watched:

@@ -36,7 +36,9 @@ class KeywordToolIndex(ToolIndex):
     def __init__(self, *, max_results: int = DEFAULT_MAX_RESULTS) -> None:
         self._max_results = max_results
         self._catalogs: Catalogs[Postings] = Catalogs()
-        self._words = Words(_REMEMBERED)  # of queries; those of tools are not needed once they are indexed
+        self._words = Words(
+            _REMEMBERED
+        )  # of queries; those of tools are not needed once they are indexed
 
     async def put(
         self, session_id: str, references: Sequence[ToolReference], runtime: Runtime
