@@ -1,13 +1,11 @@
 """What a newcomer gets wrong in the first hour is answered with what to write instead."""
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from chatclient import ChatClient
-from chatclient.answers import CallResponse
 from chatclient.errors import ToolDefinitionError, UsageError, WrongTypeError
 from chatclient.memory import MessageWindowChatMemory
 from chatclient.providers.openai import OpenAIChatModel
