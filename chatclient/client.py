@@ -55,6 +55,7 @@ from chatclient.tool import (
 from chatclient.tools import PendingTurn, ToolCallbackResolver, ToolCallingManager
 from chatclient.tools.approval import Decisions, decisions_for
 from chatclient.tools.duplicates import DuplicatePolicy
+from chatclient.tools.manager import check_manager
 from chatclient.tools.sources import ToolSource
 from chatclient.values import merged
 from chatclient.watching import run_observed
@@ -422,8 +423,12 @@ class ChatClientBuilder:
         return self._with(replace(self._spec, tool_calling=enabled))
 
     def tool_calling_manager(self, manager: ToolCallingManager) -> Self:
-        """Set what runs the tools of every request."""
-        check_kind("what runs tools", manager, ToolCallingManager)
+        """Set what runs the tools of every request.
+
+        Raises:
+            UsageError: It is no `ToolCallingManager`, or overrides what no request calls.
+        """
+        check_manager(manager)
         return type(self)(replace(self._engine, manager=manager), self._spec)
 
     def tool_callback_resolver(self, resolver: ToolCallbackResolver) -> Self:
