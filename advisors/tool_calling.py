@@ -17,7 +17,6 @@ from chatclient.chain import (
     ChatClientResponse,
     Next,
 )
-from chatclient.checks import check_kind
 from chatclient.errors import DeadlineExceededError, ToolLoopError, UsageError
 from chatclient.events import ReasoningDelta, ReasoningSigned, TextDelta
 from chatclient.messages import Message, system_messages
@@ -31,6 +30,7 @@ from chatclient.tools import PendingTurn, ToolCallingManager, ToolExecutionResul
 from chatclient.tools.approval import AGENT_TURNS, DECISIONS
 from chatclient.tools.awaiting import awaited
 from chatclient.tools.compensation import rewritten
+from chatclient.tools.manager import check_manager
 from chatclient.tools.outcome import ToolExecution
 from chatclient.tools.turn import ToolTurn
 from chatclient.values import EMPTY, merged, without
@@ -144,7 +144,7 @@ class ToolCallingAdvisor:
             msg = "the order of a tool calling advisor must lie between the highest and the lowest"
             raise UsageError(msg)
         if manager is not None:
-            check_kind("what runs tools", manager, ToolCallingManager)
+            check_manager(manager)
         self.manager = manager or ToolCallingManager()
         self._own_manager = manager is not None
         self.order = order

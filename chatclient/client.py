@@ -35,6 +35,7 @@ from chatclient.tool import CONVERSATION_ID, ToolCallback, ToolContext, ToolMeta
 from chatclient.tools import PendingTurn, ToolCallbackResolver, ToolCallingManager
 from chatclient.tools.approval import Decisions, decisions_for
 from chatclient.tools.duplicates import DuplicatePolicy
+from chatclient.tools.manager import check_manager
 from chatclient.tools.sources import ToolSource
 
 if TYPE_CHECKING:  # loaded by who uses settings, and tool search
@@ -348,8 +349,12 @@ class ChatClientBuilder:
         return self._with(replace(self._spec, tool_calling=enabled))
 
     def tool_calling_manager(self, manager: ToolCallingManager) -> Self:
-        """Set what runs the tools of every request."""
-        check_kind("what runs tools", manager, ToolCallingManager)
+        """Set what runs the tools of every request.
+
+        Raises:
+            UsageError: It is no `ToolCallingManager`, or overrides what no request calls.
+        """
+        check_manager(manager)
         return type(self)(replace(self._engine, manager=manager), self._spec)
 
     def tool_callback_resolver(self, resolver: ToolCallbackResolver) -> Self:

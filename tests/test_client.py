@@ -488,6 +488,25 @@ def test_default_texts_have_all_that_those_of_requests_have(ask: Ask) -> None:
     assert user.media == (photo, plan)
 
 
+def test_what_a_request_says_goes_over_the_defaults_key_by_key(ask: Ask) -> None:
+    """Params, metadata and advisor params, of which the later key wins; messages are added."""
+    model = ScriptedModel("ok")
+    client = (
+        ChatClient.builder(model)
+        .default_system("{a} {b}", params={"a": "1", "b": "1"}, metadata={"a": 1, "b": 1})
+        .default_messages(UserMessage("first"))
+        .default_advisor_params({"a": 1, "b": 1})
+        .build()
+    )
+    request = client.prompt("x").system(params={"b": "2"}, metadata={"b": 2})
+    result = ask(request.messages(UserMessage("second")).advisor_params({"b": 2}))
+
+    system, *others = asked(model).messages
+    assert system == SystemMessage("1 2", {"a": 1, "b": 2})
+    assert [each.text for each in others] == ["first", "second", "x"]
+    assert {"a": 1, "b": 2}.items() <= result.response.context.items()
+
+
 def test_the_request_replaces_default_texts() -> None:
     """The last text set wins; default messages stay."""
     model = ScriptedModel("ok")

@@ -7,14 +7,17 @@ import pytest
 from conftest import Ask
 from test_tool_calling import client_of
 
-from chatclient import ChatClient
+from chatclient import ChatClient, ChatOptions, ChatResponse, Prompt
+from chatclient.advisors import ToolCallingAdvisor
 from chatclient.errors import ToolDefinitionError, ToolResultError, ToolUsageError, UsageError
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import (
     FunctionToolCallback,
     NextTool,
+    ToolCallingManager,
     ToolContext,
     ToolDefinition,
+    ToolExecutionResult,
     ToolFailurePolicy,
     ToolInvocation,
     ToolMemoryId,
@@ -187,6 +190,47 @@ def test_a_tool_that_is_no_coroutine_is_named(ask: Ask) -> None:
 
     with pytest.raises(ToolResultError, match="'own' is not a coroutine function; write it with"):
         ask(client.prompt("x"))
+
+
+class Overrides(ToolCallingManager):
+    def execute_tool_calls(self, prompt: Prompt, response: ChatResponse) -> ToolExecutionResult:
+        raise NotImplementedError
+
+
+class Redefines(ToolCallingManager):
+    def resolve_tool_definitions(self, options: ChatOptions) -> list[ToolDefinition]:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("manager", "name"),
+    [(Overrides(), "execute_tool_calls"), (Redefines(), "resolve_tool_definitions")],
+)
+def test_a_manager_that_overrides_what_no_turn_calls_is_refused(
+    manager: ToolCallingManager, name: str
+) -> None:
+    """What it does would be done in loops of one's own only; the error says where it belongs."""
+    words = rf"overrides {name}\(\), which only loops of your own call; .* an interceptor"
+    with pytest.raises(UsageError, match=words):
+        ChatClient.builder(ScriptedModel("never")).tool_calling_manager(manager)
+    with pytest.raises(UsageError, match=words):
+        ToolCallingAdvisor(manager)
+
+
+def test_a_manager_may_override_what_every_round_calls(ask: Ask) -> None:
+    """Then the rest is its own affair."""
+    rounds: list[int] = []
+
+    class Counting(Overrides):
+        async def execute(self, prompt: Prompt, *given: Any) -> ToolExecutionResult:
+            rounds.append(len(prompt.messages))
+            return await super().execute(prompt, *given)
+
+    model = ScriptedModel(call("nothing"), "done")
+    client = ChatClient.builder(model).tool_calling_manager(Counting()).build()
+
+    assert ask(client.prompt("x")).text == "done"
+    assert rounds == [1]
 
 
 class Converter:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from chatclient.checks import check_callable, check_kind, check_method, check_number
 from chatclient.driving import drive
@@ -323,6 +324,27 @@ class ToolCallingManager:
     def concurrency(self, runtime: Runtime) -> int:
         """Return how many tools of one response run at once."""
         return self._runner.concurrency(runtime)
+
+
+def check_manager(manager: object) -> None:
+    """Make sure that *manager* can run the tools of a turn, with all that it does in its own way.
+
+    Raises:
+        WrongTypeError: It is no `ToolCallingManager`.
+        UsageError: It overrides what no turn calls.
+    """
+    check_kind("what runs tools", manager, ToolCallingManager)
+    kind: type[Any] = type(manager)
+    own = [name for name in _FACE if getattr(kind, name) is not getattr(ToolCallingManager, name)]
+    if own and kind.execute is ToolCallingManager.execute:
+        msg = (
+            f"{kind.__name__} overrides {own[0]}(), which only loops of your own call; what stands"
+            " around tools is an interceptor, and what says which there are a ToolCallbackProvider"
+        )
+        raise UsageError(msg)
+
+
+_FACE = ("resolve_tool_definitions", "execute_tool_calls", "aexecute_tool_calls")
 
 
 def _alone(prompt: Prompt, runtime: Runtime) -> tuple[Runtime, ToolTurn]:
