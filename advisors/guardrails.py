@@ -312,7 +312,10 @@ async def _ask(guardrail: Callable[..., Any], runtime: Runtime, *about: Any) -> 
         return _PASSED
     if not isinstance(result, GuardrailResult):
         name = name_of(guardrail)
-        msg = f"guardrail {name!r} returned {result!r}, which is not a GuardrailResult"
+        msg = (
+            f"guardrail {name!r} returned {result!r}, which is not a GuardrailResult; return"
+            " GuardrailResult.success(), or .failure(message)"
+        )
         raise WrongTypeError(msg)
     return result
 

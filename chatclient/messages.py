@@ -251,6 +251,9 @@ class ToolResponse:
         is_error: Whether the tool failed and `data` says why.
         media: Images and other content of the answer.
         metadata: Whatever the application wants to remember; not sent.
+
+    Raises:
+        WrongTypeError: The answer is not a text.
     """
 
     id: str
@@ -261,6 +264,7 @@ class ToolResponse:
     metadata: Mapping[str, Any] = EMPTY
 
     def __post_init__(self) -> None:
+        check_kind("what a tool answered", self.data, str, "write json.dumps(...)")
         if self.metadata is not EMPTY:
             freeze_fields(self, "metadata")
 

@@ -131,6 +131,9 @@ class ToolCall:
         name: Which tool.
         arguments: A JSON object, exactly as the model wrote it (so perhaps malformed).
         metadata: The provider's own values, sent back with the message.
+
+    Raises:
+        WrongTypeError: The arguments are not a text.
     """
 
     id: str
@@ -139,6 +142,7 @@ class ToolCall:
     metadata: Mapping[str, Any] = EMPTY
 
     def __post_init__(self) -> None:
+        check_kind("the arguments of a tool call", self.arguments, str, "write json.dumps(...)")
         if self.metadata is not EMPTY:
             freeze_fields(self, "metadata")
 

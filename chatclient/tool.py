@@ -17,7 +17,12 @@ from typing import (
 )
 
 from chatclient.checks import check_kind, check_word, seconds
-from chatclient.errors import MissingContextError, ToolDefinitionError, ToolUsageError
+from chatclient.errors import (
+    MissingContextError,
+    ToolDefinitionError,
+    ToolResultError,
+    ToolUsageError,
+)
 from chatclient.events import ToolProgress
 from chatclient.json import dumps, loads
 from chatclient.messages import Media, Message, UserMessage, last_user_message
@@ -227,6 +232,7 @@ class ToolResult:
             says and by the same rule; None leaves it to that. What is an error never is.
 
     Raises:
+        ToolResultError: The text is none.
         ToolUsageError: *return_direct* is not a known value.
     """
 
@@ -238,6 +244,13 @@ class ToolResult:
     return_direct: ReturnDirect | None = None
 
     def __post_init__(self) -> None:
+        given: object = self.text
+        if not isinstance(given, str):
+            msg = (
+                f"the text of a ToolResult must be a str, not {given!r}; make it one, such as"
+                " json.dumps(...), or return the value itself, without a ToolResult"
+            )
+            raise ToolResultError(msg)
         if self.metadata is not EMPTY:
             freeze_fields(self, "metadata")
         if self.return_direct is not None:

@@ -36,6 +36,7 @@ from chatclient.messages import (
     AssistantMessage,
     SystemMessage,
     ToolCall,
+    ToolResponse,
     ToolResponseMessage,
     UserMessage,
 )
@@ -70,6 +71,7 @@ from chatclient.tools import (
     ToolDefinition,
     ToolFailurePolicy,
     ToolLimits,
+    ToolResult,
     tool,
 )
 from chatclient.tools.approval import decisions_for
@@ -257,6 +259,18 @@ MISUSES: dict[str, tuple[Callable[[], object], str]] = {
     "a function as a tool callback": (
         lambda: ChatOptions(tool_callbacks=[found]),  # type: ignore[list-item]
         "functions go into .tools(...)",
+    ),
+    "arguments of a call as data": (
+        lambda: ToolCall("1", "find", {"city": "Rome"}),  # type: ignore[arg-type]
+        "the arguments of a tool call must be a str, not {'city': 'Rome'}; write json.dumps(...)",
+    ),
+    "an answer of a tool as data": (
+        lambda: ToolResponse("1", "find", {"city": "Rome"}),  # type: ignore[arg-type]
+        "what a tool answered must be a str, not {'city': 'Rome'}; write json.dumps(...)",
+    ),
+    "a result as data": (
+        lambda: ToolResult({"city": "Rome"}),  # type: ignore[arg-type]
+        "the text of a ToolResult must be a str, not {'city': 'Rome'}; make it one, such as",
     ),
     "a definition as a tool callback": (
         lambda: ChatOptions(tool_callbacks=[ToolDefinition("find")]),  # type: ignore[list-item]

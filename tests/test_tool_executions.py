@@ -11,6 +11,7 @@ from conftest import Ask
 from test_tool_calling import client_of, results
 
 from chatclient import Media
+from chatclient.errors import ToolResultError
 from chatclient.serialization import message_from_dict, message_to_dict
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import NextTool, ToolInvocation, ToolLimits, ToolResult, tool
@@ -101,6 +102,21 @@ def test_metadata_of_a_result_stays_in_the_conversation(ask: Ask) -> None:
     assert results(model.prompts[1]) == ["two found"]
     assert message_from_dict(message_to_dict(message)) == message
     assert message_to_dict(message)["responses"][0]["metadata"] == {"found": ["LX 1", "LX 2"]}
+
+
+@pytest.mark.parametrize("text", [{"city": "Rome"}, None, 5])
+def test_the_text_of_a_result_is_a_text(ask: Ask, text: Any) -> None:
+    """A value in its place is the developer's mistake, and not sent to a provider."""
+
+    @tool(effect="read")
+    def find() -> ToolResult:
+        return ToolResult(text)
+
+    model = ScriptedModel(call("find"), "never")
+    with pytest.raises(ToolResultError, match="the text of a ToolResult must be a str, not"):
+        ask(client_of(model, find).prompt("x"))
+
+    assert model.unused == 1
 
 
 def test_an_interceptor_may_add_metadata(ask: Ask) -> None:

@@ -315,6 +315,18 @@ def test_what_is_nearly_a_tool_is_refused_with_the_mend(source: Any, mend: str) 
         tool_callbacks(source)
 
 
+def test_a_model_of_the_input_is_no_tool() -> None:
+    """Something has to be run with it."""
+
+    class Query(BaseModel):
+        text: str
+
+    with pytest.raises(ToolDefinitionError, match=r"\(function, input_type=Query\)"):
+        tool_callbacks(Query)
+    made = FunctionToolCallback(lambda query: query.text, name="find", input_type=Query)
+    assert made.call('{"text": "tea"}') == "tea"
+
+
 # --- duplicates ---
 
 

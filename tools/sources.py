@@ -184,8 +184,11 @@ def _tools_of_attributes(
             )
         )
     if not callbacks:
-        msg = f"{source.__name__} has no method with @tool"
-        raise ToolDefinitionError(msg)
+        name = source.__name__
+        mend = f"FunctionToolCallback(function, input_type={name})"
+        is_input = hasattr(source, "model_json_schema")  # elsewhere such a class is a tool
+        hint = f"; as what a function takes it goes into {mend}" if is_input else ""
+        raise ToolDefinitionError(f"{name} has no method with @tool{hint}")
     return callbacks
 
 
