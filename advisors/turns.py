@@ -44,7 +44,7 @@ from chatclient.runtime import Runtime
 from chatclient.tool import CONVERSATION_ID
 from chatclient.tools import PendingTurn
 from chatclient.tools.compensation import rewritten
-from chatclient.turn_taking import in_turns, says_something
+from chatclient.turn_taking import in_turns, present_turn, says_something
 from chatclient.values import without
 
 TURN_KEY = "chat_memory_turn_key"
@@ -132,13 +132,18 @@ class Turns:
         begin = self._resume if RESUME in request.context else self._start
         turn = await begin(request, conversation_id, turn_key_of(request))
         earlier = self._stored_already(request, conversation_id)
-        return _asked_again(turn, request, earlier) if earlier else turn
+        if earlier:
+            return _asked_again(turn, request, earlier)
+        known = request.context.get(TOOL_MESSAGES, ())
+        if known and not self.tool_messages:  # asked again, with what the tools have said
+            turn = replace(turn, own=_others(turn.own, known), said=(*turn.said, *known))
+        return turn
 
     async def _start(
         self, request: ChatClientRequest, conversation_id: str, key: str | None
     ) -> Turn:
         """Return the turn that begins with the last words of *request*."""
-        said = in_turns(spoken(request))
+        said = in_turns(spoken(request), UserMessage)
         own: tuple[Message, ...] | None = request.context.get(NEW_MESSAGES)
         if own is None:
             own = said[default_count(request, said) :]
@@ -190,7 +195,7 @@ class Turns:
         before = request.context.get(TOOL_MESSAGES, ())
         tools = response.context.get(TOOL_MESSAGES, ())
         earlier = rewritten(turn.said, response.context.get(UNDONE, {}))
-        said = (*earlier, *(m for m in tools if not any(m is each for each in before)))
+        said = (*earlier, *_others(tools, before))
 
         def note() -> dict[str, Any]:
             pending: PendingTurn = response.context[PENDING_TURN]
@@ -424,16 +429,33 @@ def _asked_again(
     An advisor outside of the memory asks again: with words to the last answer, from what tools
     have said already, or just once more.
     """
-    said = in_turns(spoken(request))
+    said = in_turns(spoken(request), UserMessage)
     end = end_of(earlier[-1], said)
-    known = {id(message) for message in request.context.get(TOOL_MESSAGES, ())}
-    own = tuple(m for m in turn.own if id(m) not in known) if end is None else said[end:]
+    known = request.context.get(TOOL_MESSAGES, ())
+    own = _others(turn.own, known) if end is None else said[end:]
     history = turn.history
-    if end is not None or any(id(m) in known for m in said):
+    heard = _end_of_messages(known, said)
+    if heard:
+        answered = [at for at, m in enumerate(said, 1) if isinstance(m, AssistantMessage)]
+        # Behind what the tools have said stand answers, and what is wrong with the last of them.
+        own = said[max(heard, *answered) :] or _others(said[present_turn(said) :], known)
+    if end is not None or heard:
         # The request itself shows what the model has said, or its tools have done.
         history = without_end(history, [message for each in earlier for message in each])
     key = turn.key and f"{turn.key} {len(earlier)}"
     return Turn(turn.conversation_id, own, history, key)
+
+
+def _others(messages: Sequence[Message], known: Sequence[Message]) -> tuple[Message, ...]:
+    """Return those of *messages* that are not among those *known*."""
+    present = {id(message) for message in known}
+    return tuple(message for message in messages if id(message) not in present)
+
+
+def _end_of_messages(part: Sequence[Message], whole: Sequence[Message]) -> int:
+    """Return the index behind the last of *part* in *whole*; 0 if there is none of it."""
+    present = {id(message) for message in part}
+    return max((at for at, m in enumerate(whole, 1) if id(m) in present), default=0)
 
 
 def _set_here(request: ChatClientRequest) -> set[str]:

@@ -207,8 +207,10 @@ def _ids(conversation_id: str, turn: str) -> tuple[str, ...]:
 def _question(request: ChatClientRequest) -> UserMessage | None:
     """Return what *request* asks, or None when it asks nothing in words."""
     question = question_in(request, None)
-    if question is not None or request.prompt.user_message is not None:
-        return None if question is None else question.message
+    if question is not None:
+        return question.message
+    if request.prompt.user_message is not None:
+        return None
     # Where another memory stands behind it inside the tool loop, a round holds what is new.
     earlier: Sequence[Message] = request.context.get(EARLIER_MESSAGES, ())
     asked = last_user_message(earlier)

@@ -46,15 +46,19 @@ def corrected(
     return (*continued(messages, said), UserMessage(correction, metadata={CORRECTION: True}))
 
 
-def in_turns(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+def in_turns(messages: tuple[Message, ...], whose: type[Message] = Message) -> tuple[Message, ...]:
     """Return *messages*, those of the present turn joined where advisors or models have gone on.
 
     What an application says in several messages stays as it is.
+
+    Args:
+        messages: The conversation.
+        whose: Whose messages are joined; default: everybody's.
     """
     begin = present_turn(messages)
     turn: list[Message] = []
     for message in messages[begin:]:
-        whole = _joined(turn[-1], message) if turn else None
+        whole = _joined(turn[-1], message) if turn and isinstance(message, whose) else None
         if whole is None:
             turn.append(message)
         else:

@@ -622,6 +622,19 @@ def test_a_guard_around_the_memory_that_asks_once_more_repeats_the_question_only
     assert short(talk.stored) == [*turn, "a:bad", "u:two", "a:good"]
 
 
+@pytest.mark.parametrize("tool_messages", [True, False])
+def test_an_answer_that_comes_after_none_is_remembered(
+    ask: Ask, order: int, tool_messages: bool
+) -> None:
+    """It answers the question, which is there again where the calls are remembered already."""
+    more = GuardrailResult.retry("no text")
+    guard = OutputGuardrailAdvisor(lambda a: None if a.text else more, order=MEMORY_ORDER - 1)
+    talk = Talk([call("look")], "", "good", order=order, tool_messages=tool_messages)
+    ask(talk.say("one").advisors(guard))
+
+    assert short(talk.stored) == [*(TURN[:3] if tool_messages else []), "u:one", "a:good"]
+
+
 def test_a_correction_of_no_answer_is_said_with_the_question(ask: Ask, order: int) -> None:
     """The user does not speak twice in a row, neither to the model nor in the memory."""
     better = GuardrailResult.reprompt("bad", "Better!")
@@ -660,6 +673,22 @@ def test_a_correction_of_what_the_request_has_begun_shows_one_answer(ask: Ask, o
         ["s:Be brief.", *looked, "a: worse", "u:Better!"],
     ]
     assert short(talk.stored) == [*looked, "a:good"]
+
+
+@pytest.mark.parametrize("tool_messages", [True, False])
+def test_a_correction_of_what_tools_have_answered_to_a_begun_answer(
+    ask: Ask, order: int, tool_messages: bool
+) -> None:
+    """What they have done is known as such, and remembered once, or not at all."""
+    talk = Talk([call("look")], " bad", "good", order=order, tool_messages=tool_messages)
+    begun = [UserMessage("one"), AssistantMessage("Once")]
+    again = around(GuardrailResult.reprompt("bad", "Better!"))
+    ask(talk.client.prompt(begun).conversation("c").advisors(again))
+
+    looked = ["u:one", "a:Once(call_look)", "t:(seen it)", "a: bad"]
+    kept = looked if tool_messages else ["u:one", "a:Once bad"]
+    assert talk.shown[-1] == ["s:Be brief.", *looked, "u:Better!"]
+    assert short(talk.stored) == [*kept, "u:Better!", "a:good"]
 
 
 def test_calls_behind_what_the_request_has_begun_are_sent_as_one_message(
