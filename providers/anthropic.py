@@ -28,12 +28,8 @@ from chatclient.providers.anthropic_options import (
 )
 from chatclient.providers.anthropic_schemas import is_enforceable
 from chatclient.providers.anthropic_stream import StreamDecoder
-from chatclient.providers.anthropic_turns import (
-    continuations_in,
-    in_container,
-    streamed_turn,
-    whole_turn,
-)
+from chatclient.providers.anthropic_turns import PAUSES, in_container, runs_tools
+from chatclient.providers.continuations import continuations_in
 from chatclient.providers.failures import json_of
 from chatclient.providers.http import HttpAnswer, HttpClient, OverHttp, RetryPolicy, Timeouts
 from chatclient.providers.keys import Headers, Key, headers_with, key_source
@@ -178,7 +174,7 @@ class AnthropicChatModel(OverHttp, ChatModel):
             headers = self._headers(prompt.options)
             return await self._http.post(runtime, _PATH, body, _decoded, headers)
 
-        return await whole_turn(ask, prompt)
+        return await PAUSES.whole(ask, prompt, _continuations_in(prompt.options))
 
     def generate_stream(
         self, prompt: Prompt, runtime: Runtime
@@ -191,7 +187,8 @@ class AnthropicChatModel(OverHttp, ChatModel):
             return self._http.stream(runtime, _PATH, body, _reader, headers)
 
         # Only where it may be of use, for it is one more generator for each chunk.
-        return streamed_turn(ask, prompt) if continuations_in(prompt.options) else ask(prompt)
+        most = _continuations_in(prompt.options)
+        return PAUSES.streamed(ask, prompt, most) if most else ask(prompt)
 
     def _headers(self, options: ChatOptions) -> Headers:
         """Return the headers that a request has beside those of all requests."""
@@ -234,6 +231,10 @@ class AnthropicChatModel(OverHttp, ChatModel):
         conversation = conversation.plus(messages[size:], self._dialect)
         self._sent = (messages, conversation)
         return conversation
+
+
+def _continuations_in(options: ChatOptions) -> int:
+    return continuations_in(options) if runs_tools(options) else 0
 
 
 def _decoded(answer: HttpAnswer) -> ChatResponse:

@@ -6,14 +6,21 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote
 
+from chatclient.checks import check_number
 from chatclient.errors import UsageError
 from chatclient.json import dumps
 from chatclient.model import ChatModel, OutputMode
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
+from chatclient.providers.continuations import continuations_in
 from chatclient.providers.failures import json_of
 from chatclient.providers.gemini_decoding import PROVIDER, decode_response
-from chatclient.providers.gemini_encoding import EncodedConversation, dialect_of, encode_options
+from chatclient.providers.gemini_encoding import (
+    LONG_ANSWERS,
+    EncodedConversation,
+    dialect_of,
+    encode_options,
+)
 from chatclient.providers.gemini_stream import StreamDecoder, StreamReader
 from chatclient.providers.http import HttpAnswer, HttpClient, OverHttp, RetryPolicy, Timeouts
 from chatclient.providers.keys import Headers, HeaderSource, Key, headers_with, key_source
@@ -51,6 +58,11 @@ class GeminiChatOptions(ChatOptions):
         speech_config: How spoken answers sound.
         image_config: What drawn answers look like.
         labels: Vertex AI's labels of the request, for billing.
+        max_continuations: How often at most Gemini is asked to go on with an answer that is too
+            long for one request; 0 for not at all, by default 8.
+
+    Raises:
+        UsageError: *max_continuations* is not a number or negative, or as with `ChatOptions`.
     """
 
     thinking_budget: int | None = None
@@ -68,6 +80,12 @@ class GeminiChatOptions(ChatOptions):
     speech_config: Mapping[str, Any] | None = None
     image_config: Mapping[str, Any] | None = None
     labels: Mapping[str, str] | None = None
+    max_continuations: int | None = None
+
+    def __post_init__(self) -> None:
+        ChatOptions.__post_init__(self)  # slots: there is no `super()` without arguments
+        if self.max_continuations is not None:
+            check_number("max_continuations", self.max_continuations)
 
 
 class GeminiChatModel(OverHttp, ChatModel):
@@ -133,15 +151,22 @@ class GeminiChatModel(OverHttp, ChatModel):
     async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
         """Return the model's response to *prompt*."""
         path = f"{path_of(prompt.options.model or self.name)}:generateContent"
-        return await self._http.post(runtime, path, self._body(prompt), _decoded)
+
+        async def ask(prompt: Prompt) -> ChatResponse:
+            return await self._http.post(runtime, path, self._body(prompt), _decoded)
+
+        return await LONG_ANSWERS.whole(ask, prompt, continuations_in(prompt.options))
 
     def generate_stream(
         self, prompt: Prompt, runtime: Runtime
     ) -> AsyncGenerator[ChatResponse | str, None]:
         """Return the chunks of the model's response to *prompt*, as they come."""
         path = f"{path_of(prompt.options.model or self.name)}:streamGenerateContent?alt=sse"
-        body = self._body(prompt)
-        return self._http.stream(runtime, path, body, _Reader)
+
+        def ask(prompt: Prompt) -> AsyncGenerator[ChatResponse | str, None]:
+            return self._http.stream(runtime, path, self._body(prompt), _Reader)
+
+        return LONG_ANSWERS.streamed(ask, prompt, continuations_in(prompt.options))
 
     def _body(self, prompt: Prompt) -> bytes:
         head = self._heads.get(prompt.options, _head)

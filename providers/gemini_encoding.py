@@ -21,10 +21,13 @@ from chatclient.messages import (
     UserMessage,
 )
 from chatclient.options import ChatOptions
+from chatclient.prompt import Prompt
+from chatclient.providers.continuations import Continuation
 from chatclient.providers.fields import arguments_in, fields_of, overlaid, unsendable
 from chatclient.providers.gemini_decoding import INVENTED_ID, beside_content
 from chatclient.providers.media import base64_of
 from chatclient.providers.wire_cache import kept_wire
+from chatclient.response import ChatResponse
 from chatclient.tool import ToolDefinition
 
 # The value that Google documents for calls that another model made: without any, they are refused.
@@ -132,6 +135,22 @@ def _calling_config(choice: str | None, definitions: Iterable[ToolDefinition]) -
         return choice and {"mode": _MODES[choice]}
     return {"mode": "ANY", "allowedFunctionNames": [choice]}
 
+
+def _with_token(prompt: Prompt, answer: ChatResponse) -> Prompt | None:
+    """Return the same request again, with the token of where its answer goes on."""
+    if len(answer.generations) != 1:
+        return None
+    generation = answer.generations[0]
+    token = generation.metadata.get("continuationToken")
+    if not token or generation.native_finish_reason != _TO_BE_CONTINUED:
+        return None
+    extra = {**prompt.options.extra, "continuationToken": token}
+    return Prompt.of(prompt.messages, prompt.options.mutate(extra=extra))
+
+
+_TO_BE_CONTINUED = "CONTINUATION"
+LONG_ANSWERS = Continuation(_TO_BE_CONTINUED, _with_token)
+"""How Gemini is asked to go on with an answer that is too long for one request."""
 
 # --- messages -------------------------------------------------------------------------------
 

@@ -52,6 +52,7 @@ from chatclient.providers.gemini_encoding import (
     encode_options,
 )
 from chatclient.providers.gemini_stream import StreamDecoder, StreamReader
+from chatclient.response import Usage
 from chatclient.serialization import message_from_dict, message_to_dict
 from chatclient.tool import ToolDefinition, ToolMetadata, ToolResult
 from chatclient.tools import ToolContext, tool, tool_callbacks
@@ -71,6 +72,7 @@ _FIELDS = {
     "safetySettings",
     "cachedContent",
     "labels",
+    "continuationToken",
 }
 _KINDS = {
     "text",
@@ -262,6 +264,64 @@ def test_an_answer_comes_with_all_that_is_known_about_it(ask: Ask, gemini: Start
     }
     assert server.headers[0]["x-goog-api-key"] == "secret"
     assert "secret" not in server.paths[0]
+
+
+def to_be_continued(*parts: str | Json, token: str | None = "dG9r") -> Json:
+    more = {} if token is None else {"continuationToken": token}
+    return answer(*parts, finishReason="CONTINUATION", **more)
+
+
+def test_an_answer_that_is_too_long_for_one_request_is_gone_on_with(
+    ask: Ask, gemini: Start
+) -> None:
+    """The same request is sent again with the token; all parts are one answer, and all count."""
+    ends = (to_be_continued("One two. "), to_be_continued("Three. ", token="bmV4dA=="))
+    server = gemini(*ends, answer("End."))
+    result = ask(ChatClient.create(server.model()).prompt("Count."))
+    response = result.response.chat_response
+    first, *others = server.requests
+
+    assert result.text == response.text == "One two. Three. End."
+    assert response.finish_reason == "stop"
+    assert response.usage == Usage(3 * 13, 3 * 12, 3 * 4, None, 3 * 7)
+    assert others == [
+        {**first, "continuationToken": "dG9r"},
+        {**first, "continuationToken": "bmV4dA=="},
+    ]
+
+
+@pytest.mark.parametrize(("most", "requests"), [(None, 9), (1, 2), (0, 1)])
+def test_an_answer_without_an_end_is_cut_off(
+    ask: Ask, gemini: Start, most: int | None, requests: int
+) -> None:
+    """After so many continuations it is handed out as far as it goes."""
+    server = gemini(to_be_continued("On. "))
+    model = server.model(options=GeminiChatOptions(max_continuations=most))
+    result = ask(ChatClient.create(model).prompt("Count."))
+
+    assert len(server.requests) == requests
+    assert result.text == "On. " * requests
+    assert result.response.chat_response.finish_reason == "length"
+
+
+def test_only_what_has_a_token_can_be_gone_on_with(ask: Ask, gemini: Start) -> None:
+    """Not an answer without one, nor several answers at once, nor one that ended otherwise."""
+    several = to_be_continued("a")
+    several["candidates"] *= 2
+    several["candidates"][1] = {**several["candidates"][1], "index": 1}
+    whole = answer("c", continuationToken="dG9r")
+    for said in (to_be_continued("b", token=None), several, whole):
+        event = Reply(b"data: %b\r\n\r\n" % json.dumps(said).encode())
+        server = gemini(event if ask.streaming else said)
+        ask(ChatClient.create(server.model()).prompt("Count."))
+
+        assert len(server.requests) == 1
+
+
+def test_a_number_of_continuations_has_to_be_one() -> None:
+    """Others are refused before anything is sent."""
+    with pytest.raises(UsageError, match="max_continuations must be at least 0"):
+        GeminiChatOptions(max_continuations=-1)
 
 
 def test_a_tool_is_called_and_its_signature_goes_back(ask: Ask, gemini: Start) -> None:
