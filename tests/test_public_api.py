@@ -16,7 +16,10 @@ import pytest
 import chatclient
 
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
-ENTRY = re.compile(r"^::: (\S+)\n(?: {4}options:\n {6}members: \[(.*)\]\n)?", re.MULTILINE)
+ENTRY = re.compile(
+    r"^::: (\S+)\n(?: {4}options:\n {6}members: \[(.*)\]\n)?( {6}inherited_members: true)?",
+    re.MULTILINE,
+)
 FOLDERS = ["chatclient", "chatclient.advisors", "chatclient.tools"]
 PACKAGES = [
     "chatclient",
@@ -95,23 +98,63 @@ def defined_in(module: ModuleType) -> Iterator[str]:
                 yield name
 
 
-def referred_to() -> Iterator[str]:
-    """Yield the names that the reference describes."""
+def entries() -> Iterator[tuple[ModuleType, list[str], bool]]:
+    """Yield what the reference describes: names of a module, and whether with all they inherit."""
     text = "\n".join(page.read_text(encoding="utf-8") for page in REFERENCE.glob("*.md"))
     for entry in ENTRY.finditer(text):
-        place, members = entry.groups()
+        place, members, inherited = entry.groups()
         try:
             module = importlib.import_module(place)
         except ModuleNotFoundError:
-            yield place.rpartition(".")[2]
+            parent, _, name = place.rpartition(".")
+            yield importlib.import_module(parent), [name], bool(inherited)
         else:
-            yield from defined_in(module) if members is None else members.split(", ")
+            names = list(defined_in(module)) if members is None else members.split(", ")
+            yield module, [name for name in names if name], bool(inherited)
+
+
+def described() -> Iterator[str]:
+    """Yield the names that the reference describes."""
+    for _, names, _ in entries():
+        yield from names
 
 
 @each_package
 def test_every_name_is_in_the_reference(package: Any) -> None:
     """Whoever looks one up finds it."""
-    assert set(package.__all__) - set(referred_to()) == set()
+    assert set(package.__all__) - set(described()) == set()
+
+
+def test_what_the_reference_names_is_there() -> None:
+    """A name that has gone leaves no gap on its page, which nobody would see."""
+    missing = [
+        f"{module.__name__}.{name}"
+        for module, names, _ in entries()
+        for name in names
+        if not hasattr(module, name)
+    ]
+
+    assert missing == []
+
+
+def test_what_a_class_inherits_is_in_the_reference() -> None:
+    """Methods are on the page of a class of their own, or on that of the class that has them."""
+    kinds = {
+        kind: inherited
+        for module, names, inherited in entries()
+        for name in names
+        if isinstance(kind := getattr(module, name), type) and not name.startswith("_")
+    }
+    lost = {
+        f"{kind.__name__}.{name}"
+        for kind, inherited in kinds.items()
+        for base in kind.__mro__[1:]
+        if not inherited and base not in kinds and base.__module__.startswith("chatclient.")
+        for name in vars(base).keys() - vars(kind).keys()
+        if not name.startswith("_")
+    }
+
+    assert lost == set()
 
 
 @pytest.mark.parametrize("package", FOLDERS)
