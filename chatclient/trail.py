@@ -25,6 +25,7 @@ from chatclient.texts import on_one_line
 __all__ = ["Change", "Round", "Trail"]
 
 _SHOWN = 60  # characters of a text that a line of the trail repeats
+_NAMED = 10  # tools that an advisor has added or taken away, by name
 
 
 class Trail:
@@ -220,11 +221,17 @@ def _words(change: Change) -> str:
     words = [
         f"added {_messages(len(change.added))}" if change.added else "",
         f"removed {_messages(len(change.removed))}" if change.removed else "",
-        f"offered {', '.join(change.tools_added)}" if change.tools_added else "",
-        f"hid {', '.join(change.tools_removed)}" if change.tools_removed else "",
+        f"offered {_listed(change.tools_added)}" if change.tools_added else "",
+        f"hid {_listed(change.tools_removed)}" if change.tools_removed else "",
         *(f"set {name}={_short(repr(value))}" for name, value in change.options),
     ]
     return "; ".join(word for word in words if word)
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return the first of *names*: a tool search hides hundreds in each turn."""
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _tool_line(step: Step) -> str:

@@ -192,9 +192,21 @@ def test_a_schema_is_read_once() -> None:
         {"type": "array", "items": 3},
         {"$ref": "#/$defs/Missing"},
         {"$ref": "https://example.org/schema.json"},
+        {"title": "string", "year": "int"},
+        {"year": {"type": "integer"}},
     ],
 )
 def test_what_is_no_schema_is_refused(schema: dict[str, Any]) -> None:
     """Before anything is sent."""
     with pytest.raises(UsageError, match=r"(?i)schema"):
         ChatClient.create(ScriptedModel()).prompt("x").call().entity(schema)
+
+
+@pytest.mark.parametrize("schema", [{}, {"title": "Anything", "$comment": "x"}, {"not": {}}])
+def test_a_schema_may_say_little_of_a_value(schema: dict[str, Any]) -> None:
+    """Then any JSON fits; fields that were written in its place would be looked at by nobody."""
+    client = ChatClient.create(ScriptedModel('{"year": 1979}'))
+
+    assert client.prompt("x").call().entity(schema) == {"year": 1979}
+    with pytest.raises(UsageError, match="the fields of an object are under 'properties'"):
+        client.prompt("x").call().entity({"year": "int"})

@@ -13,7 +13,14 @@ import pytest
 from conftest import Ask
 from servers import ChatServer, Reply, completion
 
-from chatclient import ChatClient, ChatClientRequest, ChatClientResponse, Next, UserMessage
+from chatclient import (
+    TOOL_CALLING_ORDER,
+    ChatClient,
+    ChatClientRequest,
+    ChatClientResponse,
+    Next,
+    UserMessage,
+)
 from chatclient.advisors.budget import Budget
 from chatclient.errors import OverloadedError, ProviderError, ToolCallRefusedError, UsageError
 from chatclient.events import RoundEnded, ToolCallStarted
@@ -27,7 +34,7 @@ from chatclient.providers.openai import OpenAIChatModel
 from chatclient.response import Usage
 from chatclient.runtime import BLOCKING, ON_LOOP
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import ToolApproval, ToolCallingManager, tool
+from chatclient.tools import FunctionToolCallback, ToolApproval, ToolCallingManager, tool
 from chatclient.trail import Change, Trail
 
 
@@ -168,6 +175,29 @@ def test_the_text_tells_the_story(ask: Ask) -> None:
     assert max(map(len, lines)) < 160
     assert "A long answer. A long answer." in text
     assert text.splitlines()[-1] == "in all: 20 + 10 tokens"
+
+
+@pytest.mark.parametrize(
+    ("count", "told"), [(10, "tool8, tool9"), (11, "tool9 and 1 more"), (100, "tool9 and 90 more")]
+)
+def test_many_tools_that_were_hidden_are_counted(ask: Ask, count: int, told: str) -> None:
+    """The text names some, as with a tool search over all of them; the data names all."""
+
+    class Without:
+        order = TOOL_CALLING_ORDER - 10
+
+        async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+            options = request.prompt.options.mutate(tool_callbacks=())
+            return await call_next(request.mutate(prompt=request.prompt.with_options(options)))
+
+    tools = [FunctionToolCallback(get_time, name=f"tool{number}") for number in range(count)]
+    client = ChatClient.builder(ScriptedModel("Fine.")).default_advisors(Without()).build()
+    trail = trail_of(ask(client.prompt("Time?").tools(tools)).response)
+
+    hidden = [line for line in str(trail).splitlines() if "hid tool0, tool1, " in line]
+    assert len(hidden) == 1
+    assert hidden[0].endswith(told)
+    assert len(trail.rounds[0].changes[0].tools_removed) == count
 
 
 def test_a_call_that_waits_has_not_failed(ask: Ask) -> None:

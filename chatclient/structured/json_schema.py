@@ -33,6 +33,26 @@ _NUMBER_BOUNDS = {
 _STRING_BOUNDS = {"minLength": "min_length", "maxLength": "max_length"}
 _ARRAY_BOUNDS = {"minItems": "min_length", "maxItems": "max_length"}
 
+# What a schema may say about a value; one that says none of it may still be annotated.
+_WORDS = frozenset(
+    (
+        *("type", "enum", "const", "properties", "required", "items", "prefixItems", "contains"),
+        *("anyOf", "oneOf", "allOf", "not", "if", "then", "else", "$ref", "$dynamicRef"),
+        *("additionalProperties", "patternProperties", "propertyNames", "minProperties"),
+        *("maxProperties", "dependentRequired", "dependentSchemas", "unevaluatedProperties"),
+        *("unevaluatedItems", "uniqueItems", "pattern", "format", "multipleOf"),
+        *_NUMBER_BOUNDS,
+        *_STRING_BOUNDS,
+        *_ARRAY_BOUNDS,
+    )
+)
+_NOTES = frozenset(
+    (
+        *("title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly"),
+        *("$schema", "$id", "$anchor", "$comment", "$defs", "definitions"),
+    )
+)
+
 
 def type_of_schema(schema: Schema) -> Any:
     """Return the type of the plain JSON data that *schema* describes.
@@ -40,6 +60,12 @@ def type_of_schema(schema: Schema) -> Any:
     Raises:
         UsageError: It is not a JSON Schema.
     """
+    if _WORDS.isdisjoint(schema) and not _NOTES.issuperset(schema):
+        msg = (
+            f"{_refusal(schema)}: the fields of an object are under 'properties', "
+            "as in {'type': 'object', 'properties': {'year': {'type': 'integer'}}}"
+        )
+        raise UsageError(msg)
     return _Types(schema).of(schema)
 
 
