@@ -17,7 +17,7 @@ from chatclient.chain import (
     ChatClientResponse,
     Next,
 )
-from chatclient.checks import check_kind
+from chatclient.checks import check_callable, check_kind
 from chatclient.errors import DeadlineExceededError, ToolLoopError, UsageError
 from chatclient.events import ReasoningDelta, ReasoningSigned, TextDelta
 from chatclient.messages import Message, system_messages
@@ -140,6 +140,8 @@ class ToolCallingAdvisor:
         reset_tool_choice: bool = True,
         stream_tool_call_responses: bool = True,
     ) -> None:
+        check_kind("the order of an advisor", order, int)
+        check_callable("what decides whether tool calls are run", eligibility)
         if not HIGHEST_PRECEDENCE < order < LOWEST_PRECEDENCE:
             msg = "the order of a tool calling advisor must lie between the highest and the lowest"
             raise UsageError(msg)

@@ -123,9 +123,12 @@ class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
         **loop: Unpack[ToolLoopOptions],
     ) -> None:
         super().__init__(**loop)
-        if max_results is not None and max_results < 1:
-            msg = f"max_results must be at least 1, or None, not {max_results}"
-            raise UsageError(msg)
+        if max_results is not None:
+            check_kind("max_results", max_results, int)
+            if max_results < 1:
+                msg = f"max_results must be at least 1, or None, not {max_results}"
+                raise UsageError(msg)
+        check_kind("the suffix of the system message", system_message_suffix, str)
         if tool_index is not None:
             check_kind("a tool index", tool_index, ToolIndex)
         self.tool_index = tool_index or KeywordToolIndex()
