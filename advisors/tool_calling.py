@@ -28,6 +28,7 @@ from chatclient.chain import (
     ChatClientResponse,
     Next,
 )
+from chatclient.checks import check_callable, check_kind
 from chatclient.errors import UsageError
 from chatclient.messages import Message, system_messages
 from chatclient.options import ChatOptions
@@ -121,6 +122,8 @@ class ToolCallingAdvisor:
         reset_tool_choice: bool = True,
         stream_tool_call_responses: bool = True,
     ) -> None:
+        check_kind("the order of an advisor", order, int)
+        check_callable("what decides whether tool calls are run", eligibility)
         if not HIGHEST_PRECEDENCE < order < LOWEST_PRECEDENCE:
             msg = "the order of a tool calling advisor must lie between the highest and the lowest"
             raise UsageError(msg)

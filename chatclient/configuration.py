@@ -8,6 +8,7 @@ from chatclient.advisors import SimpleLoggerAdvisor
 from chatclient.advisors.memory import MessageChatMemoryAdvisor, PromptChatMemoryAdvisor
 from chatclient.advisors.tool_calling import ToolCallingAdvisor
 from chatclient.chain import LOWEST_PRECEDENCE, TOOL_CALLING_ORDER, Advisor
+from chatclient.checks import check_kind
 from chatclient.engine import Engine
 from chatclient.errors import UsageError
 from chatclient.json import loads
@@ -58,7 +59,9 @@ def client_parts(
         UsageError: A setting does not fit, or something that it needs is not there.
     """
     settings = ChatClientSettings.load() if settings is None else settings
+    check_kind("settings", settings, ChatClientSettings)
     model = _model(settings) if model is None else model
+    check_kind("a model", model, ChatModel, "one that is named belongs into the settings")
     manager = manager_of(settings, resolver)
     repository = repository_of(settings)
     spec = RequestSpec(

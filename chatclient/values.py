@@ -4,6 +4,8 @@
 from collections.abc import Mapping
 from typing import Any, NoReturn, Self, TypeVar
 
+from chatclient.errors import WrongTypeError
+
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -48,12 +50,21 @@ EMPTY: FrozenDict[str, Any] = FrozenDict()
 
 
 def frozen(mapping: Mapping[str, Any] | None) -> FrozenDict[str, Any]:
-    """Return *mapping* as an immutable one; nothing is copied when it already is."""
+    """Return *mapping* as an immutable one; nothing is copied when it already is.
+
+    Raises:
+        WrongTypeError: It is something else.
+    """
     if not mapping:
         return EMPTY
     if isinstance(mapping, FrozenDict):
         return mapping
-    return FrozenDict(mapping)
+    try:
+        return FrozenDict(mapping)
+    except (TypeError, ValueError) as error:
+        kind = type(mapping).__name__
+        msg = f"what a value holds by name must be a mapping, such as a dict, not {kind}"
+        raise WrongTypeError(msg) from error
 
 
 def freeze_fields(value: object, *names: str) -> None:

@@ -4,7 +4,7 @@ import base64
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from chatclient.errors import UsageError
+from chatclient.errors import UsageError, WrongTypeError
 from chatclient.providers.keys import Headers
 from chatclient.values import EMPTY
 
@@ -27,6 +27,19 @@ class Address(NamedTuple):
         if not self.query:
             return self.url + path
         return f"{self.url}{path}{'&' if '?' in path else '?'}{self.query}"
+
+
+def first_url(*given: str | None) -> str:
+    """Return the first URL in *given*: the application's, the environment's, the usual one.
+
+    Raises:
+        WrongTypeError: It is no text.
+    """
+    url: object = next(filter(None, given), "")
+    if not isinstance(url, str):  # not shown: there may be a password in it
+        msg = f"base_url must be a text, not a {type(url).__name__}; of a URL pass str(url)"
+        raise WrongTypeError(msg)
+    return url
 
 
 def address_of(base_url: str) -> Address:

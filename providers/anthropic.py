@@ -12,6 +12,7 @@ from chatclient.messages import AssistantMessage, Message
 from chatclient.model import ChatModel, OutputMode
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
+from chatclient.providers.addresses import first_url
 from chatclient.providers.anthropic_decoding import decode_response
 from chatclient.providers.anthropic_encoding import (
     ANTHROPIC,
@@ -32,7 +33,7 @@ from chatclient.providers.anthropic_turns import PAUSES, in_container, runs_tool
 from chatclient.providers.continuations import continuations_in
 from chatclient.providers.failures import json_of
 from chatclient.providers.http import HttpAnswer, HttpClient, OverHttp, RetryPolicy, Timeouts
-from chatclient.providers.keys import Headers, Key, headers_with, key_source
+from chatclient.providers.keys import Headers, Key, headers_with, key_source, lower_case
 from chatclient.providers.reading import EventReader
 from chatclient.providers.wire_cache import EncodedOptions
 from chatclient.response import ChatResponse
@@ -130,14 +131,14 @@ class AnthropicChatModel(OverHttp, ChatModel):
         headers: Mapping[str, str] | None = None,
         http_client: Any = None,
     ) -> None:
-        base_url = base_url or os.environ.get("ANTHROPIC_BASE_URL") or _BASE_URL
+        base_url = first_url(base_url, os.environ.get("ANTHROPIC_BASE_URL"), _BASE_URL)
         base_url = base_url.rstrip("/").removesuffix("/v1")
         self._dialect = ANTHROPIC if base_url == _BASE_URL else COMPATIBLE
         defaults = AnthropicChatOptions(model=model).merge(options)
         self._options = replace(defaults, model=defaults.model or model)
         wanted_by = "Anthropic" if self._dialect is ANTHROPIC else ""
         key = key_source(api_key, "ANTHROPIC_API_KEY", wanted_by=wanted_by)
-        more = {name.lower(): value for name, value in (headers or EMPTY).items()}
+        more = lower_case(headers)
         self._http = HttpClient(
             PROVIDER,
             base_url,

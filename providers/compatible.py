@@ -5,8 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from chatclient.checks import check_kind
 from chatclient.errors import UsageError
 from chatclient.options import ChatOptions
+from chatclient.providers.addresses import first_url
 from chatclient.providers.http import RetryPolicy, Timeouts
 from chatclient.providers.keys import Key, KeySource, key_source
 from chatclient.providers.openai import COMPATIBLE, OPENAI, OpenAIChatModel
@@ -219,7 +221,7 @@ def compatible_model(
     return OpenAIChatModel(
         model,
         api_key=found.key(api_key),
-        base_url=base_url or found.locate(),
+        base_url=first_url(base_url) or found.locate(),
         options=options,
         max_retries=max_retries,
         timeout=timeout,
@@ -230,6 +232,7 @@ def compatible_model(
 
 
 def _preset(name: str) -> Preset:
+    check_kind("a preset", name, str)
     found = PRESETS.get(name)
     if found is None:
         msg = f"no preset is called {name!r}; there are {', '.join(sorted(PRESETS))}"

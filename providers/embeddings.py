@@ -14,6 +14,7 @@ from chatclient.embedding import (
 from chatclient.errors import InvalidResponseError
 from chatclient.json import dumps
 from chatclient.providers import gemini, ollama
+from chatclient.providers.addresses import first_url
 from chatclient.providers.failures import refuse_error
 from chatclient.providers.fields import MISSHAPEN, object_in
 from chatclient.providers.http import HttpAnswer, HttpClient, OverHttp, RetryPolicy, Timeouts
@@ -55,7 +56,7 @@ class OpenAIEmbeddingModel(OverHttp, EmbeddingModel):
         headers: Mapping[str, str] | None = None,
         http_client: Any = None,
     ) -> None:
-        base_url = base_url or os.environ.get("OPENAI_BASE_URL") or BASE_URL
+        base_url = first_url(base_url, os.environ.get("OPENAI_BASE_URL"), BASE_URL)
         self._options = replace(options, model=options.model or model)
         self._http = HttpClient(
             dialect_at(base_url).provider,
@@ -117,7 +118,7 @@ class OllamaEmbeddingModel(OverHttp, EmbeddingModel):
         self._options = replace(options, model=options.model or model)
         self._http = HttpClient(
             "ollama",
-            base_url or ollama.host_of_environment(),
+            first_url(base_url, ollama.host_of_environment()),
             ollama.headers_for(api_key, headers),
             timeout,
             max_retries,
@@ -173,7 +174,7 @@ class GeminiEmbeddingModel(OverHttp, EmbeddingModel):
         headers: Mapping[str, str] | None = None,
         http_client: Any = None,
     ) -> None:
-        base_url = base_url or gemini.BASE_URL
+        base_url = first_url(base_url, gemini.BASE_URL)
         self._options = replace(options, model=options.model or model)
         self._http = HttpClient(
             "gemini",

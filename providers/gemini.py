@@ -12,6 +12,7 @@ from chatclient.json import dumps
 from chatclient.model import ChatModel, OutputMode
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
+from chatclient.providers.addresses import first_url
 from chatclient.providers.continuations import continuations_in
 from chatclient.providers.failures import json_of
 from chatclient.providers.gemini_decoding import PROVIDER, decode_response
@@ -123,7 +124,7 @@ class GeminiChatModel(OverHttp, ChatModel):
         headers: Mapping[str, str] | None = None,
         http_client: Any = None,
     ) -> None:
-        base_url = base_url or BASE_URL
+        base_url = first_url(base_url, BASE_URL)
         defaults = GeminiChatOptions(model=model).merge(options)
         self._options = replace(defaults, model=defaults.model or model)
         self._http = HttpClient(

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Awaitable, Callable, Mapping
 
-from chatclient.errors import UsageError
+from chatclient.errors import UsageError, WrongTypeError
 from chatclient.runtime import Runtime
 from chatclient.values import EMPTY
 
@@ -29,6 +29,7 @@ def key_source(api_key: Key, *variables: str, wanted_by: str = "") -> KeySource:
 
     Raises:
         UsageError: A key is wanted, and there is none.
+        WrongTypeError: It is neither a text nor a function.
     """
     if callable(api_key):
         return api_key
@@ -37,7 +38,7 @@ def key_source(api_key: Key, *variables: str, wanted_by: str = "") -> KeySource:
     if not api_key and wanted_by:
         msg = f"{wanted_by} needs an API key: set {variables[0]} or pass api_key="
         raise UsageError(msg)
-    return api_key
+    return _text("api_key", api_key, "a text or a function that returns one")
 
 
 def headers_with(
@@ -51,11 +52,15 @@ def headers_with(
         more: Headers that go before that of the key, if there are any.
         name: The header that carries the key.
         scheme: What stands before it there.
+
+    Raises:
+        WrongTypeError: *more* are no headers.
     """
-    others = {name.lower(): value for name, value in (more or EMPTY).items()}
+    others = lower_case(more)
 
     def carrying(token: str) -> Headers:
-        token = (token or "").strip()  # files and shells leave a line end behind
+        # Files and shells leave a line end behind.
+        token = _text("what a function returns as api_key", token or "", "a text").strip()
         return {name: f"{scheme}{token}", **others} if token else others
 
     if isinstance(key, str):
@@ -65,3 +70,29 @@ def headers_with(
         return carrying(await runtime.invoke(key))
 
     return headers
+
+
+def lower_case(headers: Headers | None) -> dict[str, str]:
+    """Return *headers*, as an application gave them, with names in lower case.
+
+    Raises:
+        WrongTypeError: They are no mapping, or a name or a value is no text.
+    """
+    given: object = headers or EMPTY
+    if not isinstance(given, Mapping):
+        msg = f"headers must be a mapping of names to texts, not a {type(given).__name__}"
+        raise WrongTypeError(msg)
+    found = {}
+    for name, value in given.items():
+        name = _text("the name of a header", name, "a text")  # noqa: PLW2901 - now it is one
+        found[name.lower()] = _text(f"the header {name!r}", value, "a text")
+    return found
+
+
+def _text(what: str, given: object, right: str) -> str:
+    if isinstance(given, str):
+        return given
+    # What it is may be secret, and is not shown.
+    hint = ", such as its get_secret_value()" if hasattr(given, "get_secret_value") else ""
+    msg = f"{what} must be {right}{hint}, not a {type(given).__name__}"
+    raise WrongTypeError(msg)

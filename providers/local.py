@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from chatclient.checks import check_kind
 from chatclient.errors import UsageError
 from chatclient.forks import ForkSafeLock
 from chatclient.messages import (
@@ -191,6 +192,7 @@ def _source_of(model: Weights | str | os.PathLike[str]) -> Weights | Path:
         return model
     if isinstance(model, str) and model in _BY_NAME:
         return _BY_NAME[model]
+    check_kind("a local model", model, (str, os.PathLike))
     path = Path(model)
     if path.suffix != ".gguf":
         msg = (

@@ -7,6 +7,7 @@ from typing import Any
 from chatclient.errors import InvalidResponseError
 from chatclient.json import dumps
 from chatclient.moderation import Moderation, ModerationModel
+from chatclient.providers.addresses import first_url
 from chatclient.providers.failures import json_of, refuse_error
 from chatclient.providers.fields import MISSHAPEN
 from chatclient.providers.http import HttpAnswer, HttpClient, OverHttp, RetryPolicy, Timeouts
@@ -46,7 +47,7 @@ class OpenAIModerationModel(OverHttp, ModerationModel):
         headers: Mapping[str, str] | None = None,
         http_client: Any = None,
     ) -> None:
-        base_url = base_url or os.environ.get("OPENAI_BASE_URL") or BASE_URL
+        base_url = first_url(base_url, os.environ.get("OPENAI_BASE_URL"), BASE_URL)
         self._model = model
         self._http = HttpClient(
             dialect_at(base_url).provider,

@@ -9,6 +9,7 @@ from chatclient.json import dumps
 from chatclient.model import ChatModel, OutputMode
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
+from chatclient.providers.addresses import first_url
 from chatclient.providers.http import HttpAnswer, HttpClient, OverHttp, RetryPolicy, Timeouts
 from chatclient.providers.keys import Headers, HeaderSource, Key, headers_with, key_source
 from chatclient.providers.listening import overheard
@@ -92,7 +93,7 @@ class OllamaChatModel(OverHttp, ChatModel):
         self._options = replace(defaults, model=defaults.model or model)
         self._http = HttpClient(
             PROVIDER,
-            base_url or host_of_environment(),
+            first_url(base_url, host_of_environment()),
             headers_for(api_key, headers),
             timeout,
             max_retries,

@@ -10,6 +10,7 @@ from chatclient.json import dumps
 from chatclient.model import ChatModel, OutputMode
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
+from chatclient.providers.addresses import first_url
 from chatclient.providers.failures import json_of
 from chatclient.providers.http import HttpAnswer, HttpClient, OverHttp, RetryPolicy, Timeouts
 from chatclient.providers.keys import Headers, Key, KeySource, headers_with, key_source
@@ -145,7 +146,7 @@ class OpenAIChatModel(OverHttp, ChatModel):
         http_client: Any = None,
         dialect: Dialect | None = None,
     ) -> None:
-        base_url = base_url or os.environ.get("OPENAI_BASE_URL") or BASE_URL
+        base_url = first_url(base_url, os.environ.get("OPENAI_BASE_URL"), BASE_URL)
         self._dialect = dialect or dialect_at(base_url)
         defaults = OpenAIChatOptions(model=model).merge(options)
         self._options = replace(defaults, model=defaults.model or model)

@@ -10,6 +10,7 @@ from chatclient.messages import Message
 from chatclient.model import ChatModel
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
+from chatclient.providers.addresses import first_url
 from chatclient.providers.failures import json_of
 from chatclient.providers.http import HttpAnswer, HttpClient, OverHttp, RetryPolicy, Timeouts
 from chatclient.providers.keys import Headers, Key, headers_with
@@ -132,7 +133,7 @@ class OpenAIResponsesChatModel(OverHttp, ChatModel):
         headers: Mapping[str, str] | None = None,
         http_client: Any = None,
     ) -> None:
-        base_url = base_url or os.environ.get("OPENAI_BASE_URL") or BASE_URL
+        base_url = first_url(base_url, os.environ.get("OPENAI_BASE_URL"), BASE_URL)
         defaults = OpenAIResponsesChatOptions(model=model).merge(options)
         self._options = replace(defaults, model=defaults.model or model)
         self._lacks = _LACKED_BY_OPENAI if is_openai(base_url) else frozenset[str]()

@@ -4,6 +4,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
+from chatclient.checks import check_kind
 from chatclient.errors import UsageError
 from chatclient.model import ChatModel
 
@@ -40,6 +41,7 @@ def chat_model(name: str, **settings: Any) -> ChatModel:
     Raises:
         UsageError: There is no such provider, or it has no default model.
     """
+    check_kind("the name of a model", name, str)
     provider, _, model = name.partition(":")
     if provider in COMPATIBLE:
         if not model:

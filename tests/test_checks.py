@@ -34,6 +34,7 @@ from chatclient.memory import (
 from chatclient.memory.sessions import InMemorySessionRepository, SessionService
 from chatclient.messages import (
     AssistantMessage,
+    Media,
     SystemMessage,
     ToolCall,
     ToolResponse,
@@ -42,9 +43,12 @@ from chatclient.messages import (
 )
 from chatclient.observation import Observation, Operation, Step
 from chatclient.providers.anthropic import AnthropicChatOptions
+from chatclient.providers.compatible import compatible_model
 from chatclient.providers.fallback import FallbackChatModel
 from chatclient.providers.http import Timeouts
+from chatclient.providers.local import LocalChatModel
 from chatclient.providers.openai import OpenAIChatModel
+from chatclient.providers.registry import chat_model
 from chatclient.rag import (
     DocumentLimit,
     LanguageModelQueryRouter,
@@ -417,6 +421,54 @@ MISUSES: dict[str, tuple[Callable[[], object], str]] = {
         "timeout must be a positive number of seconds, not -5",
     ),
     "a part of a timeout": (lambda: Timeouts(read=0), "read must be a positive number of seconds"),
+    "the order of nothing": (
+        lambda: ToolCallingAdvisor(order=None),  # type: ignore[arg-type]
+        "the order of an advisor must be an int, not None",
+    ),
+    "a number that decides": (
+        lambda: ToolCallingAdvisor(eligibility=5),  # type: ignore[arg-type]
+        "what decides whether tool calls are run must be a function",
+    ),
+    "as many results as a text": (
+        lambda: ToolSearchToolCallingAdvisor(max_results="5"),  # type: ignore[arg-type]
+        "max_results must be a number",
+    ),
+    "no suffix": (
+        lambda: ToolSearchToolCallingAdvisor(system_message_suffix=None),  # type: ignore[arg-type]
+        "system_message_suffix must be a str",
+    ),
+    "no instructions": (
+        lambda: SummarizingChatMemory(MODEL, instructions=None),  # type: ignore[arg-type]
+        "instructions must be a str, not None",
+    ),
+    "a named model beside settings": (
+        lambda: ChatClient.from_settings(model="local"),  # type: ignore[arg-type]
+        "one that is named belongs into the settings",
+    ),
+    "a dict of settings": (
+        lambda: ChatClient.from_settings({"model": "local"}),  # type: ignore[arg-type]
+        "settings must be a ChatClientSettings, not {'model': 'local'}",
+    ),
+    "no local model": (
+        lambda: LocalChatModel(None),  # type: ignore[arg-type]
+        "a local model must be a str or a PathLike, not None",
+    ),
+    "no name of a model": (
+        lambda: chat_model(None),  # type: ignore[arg-type]
+        "the name of a model must be a str, not None",
+    ),
+    "no preset": (
+        lambda: compatible_model([], "m"),  # type: ignore[arg-type]
+        "a preset must be a str, not []",
+    ),
+    "a text of metadata": (
+        lambda: UserMessage("x", metadata="y"),  # type: ignore[arg-type]
+        "must be a mapping, such as a dict, not str",
+    ),
+    "a number of metadata": (
+        lambda: Media("image/png", b"x", metadata=5),  # type: ignore[arg-type]
+        "must be a mapping, such as a dict, not int",
+    ),
     "negative retries": (
         lambda: OpenAIChatModel(api_key="x", max_retries=-1),
         "max_retries must be at least 0, not -1",

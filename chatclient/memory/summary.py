@@ -86,6 +86,7 @@ class SummarizingChatMemory(ChatMemory):
         instructions: str = INSTRUCTIONS,
         options: ChatOptions = NO_OPTIONS,
     ) -> None:
+        check_kind("instructions", instructions, str)
         if not instructions.strip():
             msg = "a model without instructions does not know how to summarise"
             raise UsageError(msg)
