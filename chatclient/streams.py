@@ -1,9 +1,9 @@
 """What a request gives that is streamed: what happens on the way to its answer."""
 
 import functools
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from chatclient.accessors import (
     documents_in,
@@ -19,23 +19,24 @@ from chatclient.event_streams import AsyncEvents, drive_stream
 from chatclient.events import (
     ApprovalNeeded,
     Done,
-    ReasoningDelta,
-    ReasoningSigned,
-    RoundEnded,
     StreamEvent,
     TextDelta,
-    ToolCallFinished,
 )
 from chatclient.exchange import messages_in, new_messages_in, round_responses_in
 from chatclient.messages import (
-    AssistantMessage,
-    Media,
     Message,
-    ProviderPart,
-    Reasoning,
-    ToolCall,
 )
-from chatclient.response import ChatResponse, Generation
+from chatclient.pieces import (
+    BEFORE_TOOLS,
+    NEVER,
+    SPOKEN,
+    AsyncPieces,
+    Convert,
+    chunk_of,
+    event_of,
+    spoken_after,
+)
+from chatclient.response import ChatResponse
 from chatclient.runtime import Runtime
 from chatclient.structured import NOTHING, StructuredOutput, StructuredOutputConverter
 from chatclient.structured.output import Native, PartialEntities, entity_in
@@ -49,52 +50,6 @@ if TYPE_CHECKING:
     from chatclient.vector_store import Document  # loaded by who retrieves
 
 T = TypeVar("T")
-
-Convert = Callable[[Any], T]
-"""Makes what a consumer asked for out of an event; `NOTHING` when there is none of it in there."""
-
-
-def _chunk_of(event: Any) -> ChatResponse:
-    match event:
-        case TextDelta(text=text):
-            return ChatResponse((Generation(AssistantMessage(text)),))
-        case ReasoningDelta(text=text):
-            return ChatResponse((Generation(AssistantMessage([Reasoning(text)])),))
-        case ReasoningSigned(proof=proof):
-            return ChatResponse((Generation(AssistantMessage([proof])),))
-        case Done(response=response):
-            return replace(response, generations=tuple(map(_unstreamed, response.generations)))
-        case _:
-            return NOTHING  # type: ignore[no-any-return]
-
-
-def _unstreamed(generation: Generation) -> Generation:
-    """Return what of *generation* was not streamed: of the first, all but words and thoughts."""
-    if generation.index:
-        return generation
-    message = generation.output
-    parts = [
-        part
-        for part in message.parts
-        if isinstance(part, ToolCall | Media) or (isinstance(part, ProviderPart) and not part.text)
-    ]
-    return replace(generation, output=AssistantMessage(parts, metadata=message.metadata))
-
-
-def _event_of(event: Any) -> Any:
-    return event
-
-
-# Whether anything was said, and if so, whether since tools were last called.
-_NEVER, _BEFORE_TOOLS, _SPOKEN = range(3)
-
-
-def _spoken_after(event: Any, spoken: int) -> int:
-    """Return what was said after *event*, which is not a text."""
-    tools = type(event) is ToolCallFinished or (
-        type(event) is RoundEnded and event.response.has_tool_calls()
-    )
-    return _BEFORE_TOOLS if tools and spoken else spoken
 
 
 class _Stream(PendingRequest):
@@ -174,7 +129,7 @@ class _Stream(PendingRequest):
         # An advisor may have answered in the model's place; then nothing was streamed. What an
         # answer says that calls tools itself, because the turn waits or runs none, was said before.
         turn = pending_in(response)
-        said = spoken > _BEFORE_TOOLS or (spoken and response.chat_response.has_tool_calls())
+        said = spoken > BEFORE_TOOLS or (spoken and response.chat_response.has_tool_calls())
         unsaid = [TextDelta(text)] if text and not said else []
         waiting = [] if turn is None else [ApprovalNeeded(turn)]
         return [*unsaid, *waiting, Done(response.chat_response)]
@@ -201,7 +156,7 @@ class _Stream(PendingRequest):
             self._asked = True  # nothing was forgotten
             msg = "native and validate are about a value; say which: events(entity=...)"
             raise UsageError(msg)
-        return _event_of, None
+        return event_of, None
 
     def _event_with(self, converter: StructuredOutputConverter[Any]) -> Convert[Any]:
         def take(event: Any) -> Any:
@@ -222,7 +177,7 @@ class _Stream(PendingRequest):
         return take
 
     def _client_chunk_of(self, event: Any) -> ChatClientResponse:
-        chunk: Any = _chunk_of(event)
+        chunk: Any = chunk_of(event)
         if chunk is NOTHING:
             return NOTHING  # type: ignore[no-any-return]
         context = self.response.context if isinstance(event, Done) else EMPTY
@@ -254,7 +209,7 @@ class StreamResponse(_Stream):
         All but the last are pieces of text and of thoughts. The last has everything else: tool
         calls and media, usage and finish reason.
         """
-        return self._pieces(_chunk_of)
+        return self._pieces(chunk_of)
 
     def chat_client_response(self) -> Generator[ChatClientResponse, None, None]:
         """Return the same as `chat_response`, the last with the context the advisors left."""
@@ -322,18 +277,18 @@ class StreamResponse(_Stream):
     def _iterate(
         self, convert: Convert[T], output: StructuredOutput[Any] | None
     ) -> Generator[T, None, None]:
-        spoken, only_text = _NEVER, convert == self._text_of
+        spoken, only_text = NEVER, convert == self._text_of
         events = drive_stream(functools.partial(self._run, output=output), self._runtime)
         try:
             while True:
                 event = next(events)
                 if type(event) is TextDelta:  # as nearly all events are
-                    spoken = _SPOKEN
+                    spoken = SPOKEN
                     if only_text:
                         yield event.text  # type: ignore[misc]  # T is str
                         continue
                 else:
-                    spoken = _spoken_after(event, spoken)
+                    spoken = spoken_after(event, spoken)
                 if (piece := convert(event)) is not NOTHING:
                     yield piece
         except StopIteration as stop:
@@ -368,7 +323,7 @@ class AsyncStreamResponse(_Stream):
 
     def chat_response(self) -> "AsyncPieces[ChatResponse]":
         """Return the answer as chat responses; see `StreamResponse.chat_response`."""
-        return self._pieces(_chunk_of)
+        return self._pieces(chunk_of)
 
     def chat_client_response(self) -> "AsyncPieces[ChatClientResponse]":
         """Return the same as `chat_response`, the last with the context the advisors left."""
@@ -421,57 +376,3 @@ class AsyncStreamResponse(_Stream):
         except Exception as error:
             self._error = error
             raise
-
-
-class AsyncPieces(AsyncIterator[T]):
-    """What a consumer asked for of a stream; `aclose()` it, or use `async with`, to leave early."""
-
-    def __init__(
-        self,
-        events: AsyncEvents[Any, ChatClientResponse],
-        convert: Convert[T],
-        last_events: Callable[..., list[Any]],
-    ) -> None:
-        self._events = events
-        self._convert = convert
-        self._last_events = last_events
-        self._last: list[Any] | None = None
-        self._closed = False
-        self._spoken = _NEVER
-
-    async def __anext__(self) -> T:
-        while True:
-            if (piece := self._convert(await self._next_event())) is not NOTHING:
-                return piece
-
-    async def aclose(self) -> None:
-        """End the request, if it still runs, and wait until it has cleaned up.
-
-        A task that waits for the next piece meanwhile finds the stream at its end.
-        """
-        self._closed, self._last = True, []
-        await self._events.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_error: object) -> None:
-        await self.aclose()
-
-    async def _next_event(self) -> Any:
-        if self._last is None:
-            try:
-                event = await self._events.__anext__()
-            except StopAsyncIteration:
-                if self._closed:
-                    raise
-                self._last = self._last_events(self._events.result(), self._spoken)
-            else:
-                if type(event) is TextDelta:
-                    self._spoken = _SPOKEN
-                else:
-                    self._spoken = _spoken_after(event, self._spoken)
-                return event
-        if not self._last:
-            raise StopAsyncIteration
-        return self._last.pop(0)

@@ -20,8 +20,8 @@ from chatclient import (
     Prompt,
 )
 from chatclient.errors import BlockingCallError, OverloadedError, UsageError
+from chatclient.pieces import AsyncPieces
 from chatclient.runtime import Runtime
-from chatclient.streams import AsyncPieces
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import (
     NextTool,
