@@ -2,12 +2,12 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from chatclient import ChatClient
-from chatclient.answers import CallResponse
 from chatclient.errors import ToolDefinitionError, UsageError, WrongTypeError
 from chatclient.memory import MessageWindowChatMemory
 from chatclient.providers.openai import OpenAIChatModel
@@ -24,7 +24,7 @@ from chatclient.tools.mcp import McpToolCallbackProvider
 MODEL = ScriptedModel(lambda prompt: "Hello!")
 
 
-def answered(client: ChatClient) -> CallResponse:
+def answered(client: ChatClient) -> Any:
     answer = client.prompt("x").call()
     answer.content()
     return answer
@@ -100,6 +100,11 @@ def found() -> str:
     return ""
 
 
+@dataclass
+class Film:
+    title: str
+
+
 def takes_session(session: ScriptedModel) -> None:
     """Take what only the application has."""
 
@@ -132,6 +137,11 @@ def takes_session(session: ScriptedModel) -> None:
             lambda: TypeOutputConverter([int]),  # type: ignore[arg-type]
             UsageError,
             "ask for a type such as",
+        ),
+        (
+            lambda: ChatClient.create(MODEL).prompt("x").call().entity(Film("Alien")),  # type: ignore[call-overload]
+            UsageError,
+            "not as an object of one: pass Film",
         ),
     ],
 )
