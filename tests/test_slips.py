@@ -1,6 +1,7 @@
 """What a newcomer gets wrong in the first hour is answered with what to write instead."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -145,6 +146,11 @@ def found() -> str:
     return ""
 
 
+@dataclass
+class Film:
+    title: str
+
+
 def takes_session(session: ScriptedModel) -> None:
     """Take what only the application has."""
 
@@ -196,6 +202,11 @@ def chooses_tools(request: ToolRequest) -> list[ToolCallback]:
             lambda: TypeOutputConverter([int]),  # type: ignore[arg-type]
             UsageError,
             "ask for a type such as",
+        ),
+        (
+            lambda: ChatClient.create(MODEL).prompt("x").call().entity(Film("Alien")),  # type: ignore[call-overload]
+            UsageError,
+            "not as an object of one: pass Film",
         ),
     ],
 )

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Mapping
+from dataclasses import is_dataclass
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, overload, runtime_checkable
 
@@ -164,6 +165,10 @@ def converter_of(kind: Any) -> StructuredOutputConverter[Any]:
         return _converter_of_schema(_as_json(kind))
     if isinstance(kind, FunctionType):
         msg = f"{kind.__name__} is a function; an answer is read as a type, or by a converter"
+        raise UsageError(msg)
+    if is_dataclass(type(kind)):
+        name = type(kind).__name__
+        msg = f"an answer is read as a type, and not as an object of one: pass {name}"
         raise UsageError(msg)
     try:
         return _converter_of(kind)
