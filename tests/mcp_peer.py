@@ -55,6 +55,9 @@ if FAULT == "odd":
         tool("echo", TEXT),
         tool("broken", {"type": "object", "properties": {"a": {"type": "nonsense"}}}),
         tool("elsewhere", {"type": "object", "properties": {"a": {"$ref": "http://x.test/a"}}}),
+        tool("letters", {"type": "object", "properties": {"a": {"pattern": r"^\p{L}+$"}}}),
+        tool("itself", {"type": "object", "$ref": "#"}),
+        tool("tiny", {"type": "object", "properties": {"a": {"multipleOf": 1e-300}}}),
     ]
 
 

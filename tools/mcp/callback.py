@@ -108,8 +108,8 @@ class McpToolCallback:
                 f" {error.message}"
                 for error in self._validator.iter_errors(given)
             ]
-        except Unresolvable:  # the server checks what only it can
-            return given
+        except (Unresolvable, RecursionError, ArithmeticError):
+            return given  # the server checks what only it can
         if problems:
             raise unfit(self.definition.name, problems[:MOST_LINES])
         return given
@@ -121,7 +121,7 @@ class McpToolCallback:
         kind = validator_for(schema, default=Draft202012Validator)
         try:
             kind.check_schema(schema)
-        except SchemaError:
+        except (SchemaError, RecursionError):
             return None
         # An empty registry: no schema is fetched from anywhere.
         return kind(schema, registry=Registry())
