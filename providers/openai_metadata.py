@@ -1,6 +1,6 @@
 """What a Chat Completions answer says beside its content: usage, limits, ids."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from chatclient.providers.failures import request_id, seconds_of
@@ -33,6 +33,7 @@ _CACHED = (
     "num_cached_tokens",
     "cache_read_input_tokens",
 )
+_WRITTEN = ("cache_creation_input_tokens",)
 
 
 def usage_of(data: Mapping[str, Any]) -> Usage:
@@ -47,16 +48,24 @@ def usage_of(data: Mapping[str, Any]) -> Usage:
     output = usage.get("completion_tokens_details") or usage.get("completion_token_details") or {}
     reasoning = number_of(output.get("reasoning_tokens"))
     sent = number_of(usage.get("prompt_tokens")) or 0
-    cached = (prompt.get("cached_tokens"), *(usage.get(key) for key in _CACHED))
-    written = (prompt.get("cache_write_tokens"), usage.get("cache_creation_input_tokens"))
+    cached = number_of(prompt.get("cached_tokens"))
+    written = number_of(prompt.get("cache_write_tokens"))
     return Usage(
         sent,
         _output_tokens(usage, sent, reasoning or 0),
-        next((number_of(n) for n in cached if n is not None), None),
-        next((number_of(n) for n in written if n is not None), None),
+        _first(usage, _CACHED) if cached is None else cached,
+        _first(usage, _WRITTEN) if written is None else written,
         reasoning,
         FrozenDict(usage),
     )
+
+
+def _first(usage: Mapping[str, Any], names: Iterable[str]) -> int | None:
+    """Return the first of these numbers that *usage* has."""
+    for name in names:
+        if (value := usage.get(name)) is not None:
+            return number_of(value)
+    return None
 
 
 def _output_tokens(usage: Mapping[str, Any], sent: int, reasoning: int) -> int:

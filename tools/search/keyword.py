@@ -36,9 +36,8 @@ class KeywordToolIndex(ToolIndex):
     def __init__(self, *, max_results: int = DEFAULT_MAX_RESULTS) -> None:
         self._max_results = max_results
         self._catalogs: Catalogs[Postings] = Catalogs()
-        self._words = Words(
-            _REMEMBERED
-        )  # of queries; those of tools are not needed once they are indexed
+        # Those of queries: words of tools are not needed once these are indexed.
+        self._words = Words(_REMEMBERED)
 
     async def put(
         self, session_id: str, references: Sequence[ToolReference], runtime: Runtime

@@ -143,8 +143,8 @@ class Postings:
 
     def _invert(self) -> None:
         """Note which tools have each term, those that it has the greatest impact on first."""
-        # A tool and an impact in one number, which is less for a greater impact. It has no more bits
-        # than it needs: numbers below 2 ** 30 are compared fastest.
+        # A tool and an impact in one number, which is less for a greater impact. Small numbers are
+        # compared faster, so it has no more bits than it needs.
         bits = len(self.totals).bit_length()
         having: list[list[int]] = [[] for _ in self._numbers]
         for tool in range(len(self.totals)):
