@@ -112,11 +112,16 @@ class _CallIds:
 
     def told_apart(self, message: Message) -> Message:
         """Return *message* with new ids for calls, or the responses to them, whose id is taken."""
-        if isinstance(message, AssistantMessage):
-            return self._calling(message) if message.tool_calls else message
-        if not self.renamed or not isinstance(message, ToolResponseMessage):
-            return message
-        return message.mutate(responses=[self._answering(each) for each in message.responses])
+        match message:
+            case AssistantMessage() if message.tool_calls:
+                return self._calling(message)
+            case ToolResponseMessage() if self.renamed:
+                return message.mutate(responses=[self._answering(r) for r in message.responses])
+            case UserMessage() if self.renamed:
+                parts = [self._answering_block(part) for part in message.parts]
+                return UserMessage(parts, metadata=message.metadata)
+            case _:
+                return message
 
     def _calling(self, message: AssistantMessage) -> AssistantMessage:
         ids = {_id(call.id) for call in message.tool_calls}
@@ -134,6 +139,13 @@ class _CallIds:
 
     def _answering(self, response: ToolResponse) -> ToolResponse:
         return replace(response, id=self.renamed.get(_id(response.id), response.id))
+
+    def _answering_block(self, part: str | Media | ProviderPart) -> str | Media | ProviderPart:
+        """Return *part*, with the new id if it is a response in the API's own form."""
+        if isinstance(part, ProviderPart):
+            new = self.renamed.get(str(part.data.get("tool_use_id")))
+            return part if new is None else replace(part, data={**part.data, "tool_use_id": new})
+        return part
 
     def _free(self, id: str) -> str:
         """Return an id like *id* that no call has; the same whenever the conversation is sent."""

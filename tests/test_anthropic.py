@@ -234,6 +234,22 @@ def test_ids_may_repeat_from_round_to_round(ask: Ask, serve: Serve) -> None:
     assert [turn["content"][0]["content"] for turn in sent[2:7:2]] == ["1", "2", "3"]
 
 
+def test_a_response_in_the_form_of_the_api_belongs_to_the_last_call_of_its_id(serve: Serve) -> None:
+    """Also where that id had been taken, and beside what is no response."""
+    found: dict[str, Any] = {"type": "tool_reference", "tool_name": "add"}
+    block = {"type": "tool_result", "tool_use_id": "call_0", "content": [found]}
+    said: list[Message] = [UserMessage("?")]
+    for _ in range(2):
+        said.append(AssistantMessage(tool_calls=[ToolCall("call_0", "find", "{}")]))
+        said.append(UserMessage([ProviderPart("anthropic", block), "Go on."]))
+    server = serve("Done.")
+    server.model().call(said)
+    results = [turn["content"] for turn in server.requests[0]["messages"][2::2]]
+
+    assert [result[0]["tool_use_id"] for result in results] == ["call_0", "call_0_2"]
+    assert [result[1]["text"] for result in results] == ["Go on.", "Go on."]
+
+
 def test_ids_that_are_alike_in_the_letters_of_the_api_stay_apart(serve: Serve) -> None:
     """Also those of calls in parallel, and an id that looks like a new one."""
     said: list[Message] = [UserMessage("?")]

@@ -50,10 +50,17 @@ def test_a_prompt_is_made_of_many_things(messages: Any, expected: tuple[Message,
     assert prompt.options is NO_OPTIONS
 
 
-@pytest.mark.parametrize("messages", [["Hi"], [FIRST, {"role": "user"}], [None]])
-def test_what_is_no_message_makes_no_prompt(messages: Any) -> None:
-    """The error shows what it was and what to do with a text."""
-    with pytest.raises(TypeError, match=r"expected messages, got .*wrap text in UserMessage"):
+@pytest.mark.parametrize(
+    ("messages", "told"),
+    [
+        (["Hi"], "wrap text in UserMessage"),
+        ([None], "wrap text in UserMessage"),
+        ([FIRST, {"role": "user"}], r"messages_from_openai\(\[\.\.\.\]\)"),
+    ],
+)
+def test_what_is_no_message_makes_no_prompt(messages: Any, told: str) -> None:
+    """The error shows what it was and what to do with it."""
+    with pytest.raises(TypeError, match=f"expected messages, got .*{told}"):
         Prompt(messages)
 
 

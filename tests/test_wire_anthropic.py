@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import takewhile
+from itertools import count, takewhile
 from typing import Any, cast
 
 import pytest
@@ -389,8 +389,9 @@ def canonical(request: Json) -> Json:
     whole["tools"] = sorted(tools, key=lambda tool: not is_ours(tool))
     whole["system"] = without_marks(as_blocks(request.get("system")))
     whole["messages"] = []
+    calls = Calls()
     for message in request["messages"]:
-        blocks = [canonical_block(block) for block in as_blocks(message["content"])]
+        blocks = [canonical_block(block, calls) for block in as_blocks(message["content"])]
         turns = whole["messages"]
         if turns and turns[-1]["role"] == message["role"] != "system":
             turns[-1]["content"] += blocks
@@ -416,9 +417,23 @@ def without_marks(value: Any) -> Any:
     ]
 
 
-def canonical_block(block: Json) -> Json:
+class Calls(dict[str, int]):
+    """The number of the last call of each id: some servers give several calls the same."""
+
+    def __init__(self) -> None:
+        self._numbers = count()
+
+    def called(self, id: str) -> int:
+        self[id] = next(self._numbers)
+        return self[id]
+
+
+def canonical_block(block: Json, calls: Calls) -> Json:
+    if block["type"] == "tool_use":
+        return {**block, "id": calls.called(block["id"])}
     if block["type"] != "tool_result":
         return block
+    block = {**block, "tool_use_id": calls[block["tool_use_id"]]}
     left_out = () if block.get("is_error") else ("is_error",)
     result = {k: v for k, v in block.items() if k not in (*left_out, "cache_control")}
     return {**result, "content": as_blocks(block.get("content"))}
