@@ -413,8 +413,8 @@ class Talk:
             if (failed or waits) and not around:
                 assert stored == old
             kept = len(old) < len(stored) and stored[: len(old)] == old
-            withheld = kept and not failed and reason_of(answer) == "content_filter"
-            if kept and not around and not withheld and self.chain.tool_messages:
+            told = kept and not around and self.chain.tool_messages
+            if told and not isinstance(answer, Exception) and reason_of(answer) != "content_filter":
                 assert shown(stored[len(old) :]) == shown(answer.new_messages())
         if not failed and conversation_problems(answer.messages(), ending="answer") == ():
             self.last = answer.messages()

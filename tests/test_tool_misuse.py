@@ -10,6 +10,7 @@ from test_tool_calling import client_of
 from chatclient import ChatClient, ChatOptions, ChatResponse, Prompt
 from chatclient.advisors import ToolCallingAdvisor
 from chatclient.errors import ToolDefinitionError, ToolResultError, ToolUsageError, UsageError
+from chatclient.runtime import Runtime
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import (
     FunctionToolCallback,
@@ -25,6 +26,7 @@ from chatclient.tools import (
     ToolResult,
     tool,
 )
+from chatclient.tools.turn import ToolTurn
 
 
 @tool
@@ -222,9 +224,11 @@ def test_a_manager_may_override_what_every_round_calls(ask: Ask) -> None:
     rounds: list[int] = []
 
     class Counting(Overrides):
-        async def execute(self, prompt: Prompt, *given: Any) -> ToolExecutionResult:
+        async def execute(
+            self, prompt: Prompt, response: ChatResponse, runtime: Runtime, turn: ToolTurn
+        ) -> ToolExecutionResult:
             rounds.append(len(prompt.messages))
-            return await super().execute(prompt, *given)
+            return await super().execute(prompt, response, runtime, turn)
 
     model = ScriptedModel(call("nothing"), "done")
     client = ChatClient.builder(model).tool_calling_manager(Counting()).build()

@@ -653,7 +653,9 @@ def own(**attributes: Any) -> Any:
 
 
 class Inherits(ToolCallback):
-    definition = ECHO
+    @property
+    def definition(self) -> ToolDefinition:
+        return ECHO
 
 
 INHERITS = Inherits()  # type: ignore[abstract]  # which Python lets through
