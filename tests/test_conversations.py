@@ -286,8 +286,9 @@ class Talk:
         @tool
         def look() -> str:
             """Look it up."""
-            if "steer" in self.chain.advisors and self.steering is not None:
-                self.steering.say("Mind this.")
+            steering = self.steering if "steer" in self.chain.advisors else None
+            if steering is not None and not steering.unheard:  # two messages stay two
+                steering.say("Mind this.")
             return "seen"
 
         @tool
@@ -405,10 +406,12 @@ class Talk:
         waits = not failed and answer.pending_turn() is not None
         self.log.append(type(answer).__name__ if failed else [waits, spoken(answer.messages())])
         assert self.model.problems == []
+        forgotten = False  # what came to nothing is no part of what a memory knows
         for load, old in zip(self.stores, before, strict=True):
             stored = tuple(load())
             assert conversation_problems(stored, ending="answer") == (), stored
             self.log.append(spoken(stored))
+            forgotten = forgotten or stored == old
             around = {"retry outside", "reprompt outside"} & self.chain.advisors
             if (failed or waits) and not around:
                 assert stored == old
@@ -416,8 +419,9 @@ class Talk:
             told = kept and not around and self.chain.tool_messages
             if told and not isinstance(answer, Exception) and reason_of(answer) != "content_filter":
                 assert shown(stored[len(old) :]) == shown(answer.new_messages())
-        if not failed and conversation_problems(answer.messages(), ending="answer") == ():
-            self.last = answer.messages()
+        if not failed and not forgotten:
+            whole = conversation_problems(answer.messages(), ending="answer") == ()
+            self.last = answer.messages() if whole else self.last
         self.log.append(sorted(e.text for e in self.vectors.similarity_search("", top_k=99)))
 
     async def run(self, script: Sequence[Turn], *, leaving: bool = False) -> list[Any]:

@@ -299,7 +299,11 @@ def test_records_of_every_kind(ask: Ask, kind: Any, extra: Any) -> None:
     assert results(model.prompts[1]) == ["1 sunny days in Bern"]
 
 
-@pytest.mark.parametrize("arguments", [Thinking(reason="r"), {"reason": str}, "reason"])
+class Mute:
+    """Tells nobody what is in it."""
+
+
+@pytest.mark.parametrize("arguments", [Thinking(reason="r"), {"reason": str}, "reason", Mute])
 def test_what_describes_no_arguments_is_refused(arguments: Any) -> None:
     """When the tool is made, and in words that say what would do."""
     with pytest.raises(ToolDefinitionError, match="must be a pydantic model, a dataclass or"):

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import count
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, get_origin
 
 from pydantic import TypeAdapter
 
@@ -128,14 +128,15 @@ class AugmentedToolCallback(Generic[M]):
 
 def _described(arguments: type[M]) -> tuple[TypeAdapter[M], dict[str, Any]]:
     """Return what reads the additional arguments, and their schema."""
+    wanted = "additional arguments must be a pydantic model, a dataclass or a TypedDict"
+    if not isinstance(get_origin(arguments) or arguments, type):  # an object of such a class, say
+        msg = f"{wanted}, not {arguments!r}"
+        raise ToolDefinitionError(msg)
     try:
         adapter = TypeAdapter(arguments)
         return adapter, schema_of(adapter)
-    except (*PYDANTIC_ERRORS, KeyError) as error:  # the last one is about dicts
-        msg = (
-            "additional arguments must be a pydantic model, a dataclass or a TypedDict, not"
-            f" {arguments!r}: {reason(error)}"
-        )
+    except PYDANTIC_ERRORS as error:
+        msg = f"{wanted}, not {arguments!r}: {reason(error)}"
         raise ToolDefinitionError(msg) from error
 
 
