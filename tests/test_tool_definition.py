@@ -90,7 +90,9 @@ def test_what_tools_as_data_are_made_of() -> None:
 
 def test_an_executor_may_have_no_signature() -> None:
     """As some functions of C have none; what they take shows when they are called."""
-    assert DataToolCallback(ToolDefinition("a"), max).definition.name == "a"
+    executor: Any = max
+
+    assert DataToolCallback(ToolDefinition("a"), executor).definition.name == "a"
 
 
 @pytest.mark.parametrize(
