@@ -81,9 +81,8 @@ class Resumed:
             raise ToolLoopError(msg)
         turn.resume(self.pending)
         turn.undone.update(first.undone)
-        turn.settled |= (
-            first.by_identity().keys() - turn.earlier
-        )  # they came to an answer that has stayed
+        # They came to an answer that has stayed.
+        turn.settled |= first.by_identity().keys() - turn.earlier
         executions = tuple(retold(result.executions, first.undone))
         answered = {response.id for response in self.pending.responses}
         known = turn.by_identity()

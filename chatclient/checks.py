@@ -171,6 +171,20 @@ def missing(given: object, name: str, hint: str) -> AttributeError:
     return AttributeError(msg, name=name, obj=given)
 
 
+def misfit(function: Callable[..., object], count: int) -> TypeError | None:
+    """Return why *function* cannot be called with *count* arguments by position, None if it can.
+
+    What is written in C may not say what it takes, and is not refused.
+    """
+    try:
+        inspect.signature(function).bind(*[None] * count)
+    except TypeError as error:
+        return error
+    except ValueError:
+        pass
+    return None
+
+
 def wants_argument(function: Callable[..., object]) -> bool:
     """Return whether *function*, which may take an argument or not, is to be called with it.
 

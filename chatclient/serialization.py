@@ -56,9 +56,6 @@ def message_from_dict(data: Mapping[str, Any]) -> Message:
             and results are elsewhere.
     """
     try:
-        if not _ONLY_IN_CHAT_COMPLETIONS.isdisjoint(data):
-            msg = "messages of Chat Completions are read by messages_from_openai([...])"
-            raise ValueError(msg)  # noqa: TRY301 - told like all else that is wrong with it
         return _message_from(data)
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         msg = f"not a stored message: {error!r}"
@@ -69,6 +66,9 @@ _ONLY_IN_CHAT_COMPLETIONS = frozenset({"tool_calls", "tool_call_id"})
 
 
 def _message_from(data: Mapping[str, Any]) -> Message:
+    if not _ONLY_IN_CHAT_COMPLETIONS.isdisjoint(data):
+        msg = "messages of Chat Completions are read by messages_from_openai([...])"
+        raise ValueError(msg)
     metadata = data.get("metadata")
     match data.get("role"):
         case "system":

@@ -16,16 +16,9 @@ from chatclient.answers import PendingRequest, Run
 from chatclient.chain import ChatClientResponse
 from chatclient.errors import UsageError
 from chatclient.event_streams import AsyncEvents, drive_stream
-from chatclient.events import (
-    ApprovalNeeded,
-    Done,
-    StreamEvent,
-    TextDelta,
-)
+from chatclient.events import ApprovalNeeded, Done, StreamEvent, TextDelta
 from chatclient.exchange import messages_in, new_messages_in, round_responses_in
-from chatclient.messages import (
-    Message,
-)
+from chatclient.messages import Message
 from chatclient.pieces import (
     BEFORE_TOOLS,
     NEVER,
@@ -310,10 +303,10 @@ class AsyncStreamResponse(_Stream):
     its request as soon as the loop gets to it.
     """
 
-    def __aiter__(self) -> "AsyncPieces[str]":
+    def __aiter__(self) -> AsyncPieces[str]:
         return self.content()
 
-    def content(self) -> "AsyncPieces[str]":
+    def content(self) -> AsyncPieces[str]:
         """Return an iterator over the text of the answer, in pieces.
 
         Raises:
@@ -321,17 +314,17 @@ class AsyncStreamResponse(_Stream):
         """
         return self._pieces(self._text_of)
 
-    def chat_response(self) -> "AsyncPieces[ChatResponse]":
+    def chat_response(self) -> AsyncPieces[ChatResponse]:
         """Return the answer as chat responses; see `StreamResponse.chat_response`."""
         return self._pieces(chunk_of)
 
-    def chat_client_response(self) -> "AsyncPieces[ChatClientResponse]":
+    def chat_client_response(self) -> AsyncPieces[ChatClientResponse]:
         """Return the same as `chat_response`, the last with the context the advisors left."""
         return self._pieces(self._client_chunk_of)
 
     def events(
         self, *, entity: Any = None, native: Native | None = None, validate: bool = False
-    ) -> "AsyncPieces[StreamEvent | object]":
+    ) -> AsyncPieces[StreamEvent | object]:
         """Return everything that happens, the value last; see `StreamResponse.events`."""
         return self._pieces(*self._with_entity(entity, native, validate=validate))
 
@@ -342,28 +335,28 @@ class AsyncStreamResponse(_Stream):
         *,
         native: Native | None = None,
         validate: bool = False,
-    ) -> "AsyncPieces[T]": ...
+    ) -> AsyncPieces[T]: ...
 
     @overload
     def entity(
         self, kind: Mapping[str, Any], *, native: Native | None = None, validate: bool = False
-    ) -> "AsyncPieces[Any]": ...
+    ) -> AsyncPieces[Any]: ...
 
     @overload
     def entity(
         self, kind: "TypeForm[T]", *, native: Native | None = None, validate: bool = False
-    ) -> "AsyncPieces[T]": ...
+    ) -> AsyncPieces[T]: ...
 
     def entity(
         self, kind: Any, *, native: Native | None = None, validate: bool = False
-    ) -> "AsyncPieces[Any]":
+    ) -> AsyncPieces[Any]:
         """Return an iterator over partial values of a type; see `StreamResponse.entity`."""
         output = self._output_of(kind, native, validate=validate, streamed=True)
         return self._pieces(self._entity_of(output.converter), output)
 
     def _pieces(
         self, convert: Convert[T], output: StructuredOutput[Any] | None = None
-    ) -> "AsyncPieces[T]":
+    ) -> AsyncPieces[T]:
         self._begin()
         run = functools.partial(self._noting_error, output=output)
         return AsyncPieces(AsyncEvents(run, self._runtime), convert, self._last_events)

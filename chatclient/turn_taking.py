@@ -5,6 +5,7 @@ user, or of the assistant, behind each other.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from chatclient.messages import (
     AssistantMessage,
@@ -29,7 +30,7 @@ def says_something(message: AssistantMessage) -> bool:
 def present_turn(messages: Sequence[Message]) -> int:
     """Return where the present turn begins: with a question, and not with an advisor's word."""
     for at in reversed(range(len(messages))):
-        if CORRECTION not in messages[at].metadata and begins_turn(messages, at):
+        if begins_turn(messages, at) and CORRECTION not in messages[at].metadata:
             return at
     return 0
 
@@ -56,8 +57,11 @@ def in_turns(messages: tuple[Message, ...], whose: type[Message] = Message) -> t
         whose: Whose messages are joined; default: everybody's.
     """
     begin = present_turn(messages)
+    present = messages[begin:]
+    if all(one.role != other.role for one, other in pairwise(present)):  # as nearly always
+        return messages
     turn: list[Message] = []
-    for message in messages[begin:]:
+    for message in present:
         whole = _joined(turn[-1], message) if turn and isinstance(message, whose) else None
         if whole is None:
             turn.append(message)

@@ -82,12 +82,6 @@ def typed_dict(
 
 def _field(parameter: Parameter, text: str | None, place: str) -> Any:
     """Return the annotation that makes pydantic treat a parameter as its tool should."""
-    if parameter.is_misdescribed:
-        msg = (
-            f"parameter {parameter.name!r} of {place} must have its ToolParam beside its type:"
-            f" {parameter.name}: Annotated[str, ToolParam(...)]"
-        )
-        raise ToolDefinitionError(msg)
     kind = Any if parameter.annotation is MISSING else parameter.annotation
     default = parameter.default
     _refuse_bare_mark(parameter, place)
@@ -118,15 +112,18 @@ def _refuse_bare_mark(parameter: Parameter, place: str) -> None:
     """Refuse what says something of a type in the place of the type, or of the default.
 
     Raises:
-        ToolDefinitionError: It stands there; pydantic would take it for what it is not.
+        ToolDefinitionError: It stands there, where pydantic would take it for what it is not, or
+            nothing was made of `ToolParam`.
     """
-    for given in (unannotated(parameter.annotation)[0], parameter.default):
+    kind, notes = unannotated(parameter.annotation)
+    places = (kind, parameter.default, *(note for note in notes if note is ToolParam))
+    for given in places:
         mark = given if isinstance(given, type) else type(given)
         if mark in (ToolParam, ToolMemoryId):
             shown = f"{mark.__name__}(...)" if mark is ToolParam else mark.__name__
             msg = (
-                f"parameter {parameter.name!r} of {place} has {mark.__name__} where its type or"
-                f" default belongs; it stands beside the type: Annotated[str, {shown}]"
+                f"parameter {parameter.name!r} of {place} must have its {mark.__name__} beside its"
+                f" type: Annotated[str, {shown}]"
             )
             raise ToolDefinitionError(msg)
 

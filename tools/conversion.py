@@ -1,12 +1,12 @@
 """What a tool returned, as the model is told it."""
 
-import inspect
 import json
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable
 from typing import Any, TypeAlias, TypeGuard
 
 from pydantic_core import to_json
 
+from chatclient.checks import misfit
 from chatclient.errors import ToolDefinitionError, ToolResultError
 from chatclient.messages import Media
 from chatclient.threads import is_async
@@ -27,24 +27,12 @@ def check_converter(converter: object) -> None:
     Raises:
         ToolDefinitionError: It cannot, or is a coroutine function.
     """
-    if not _takes_one(converter):
+    if not callable(converter) or is_async(converter) or misfit(converter, 1):
         msg = (
             "a result converter must be a plain function that takes what the tool returned and"
             f" returns a text or a ToolResult, not {converter!r}"
         )
         raise ToolDefinitionError(msg)
-
-
-def _takes_one(converter: object) -> bool:
-    if not callable(converter) or is_async(converter):
-        return False
-    try:
-        inspect.signature(converter).bind(None)
-    except TypeError:
-        return False
-    except ValueError:  # what is written in C may not say what it takes
-        return True
-    return True
 
 
 def called(call: Callable[[], Any]) -> Any:

@@ -1,10 +1,9 @@
 """Tools that exist as data: from a database, a file, another service."""
 
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from chatclient.checks import check_callable, check_kind
+from chatclient.checks import check_callable, check_kind, misfit
 from chatclient.errors import ToolDefinitionError, ToolDeniedError, ToolResultError
 from chatclient.messages import ToolCall
 from chatclient.tool import ToolContext, ToolDefinition, ToolMetadata, ToolResult
@@ -31,11 +30,7 @@ def _check_definition(definition: ToolDefinition) -> None:
 
 def _check_executor(name: str, executor: Executor) -> None:
     check_callable(f"what runs tool {name!r}", executor)
-    try:
-        inspect.signature(executor).bind(None, None)
-    except ValueError:
-        return  # some functions of C have no signature
-    except TypeError as error:
+    if error := misfit(executor, 2):
         msg = (
             f"what runs tool {name!r} must take two arguments, the ToolCall (its arguments are"
             f" JSON) and the ToolContext: {error}"

@@ -126,14 +126,6 @@ class Parameter:
         return said[-1] if said else None
 
     @property
-    def is_misdescribed(self) -> bool:
-        """Whether there is a `ToolParam` where nobody looks for one, or none was made of it."""
-        kind, metadata = unannotated(self.annotation)
-        if any(each is ToolParam for each in (self.default, kind, *metadata)):
-            return True
-        return isinstance(self.default, ToolParam) or isinstance(kind, ToolParam)
-
-    @property
     def _notes(self) -> list[ToolParam]:
         return [each for each in metadata_of(self.annotation) if isinstance(each, ToolParam)]
 

@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from chatclient.checks import misfit
 from chatclient.driving import drive
 from chatclient.errors import ToolDefinitionError
 from chatclient.runtime import BLOCKING
@@ -59,9 +60,7 @@ def tool_callbacks(*sources: ToolSource) -> list[ToolCallback]:
 
 def _provided(provider: ToolCallbackProvider) -> Iterable[ToolCallback]:
     """Return what a provider offers outside of any request."""
-    try:
-        inspect.signature(provider.tool_callbacks).bind()
-    except TypeError as error:
+    if error := misfit(provider.tool_callbacks, 0):
         msg = f"{provider!r} offers tools for a request only; pass it to .tools(...)"
         raise ToolDefinitionError(msg) from error
     return offered_by(provider, drive(BLOCKING.invoke(provider.tool_callbacks)))
