@@ -123,7 +123,7 @@ def _refuse_bare_mark(parameter: Parameter, place: str) -> None:
             shown = f"{mark.__name__}(...)" if mark is ToolParam else mark.__name__
             msg = (
                 f"parameter {parameter.name!r} of {place} must have its {mark.__name__} beside its"
-                f" type: Annotated[str, {shown}]"
+                f" type: {parameter.name}: Annotated[str, {shown}]"
             )
             raise ToolDefinitionError(msg)
 
