@@ -2,7 +2,8 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from itertools import pairwise
 from typing import Any
 
@@ -225,3 +226,13 @@ class MessagesServer(ChatServer):
         if request.get("stream"):
             return Reply(as_stream(whole), headers=more, content_type="text/event-stream")
         return Reply(json.dumps(whole).encode(), headers=more)
+
+
+Serve = Callable[..., MessagesServer]
+
+
+@contextmanager
+def messages_servers() -> Iterator[Serve]:
+    """Start servers that speak the Messages API; all are gone at the end."""
+    with ExitStack() as stack:
+        yield lambda *replies: stack.enter_context(closing(MessagesServer(*replies)))

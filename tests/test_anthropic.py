@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,10 +10,11 @@ import pytest
 from conftest import Ask, Mode
 from messages_server import (
     Json,
-    MessagesServer,
+    Serve,
     as_stream,
     failure,
     message,
+    messages_servers,
     problems,
     text,
     thinking,
@@ -60,21 +61,12 @@ from chatclient.runtime import ON_LOOP
 from chatclient.tool import ToolContext, ToolDefinition, ToolMetadata, ToolResult
 from chatclient.tools import tool, tool_callbacks
 
-Serve = Callable[..., MessagesServer]
-
 
 @pytest.fixture
 def serve() -> Iterator[Serve]:
     """Start servers that speak the Messages API; all are gone after the test."""
-    servers: list[MessagesServer] = []
-
-    def start(*replies: Any) -> MessagesServer:
-        servers.append(MessagesServer(*replies))
-        return servers[-1]
-
-    yield start
-    for server in servers:
-        server.close()
+    with messages_servers() as start:
+        yield start
 
 
 @tool

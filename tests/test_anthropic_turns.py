@@ -1,11 +1,21 @@
 """Turns in which Anthropic runs tools of its own: their pauses, and their containers."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from conftest import Ask
-from messages_server import Json, MessagesServer, as_stream, message, text, thinking, tool_use
+from messages_server import (
+    Json,
+    MessagesServer,
+    Serve,
+    as_stream,
+    message,
+    messages_servers,
+    text,
+    thinking,
+    tool_use,
+)
 from replay import collect
 from servers import Reply
 
@@ -19,8 +29,6 @@ from chatclient.providers.anthropic import AnthropicChatOptions
 from chatclient.response import Usage
 from chatclient.tools import tool
 
-Serve = Callable[..., MessagesServer]
-
 SEARCH = {"type": "web_search_20250305", "name": "web_search"}
 CODE = {"type": "code_execution_20250825", "name": "code_execution"}
 SKILLS = [{"type": "anthropic", "skill_id": "xlsx", "version": "latest"}]
@@ -29,15 +37,8 @@ SKILLS = [{"type": "anthropic", "skill_id": "xlsx", "version": "latest"}]
 @pytest.fixture
 def serve() -> Iterator[Serve]:
     """Start servers that speak the Messages API; all are gone after the test."""
-    servers: list[MessagesServer] = []
-
-    def start(*replies: Any) -> MessagesServer:
-        servers.append(MessagesServer(*replies))
-        return servers[-1]
-
-    yield start
-    for server in servers:
-        server.close()
+    with messages_servers() as start:
+        yield start
 
 
 @tool
