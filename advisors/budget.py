@@ -25,9 +25,9 @@ class Spent:
     """What has been spent.
 
     Attributes:
-        usage: Tokens.
-        calls: Model calls.
-        cost: As the budget's price says; 0.0 without one.
+        usage: How many tokens.
+        calls: How many model calls.
+        cost: What the budget's *price* adds up to; 0.0 without one.
     """
 
     usage: Usage = NO_USAGE
@@ -39,21 +39,20 @@ class Budget:
     """Limits what a turn may spend, over all its rounds and the agents it asks as tools.
 
     Every model call of the turn counts: those of its rounds, of agents that it asks as tools, and
-    those that advisors and memories make aside with `ask_model`. Before each it is looked whether
-    a limit has been reached; then nothing is sent and the turn ends with an error. An answer that
-    is there is never thrown away, even when it was more expensive than expected. A turn that waits
-    for approval goes on with what it has spent before.
+    those that advisors and memories make with `ask_model`. Before each call, the budget checks
+    whether a limit has been reached; if so, nothing is sent, and the turn ends with a
+    `BudgetExceededError`. An answer that has arrived is never thrown away, even if it was more
+    expensive than expected. A turn that waited for approval continues with what it has spent.
 
-    What an agent with a budget of its own spends counts for both; `Budget()` limits nothing, and
-    counts.
+    What an agent with a budget of its own spends counts for both. `Budget()` only counts.
 
     Args:
-        total_tokens: Input and output together.
-        input_tokens: Input.
-        output_tokens: Output.
-        calls: Model calls.
-        cost: What the model calls may cost together, as *price* says.
-        price: Says what a response cost, from its model and usage.
+        total_tokens: How many tokens, input and output together.
+        input_tokens: How many tokens of input.
+        output_tokens: How many tokens of output.
+        calls: How many model calls.
+        cost: What the model calls may cost together, in the currency of *price*.
+        price: A function from a response to what it cost.
 
     Raises:
         UsageError: A limit is not positive, or there is a cost without a price.

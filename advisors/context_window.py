@@ -28,12 +28,12 @@ class ContextWindowAdvisor:
     """Leaves out the oldest turns of a prompt that is too long, or raises before it is sent.
 
     Turns are left out whole: a question goes with its answer and the tool calls between. System
-    messages and the present turn always stay; what they leave no room for is an error. Memory is
-    not touched, and nothing is left out of later requests because of this one.
+    messages and the current turn always stay; if they alone do not fit, that is an error. Memory is
+    not touched: a later request may send these turns again.
 
     Args:
-        max_tokens: The size of the context window, prompt and answer together.
-        on_exceeded: Whether to trim, and raise only when that is not enough, or to raise at once.
+        max_tokens: The size of the context window in tokens, prompt and answer together.
+        on_exceeded: Whether to `"trim"`, and raise only if that is not enough, or to `"raise"`.
         reserve: Tokens to keep free for the answer where the options set no `max_tokens`.
         estimator: Says how many tokens a message comes to; default: one for four bytes. One that
             counts exactly makes the guard exact.

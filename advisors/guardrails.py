@@ -173,7 +173,7 @@ def _rewritten(
 
 
 def _note(request: ChatClientRequest, judged: ChatClientRequest) -> None:
-    """Let the trail, and who asks for the turn's messages, know only what the user may say."""
+    """Have the trail and the turn's messages show what the user says as guardrails let it pass."""
     steps = request.runtime.steps
     after = last_user_message(judged.prompt.messages)
     if steps and isinstance(call := steps[0].operation, ClientCall) and after is not None:
@@ -182,10 +182,11 @@ def _note(request: ChatClientRequest, judged: ChatClientRequest) -> None:
 
 
 def _own_words(asked: Sequence[Message], shown: Sequence[Message]) -> Message | None:
-    """Return that of the messages *asked* which is judged: the last of the user's that is *shown*.
+    """Return the one of the messages *asked* that is judged, or None.
 
-    Where that is not among them, an advisor further out has put it for one that is shown no more,
-    or it has added it; or the user has said it meanwhile.
+    Judged is the user's last message that is *shown*. If it was not asked, an advisor further out
+    has put it in the place of one that is shown no more, which is returned, or has added it; or
+    the user has said it meanwhile.
     """
     judged = last_user_message(shown)
     if any(message is judged for message in asked):
@@ -257,7 +258,7 @@ class OutputGuardrailAdvisor:
     async def _judge(
         self, response: ChatClientResponse, sent: ChatClientRequest
     ) -> ChatResponse | tuple[OutputGuardrail, GuardrailResult]:
-        """Return the answer as it passed, or who wants another one."""
+        """Return the answer as it passed, or the guardrail that wants another one, and why."""
         answer = response.chat_response
         if answer.has_tool_calls() or answer.finish_reason == "return_direct":
             return answer  # no answer of the model's own

@@ -30,7 +30,7 @@ class _Call:
 
 
 class RateLimitAdvisor:
-    """Lets only so many model calls and tokens through in any *period* of seconds.
+    """Limits how many model calls and tokens go through in any *period* of seconds.
 
     Calls that come too early wait their turn, first come, first served; one advisor shared by
     several clients, threads or loops limits them all together. Tokens are estimated before a call
@@ -39,16 +39,16 @@ class RateLimitAdvisor:
 
     Args:
         requests: How many calls in a period, or None for any number.
-        tokens: How many tokens, input and output together, or None for any number.
-        period: Seconds.
-        on_exceeded: Whether to wait, or to raise at once.
-        max_wait: Seconds to wait at most; longer ones raise.
+        tokens: How many tokens in a period, input and output together, or None for any number.
+        period: How long a period is, in seconds.
+        on_exceeded: Whether to `"wait"`, or to `"raise"` at once.
+        max_wait: How many seconds a call may wait. If it would have to wait longer, it is refused.
         order: Where the advisor stands in the chain.
         clock: Gives the time in seconds.
 
     Raises:
-        UsageError: There is nothing to limit, a limit is not positive, or *on_exceeded* is no value
-            that is known.
+        UsageError: There is nothing to limit, a limit is not positive, or *on_exceeded* is not a
+            known value.
     """
 
     name = "RateLimitAdvisor"

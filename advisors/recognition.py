@@ -42,10 +42,10 @@ def end_of(part: tuple[Message, ...], whole: tuple[Message, ...]) -> int | None:
 def going_before(
     history: tuple[Message, ...], said: tuple[Message, ...], begin: int
 ) -> tuple[tuple[Message, ...], int]:
-    """Return what of *history* goes before *said*, and where in that the end of *history* stands.
+    """Return the part of *history* to show before *said*, and where in *said* the new words begin.
 
-    From *begin* on, an application may send the conversation again, or another memory show it;
-    where none of it is known, the end is *begin*.
+    From *begin* on, an application may send the conversation again, or another memory show it.
+    If none of it is known, the new words begin at *begin*.
     """
     end = end_of(without_system(history), said)
     return _without_overlap(history, said, begin) if end is None else ((), end)
@@ -54,7 +54,7 @@ def going_before(
 def _without_overlap(
     history: tuple[Message, ...], said: tuple[Message, ...], begin: int
 ) -> tuple[tuple[Message, ...], int]:
-    """Return the same where *said* begins, behind *begin*, with the last turns of *history*."""
+    """Return the same if, from *begin* on, *said* begins with the last turns of *history*."""
     places = [at for at in _places_of(said) if at >= begin]
     if len(places) < 2:  # noqa: PLR2004 - a question and its answer; most requests bring none
         return history, begin

@@ -14,8 +14,8 @@ class Steering:
 
     Given to a request, as `.advisors(steering)`; `say` may then be called from anywhere, such as
     the loop that reads the stream or another thread. What is said goes to the model with the next
-    answers of its tools, and is remembered as a part of the turn. When the model has come to its
-    answer before, nobody hears it: it stays in `unheard`, for the next request.
+    answers of its tools, and is remembered as a part of the turn. If the model has already come to
+    its answer, the text stays in `unheard`, for the next request.
     """
 
     order = TOOL_CALLING_ORDER - 10

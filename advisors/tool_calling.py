@@ -85,10 +85,9 @@ def _by_options_and_response(
 class ToolCallingAdvisor:
     """Calls the model, runs the tools it asks for, and calls it again until it answers.
 
-    Advisors of lower order see one request and one final response; those of higher order stand
-    inside the loop and see every round. What those leave in a response's context is in the context
-    of the next round's request, over what was there before: the latest word counts. The final
-    response has all of it.
+    Advisors of lower order see one request and one final response; those of higher order are inside
+    the loop and see every round. What they leave in a response's context is merged into the context
+    of the next round's request, and is in that of the final response.
 
     A subclass changes the loop through its hooks: `initialize_loop` once before the first round,
     `before_call` and `after_call` in every round, `next_messages` after tools have run,
@@ -100,14 +99,14 @@ class ToolCallingAdvisor:
         conversation_history: Whether each round is sent everything the rounds before it said.
             False leaves that to a memory advisor inside the loop. Default: True unless there is
             such an advisor.
-        eligibility: Says whether a response's tool calls are to be executed.
-        reset_tool_choice: Whether a tool choice that forces a call holds for the first round only;
-            otherwise a model can never come to an answer.
+        eligibility: A function that decides whether a response's tool calls are run.
+        reset_tool_choice: Whether a tool choice that forces a call holds for the first round only.
+            If it held for all rounds, the model could never answer.
         stream_tool_call_responses: Whether what the model says in rounds that end with tool calls
-            is streamed. Without, each round's text is held back until its end is known.
+            is streamed. If not, each round's text is held back until its end is known.
 
     Raises:
-        UsageError: *order* is that of no place in the chain.
+        UsageError: *order* is not between the highest and the lowest precedence.
     """
 
     handles_tool_calls = True

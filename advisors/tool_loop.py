@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from chatclient.advisors.resumed import Resumed
 from chatclient.advisors.turn_messages import TurnMessages
 from chatclient.chain import ChatClientRequest, ChatClientResponse, Next
-from chatclient.errors import DeadlineExceededError, ToolLoopError
+from chatclient.errors import ToolLoopError
 from chatclient.events import ReasoningDelta, ReasoningSigned, TextDelta
 from chatclient.messages import Message
 from chatclient.operations import ClientCall
@@ -143,7 +143,7 @@ class ToolLoop:
     async def _go_on(
         self, sent: ChatClientRequest, response: ChatClientResponse, result: ToolExecutionResult
     ) -> None:
-        """Make up what the next round is sent."""
+        """Put together what the next round is sent."""
         self.messages.to_send = await self.advisor.next_messages(sent, response, result)
         self._say(self._said_meanwhile())
 
@@ -203,9 +203,6 @@ class ToolLoop:
             self.context = merged(self.context, {EARLIER_MESSAGES: self.messages.earlier})
         sent = await advisor.before_call(ChatClientRequest(prompt, self.context, runtime))
         self._take_over(sent.prompt.options)
-        if not sent.runtime.remaining():
-            msg = "the deadline passed before the model could be asked again"
-            raise DeadlineExceededError(msg)
         if advisor.stream_tool_call_responses or not runtime.streaming:
             response = await self.call_next(await self._watched(sent))
         else:
@@ -237,7 +234,7 @@ class ToolLoop:
         return sent if watched is sent.runtime else sent.mutate(runtime=watched)
 
     async def _refresh_tools(self, refresh: RefreshTools) -> None:
-        """Offer what providers add, no longer what they take back; what hooks did stays."""
+        """Add tools that providers offer now, drop those they took back, keep what hooks did."""
         before, present = self.found, self.options.tool_callbacks or ()
         self.found = found = await refresh(self.messages.history, self.request.runtime)
         if list(found) == list(before):

@@ -27,7 +27,7 @@ class TurnMessages:
 
     @property
     def said(self) -> tuple[Message, ...]:
-        """What models and tools have said on the way, but for the answer that ends the turn."""
+        """What models and tools have said on the way, without the answer that ends the turn."""
         said = self.history[self._begin :]
         if not self._added and not self._own_words:
             return said
@@ -35,7 +35,7 @@ class TurnMessages:
 
     @property
     def earlier(self) -> tuple[Message, ...]:
-        """What goes before that which is sent: its end, with what a hook may have added."""
+        """What was said before the messages to send; a hook may have added to these."""
         if self.to_send is self.history:
             return ()
         spoken = without_system(self.history)
@@ -59,9 +59,10 @@ class TurnMessages:
         self.history = self.to_send = (*history, *since)
 
     def _look_through(self, messages: Sequence[Message]) -> None:
-        """Take note of what of *messages* advisors have added to what was said on the way.
+        """Note which of *messages* advisors have added to what was said on the way.
 
-        And of what they have made of the user's words among it: those are remembered.
+        Note, too, what they have made of the user's words among it: the original ones are
+        remembered.
         """
         added = [m for m in messages if not _is_among(m, self.before)]
         said = [m for m in self.before if isinstance(m, UserMessage) and not _is_among(m, messages)]

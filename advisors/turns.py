@@ -12,8 +12,10 @@ from itertools import takewhile
 from typing import Any
 from uuid import uuid4
 
+from chatclient.advisors.asking_again import asked_again, not_among
 from chatclient.advisors.notes import note_messages, noted, noted_messages
-from chatclient.advisors.recognition import end_of, going_before, without_end
+from chatclient.advisors.recognition import going_before
+from chatclient.advisors.remembering import remembered
 from chatclient.advisors.tool_calling import (
     EARLIER_MESSAGES,
     PENDING_TURN,
@@ -24,14 +26,10 @@ from chatclient.advisors.tool_calling import (
 from chatclient.chain import ChatClientRequest, ChatClientResponse, Next
 from chatclient.checks import check_kind
 from chatclient.errors import DeadlineExceededError, UsageError
-from chatclient.exchange import ended_by_tools, whole_answer
 from chatclient.memory.chat_memory import ChatMemory
 from chatclient.memory.repository import checked_id
 from chatclient.messages import (
-    AssistantMessage,
     Message,
-    ToolResponse,
-    ToolResponseMessage,
     UserMessage,
     last_turn_begin,
     system_messages,
@@ -39,12 +37,11 @@ from chatclient.messages import (
 )
 from chatclient.operations import MemoryAccess
 from chatclient.prompt import DEFAULT_MESSAGES, Prompt
-from chatclient.response import ChatResponse
 from chatclient.runtime import Runtime
 from chatclient.tool import CONVERSATION_ID
 from chatclient.tools import PendingTurn
 from chatclient.tools.compensation import rewritten
-from chatclient.turn_taking import in_turns, present_turn, says_something
+from chatclient.turn_taking import in_turns
 from chatclient.values import without
 
 TURN_KEY = "chat_memory_turn_key"
@@ -97,7 +94,7 @@ class Turns:
         check_kind("a memory", memory, ChatMemory, hint)
         self.memory = memory
         self.tool_messages = tool_messages
-        # Where the two halves of an advisor meet: other memory advisors have turns of their own.
+        # Under this key the outer half of an advisor hands its turn to the inner one.
         self.slot = f"chat_memory_turn_{id(self):x}"
 
     async def run(
@@ -131,12 +128,15 @@ class Turns:
         conversation_id = conversation_id_of(request)
         begin = self._resume if RESUME in request.context else self._start
         turn = await begin(request, conversation_id, turn_key_of(request))
+        known = request.context.get(TOOL_MESSAGES, ())
         earlier = self._stored_already(request, conversation_id)
         if earlier:
-            return _asked_again(turn, request, earlier)
-        known = request.context.get(TOOL_MESSAGES, ())
+            said = in_turns(spoken(request), UserMessage)
+            own, history = asked_again(turn.own, turn.history, said, known, earlier)
+            key = turn.key and f"{turn.key} {len(earlier)}"
+            return Turn(conversation_id, own, history, key)
         if known and not self.tool_messages:  # asked again, with what the tools have said
-            turn = replace(turn, own=_others(turn.own, known), said=(*turn.said, *known))
+            turn = replace(turn, own=not_among(turn.own, known), said=(*turn.said, *known))
         return turn
 
     async def _start(
@@ -195,7 +195,7 @@ class Turns:
         before = request.context.get(TOOL_MESSAGES, ())
         tools = response.context.get(TOOL_MESSAGES, ())
         earlier = rewritten(turn.said, response.context.get(UNDONE, {}))
-        said = (*earlier, *_others(tools, before))
+        said = (*earlier, *not_among(tools, before))
 
         def note() -> dict[str, Any]:
             pending: PendingTurn = response.context[PENDING_TURN]
@@ -210,29 +210,16 @@ class Turns:
         waiting = noted(_NOTE, note, request, response)
         if waiting is not None:
             return waiting
-        messages = self._kept(turn, said, response.chat_response)
-        if messages:
+        kept = remembered(turn.own, said, response.chat_response, tool_messages=self.tool_messages)
+        if kept:
             in_time(request.runtime)
             runtime = request.runtime
             access = MemoryAccess("store", turn.conversation_id, self.slot)
             with runtime.observe(access) as observed:
-                work = self.memory.append(turn.conversation_id, messages, runtime, key=turn.key)
+                work = self.memory.append(turn.conversation_id, kept, runtime, key=turn.key)
                 await stored(work, runtime)
-                observed.result = messages
+                observed.result = kept
         return response
-
-    def _kept(
-        self, turn: Turn, said: tuple[Message, ...], response: ChatResponse
-    ) -> tuple[Message, ...]:
-        """Return what is remembered of a turn that is over: nothing if it came to nothing."""
-        if not turn.own:
-            return ()
-        kept = (*turn.own, *said) if self.tool_messages else _with_words(turn.own, said)
-        answer = answer_of(response)
-        if answer is not None:
-            return in_turns((*kept, answer))
-        goes_on = response.has_tool_calls() or response.paused
-        return () if goes_on else _without_answer(in_turns(kept), response)
 
     async def _load(self, conversation_id: str, runtime: Runtime) -> tuple[Message, ...]:
         in_time(runtime)
@@ -288,10 +275,10 @@ def turn_key_of(request: ChatClientRequest) -> str | None:
 
 
 async def stored(work: Awaitable[object], runtime: Runtime) -> None:
-    """Await *work*, with which the turn is remembered, and let it stand from then on.
+    """Await *work*, which stores the turn; what the turn has done is not undone from then on.
 
-    What a memory says was done must not be undone. That is so, too, when the request is cancelled
-    meanwhile: stores finish what they have begun.
+    A memory must not tell of what was undone. A cancelled request is no exception: stores finish
+    what they have begun.
     """
     try:
         await work
@@ -302,10 +289,10 @@ async def stored(work: Awaitable[object], runtime: Runtime) -> None:
 
 
 def in_time(runtime: Runtime) -> None:
-    """See that there is time to begin with a store, which may take as long as its own limits say.
+    """Make sure that the deadline has not passed; how long a store takes is for it to limit.
 
     Raises:
-        DeadlineExceededError: There is none.
+        DeadlineExceededError: It has.
     """
     if not runtime.remaining():
         msg = "the deadline passed before the conversation could be read or written"
@@ -313,13 +300,13 @@ def in_time(runtime: Runtime) -> None:
 
 
 def spoken(request: ChatClientRequest) -> tuple[Message, ...]:
-    """Return what *request* says, but for system messages, with what the loop has left to us."""
+    """Return what *request* says without system messages, and what the loop left out before it."""
     earlier: tuple[Message, ...] = request.context.get(EARLIER_MESSAGES, ())
     return (*earlier, *without_system(request.prompt.messages))
 
 
 def default_count(request: ChatClientRequest, said: tuple[Message, ...]) -> int:
-    """Return how many messages *said* begins with that every conversation of the client does."""
+    """Return how many messages at the beginning of *said* are the client's default ones."""
     defaults = without_system(request.context.get(DEFAULT_MESSAGES, ()))
     return len(defaults) if defaults and said[: len(defaults)] == defaults else 0
 
@@ -339,123 +326,23 @@ def shown_as_messages(
 
 
 def _shown(request: ChatClientRequest, prompt: Prompt) -> ChatClientRequest:
-    """Return *request* with *prompt*, which holds what the loop has left to a memory."""
+    """Return *request* with *prompt*, which now holds what the loop had left out."""
     if EARLIER_MESSAGES not in request.context:
         return request.mutate(prompt=prompt)
     context = without(request.context, EARLIER_MESSAGES)
     return ChatClientRequest(prompt, context, request.runtime)
 
 
-def answer_of(response: ChatResponse) -> AssistantMessage | None:
-    """Return the message that answers a turn, or None when there is none that can be sent back.
-
-    That is so when the model said nothing, when its tool calls were not run, when it has paused and
-    the application is to send it back, and when a filter or guard withheld the answer: neither
-    what was refused nor the refusal belongs in a memory.
-    """
-    if response.has_tool_calls() or response.paused or _is_withheld(response):
-        return None
-    answer = whole_answer(response)
-    return answer if answer is not None and says_something(answer) else None
-
-
-def _is_withheld(response: ChatResponse) -> bool:
-    """Return whether a filter or guard has withheld the answer."""
-    return response.finish_reason == "content_filter"
-
-
-def _with_words(own: tuple[Message, ...], said: Sequence[Message]) -> tuple[Message, ...]:
-    """Return *own* with what the user has *said* meanwhile, in one message with the words before.
-
-    Without what the tools said between, the user would speak twice in a row.
-    """
-    words = [message for message in said if isinstance(message, UserMessage)]
-    if not words:
-        return own
-    if isinstance(last := own[-1], UserMessage):
-        own, words = own[:-1], [last, *words]
-    parts = [part for message in words for part in ("\n\n", *message.parts)]
-    return (*own, UserMessage(parts[1:], metadata=words[0].metadata))
-
-
-def _without_answer(said: tuple[Message, ...], response: ChatResponse) -> tuple[Message, ...]:
-    """Return what of *said* tools have come to, as a whole turn; nothing where there were none.
-
-    The model would do it all again if it did not know.
-    """
-    heard = len(said)
-    while heard and isinstance(said[heard - 1], UserMessage):  # while tools ran, and to nobody
-        heard -= 1
-    last = said[heard - 1] if heard else None
-    if not isinstance(last, ToolResponseMessage):
-        return ()
-    if _is_withheld(response):
-        last = _unseen(last)
-    return ended_by_tools((*said[: heard - 1], last))
-
-
-def _unseen(results: ToolResponseMessage) -> ToolResponseMessage:
-    """Return that tools have run, without what they returned: the answer to it was withheld.
-
-    It may be the reason, and would then be the reason for each answer to come.
-    """
-
-    def unseen(result: ToolResponse) -> ToolResponse:
-        if result.is_error:
-            return result
-        told = f"What '{result.name}' returned is not shown: the answer to it was withheld."
-        return replace(result, data=told, media=())
-
-    return results.mutate(responses=map(unseen, results.responses))
-
-
 def _begin_of(own: Sequence[Message], said: Sequence[Message], waiting: Sequence[Message]) -> int:
-    """Return where in *waiting* a turn begins that has its *own* messages and what was *said* on.
+    """Return where in *waiting* the turn begins that has its *own* messages and then those *said*.
 
-    Advisors may have put others for its own ones, and said things themselves.
+    Advisors may have replaced its own ones, and added others.
     """
     for known, before in ((own, 0), (said, len(own))):
         for at, message in enumerate(waiting):
             if known and message is known[0]:
                 return max(0, at - before)
     return max(0, len(waiting) - len(own) - len(said))
-
-
-def _asked_again(
-    turn: Turn, request: ChatClientRequest, earlier: Sequence[tuple[Message, ...]]
-) -> Turn:
-    """Return what *turn* adds to the *earlier* ones that the same *request* has led to.
-
-    An advisor outside of the memory asks again: with words to the last answer, from what tools
-    have said already, or just once more.
-    """
-    said = in_turns(spoken(request), UserMessage)
-    end = end_of(earlier[-1], said)
-    known = request.context.get(TOOL_MESSAGES, ())
-    own = _others(turn.own, known) if end is None else said[end:]
-    history = turn.history
-    heard = _end_of_messages(known, said)
-    if heard:
-        answered = [at for at, m in enumerate(said, 1) if isinstance(m, AssistantMessage)]
-        # Behind what the tools have said stand answers, and what is wrong with the last of them.
-        own = said[max(heard, *answered) :] or _others(said[present_turn(said) :], known)
-    if end is not None or heard:
-        # The request itself shows what the model has said, or its tools have done.
-        history = without_end(history, [message for each in earlier for message in each])
-    key = turn.key and f"{turn.key} {len(earlier)}"
-    return Turn(turn.conversation_id, own, history, key)
-
-
-def _others(messages: Sequence[Message], known: Sequence[Message]) -> tuple[Message, ...]:
-    """Return those of *messages* that are not among those *known*."""
-    present = {id(message) for message in known}
-    return tuple(message for message in messages if id(message) not in present)
-
-
-def _end_of_messages(part: Sequence[Message], whole: Sequence[Message]) -> int:
-    """Return the index behind the last of *part* in *whole*; 0 if there is none of it."""
-    present = {id(message) for message in part}
-    return max((at for at, m in enumerate(whole, 1) if id(m) in present), default=0)
 
 
 def _set_here(request: ChatClientRequest) -> set[str]:

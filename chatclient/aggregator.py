@@ -1,6 +1,7 @@
 """Joins the chunks of a stream into one response."""
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 from chatclient.json import loads
@@ -41,7 +42,7 @@ class MessageAggregator:
         self._metadata = NO_METADATA
 
     def add(self, chunk: ChatResponse | str) -> None:
-        """Take the next chunk; a text stands for the next piece of the first generation's text."""
+        """Take the next chunk; a string is the next piece of the first generation's text."""
         if isinstance(chunk, str):
             self.add_text(chunk)
             return
@@ -135,23 +136,42 @@ class _CallBuilder:
         last = next((piece for piece in reversed(self.arguments) if piece.strip()), "")
         if not last.rstrip().endswith("}"):  # as it is before nearly every object inside
             return False
-        try:
-            return isinstance(loads("".join(self.arguments)), dict)
-        except ValueError:
-            return False
+        return _object_in("".join(self.arguments)) is not None
+
+    def _is_repeated_by(self, arguments: str) -> bool:
+        """Return whether *arguments* are all that is there, as some servers say once more."""
+        followed = self._is_followed_by(arguments)
+        return followed and _object_in(arguments) == _object_in("".join(self.arguments))
+
+    def _whole_arguments(self) -> str:
+        whole = "".join(self.arguments)
+        pieces = [piece for piece in self.arguments if piece.strip()]
+        # Some servers say with each fragment all that there is so far.
+        if len(pieces) > 1 and all(new.startswith(old) for old, new in pairwise(pieces)):
+            return pieces[-1] if _object_in(whole) is None else whole
+        return whole
 
     def add(self, chunk: ToolCallChunk) -> None:
         # Id and name are never fragmented, but some servers repeat them in every chunk.
         self.id = self.id or chunk.id
         self.name = self.name or chunk.name
-        self.arguments.append(chunk.arguments)
+        if not self._is_repeated_by(chunk.arguments):
+            self.arguments.append(chunk.arguments)
         self.metadata = merged(self.metadata, chunk.metadata)
 
     def build(self) -> ToolCall:
         if not self.id and not self._made_id:  # no response could be tied to the call
             self._made_id = invented_call_id()
-        arguments = "".join(self.arguments)
-        return ToolCall(self.id or self._made_id, self.name, arguments, self.metadata)
+        id = self.id or self._made_id
+        return ToolCall(id, self.name, self._whole_arguments(), self.metadata)
+
+
+def _object_in(text: str) -> dict[str, Any] | None:
+    try:
+        value = loads(text)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
 
 
 class _SoundBuilder:

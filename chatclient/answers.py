@@ -50,7 +50,7 @@ class Run(Protocol):
 class PendingRequest:
     """Something that runs when it is first asked, and warns when it never was."""
 
-    # How what a `ChatResponse` has is reached from here; for the error of who guesses otherwise.
+    # How to reach the `ChatResponse` from here; errors about missing attributes say it.
     _way: ClassVar[str]
 
     def __init__(self, run: Run, runtime: Runtime) -> None:
@@ -96,8 +96,9 @@ class PendingRequest:
 class CallResponse(PendingRequest):
     """The answer to a blocking call.
 
-    The request runs once, when the first accessor is called; the others are free. When it fails,
-    every accessor raises its error.
+    The request runs once, when the first accessor is called; the others are free. If it fails,
+    every accessor raises the same error, as a rule a `ChatClientError`; `chatclient.errors` says
+    which there are.
     """
 
     _way = "answer.chat_response()"
@@ -115,13 +116,15 @@ class CallResponse(PendingRequest):
         return answer
 
     def content(self) -> str:
-        """Return the text of the answer; empty when the model gave none.
+        """Return the text of the answer; empty if the model said nothing.
 
         If the turn waits for approval, this is what the model said before its calls, usually
         nothing: see `pending_turn`.
 
         Raises:
-            ToolUsageError: The turn waits, and was asked for by a tool or advisor of another one.
+            ChatClientError: The request failed; see `chatclient.errors`.
+            ToolUsageError: The turn waits for approval inside the turn of another request, whose
+                tool or advisor asked for it: nobody would resume it.
         """
         return text_of(self.chat_client_response())
 
@@ -178,7 +181,7 @@ class CallResponse(PendingRequest):
                 `Literal`, union, `list[...]`, `dict[...]`, a `StructuredOutputConverter`, or a
                 JSON Schema as a mapping, for plain data.
             native: Whether the provider enforces the type's schema; if not, the model is told in
-                words. True chooses the model's best way: `"schema"` or `"tool"`.
+                words. True chooses what suits the model best, `"schema"` or `"tool"`.
             validate: Whether the model is asked again, up to three times in all, when its answer
                 does not fit; another `StructuredOutputValidationAdvisor` in the chain replaces it.
 

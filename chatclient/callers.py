@@ -1,4 +1,4 @@
-"""The deadline of who makes a request, as a tool does: it holds for the request as well."""
+"""The deadline of the caller, such as a tool: a request made in it has to keep it, too."""
 
 from collections.abc import Generator
 from contextlib import contextmanager

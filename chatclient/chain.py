@@ -40,9 +40,9 @@ class ChatClientRequest:
     """What travels down the chain.
 
     Attributes:
-        prompt: What would be sent to the model as things stand.
-        context: What advisors tell each other; it starts with the advisor params.
-        runtime: How this request runs.
+        prompt: What will be sent to the model, unless an advisor further in changes it.
+        context: Values that advisors pass to each other; it starts with the advisor params.
+        runtime: Waits, calls functions and emits events, with or without an event loop.
     """
 
     prompt: Prompt
@@ -60,7 +60,7 @@ class ChatClientRequest:
         context: Mapping[str, Any] | None = None,
         runtime: Runtime | None = None,
     ) -> Self:
-        """Return a copy with the given values changed; *context* is laid over the present one.
+        """Return a copy with the given values changed; *context* is merged into the present one.
 
         Raises:
             WrongTypeError: *prompt* is not a Prompt.
@@ -84,7 +84,7 @@ class ChatClientResponse:
     """What travels back up the chain.
 
     Attributes:
-        chat_response: What the model said, as far as the advisors let it.
+        chat_response: What the model said, possibly changed by advisors.
         context: What advisors found out; it starts as the innermost request's context.
         trail: What happened in the turn; the client sets it, once all advisors are done. It is
             not pickled, for it holds the tools, which are functions.
@@ -107,7 +107,7 @@ class ChatClientResponse:
         chat_response: ChatResponse | None = None,
         context: Mapping[str, Any] | None = None,
     ) -> Self:
-        """Return a copy with the given values changed; *context* is laid over the present one."""
+        """Return a copy with the given values changed; *context* is merged into the present one."""
         return type(self)(
             self.chat_response if chat_response is None else chat_response,
             self.context if context is None else merged(self.context, context),
@@ -124,10 +124,11 @@ class Advisor(Protocol):
 
     Two attributes are optional. `order` (default 0) places the advisor: lower is further out,
     equal orders keep the order in which they were added. `name` (default: that of the function or
-    class) is what it is called in `print(client)`, logs and spans. One that has to know the model
-    of its chain has a method `before_model(model)`, which returns the advisor to call there. One
-    that stands outside of the tool loop may have a method `inside_loop(order)`, which returns an
-    advisor to be put right inside of it, to see each round, or None.
+    class) is what it is called in `print(client)`, logs and spans.
+
+    Two methods are optional. An advisor that has to know the model of its chain has
+    `before_model(model)`, which returns the advisor to use there. An advisor outside the tool loop
+    may have `inside_loop(order)`, which returns a second advisor to see each round, or None.
 
     An advisor gets and returns whole responses in all four modes. What is streamed goes past it,
     through `request.runtime.emit`; see `Runtime.with_emitter` for changing that.

@@ -50,6 +50,18 @@ def check_kind(
         raise _wrong(what, " or ".join(_a(each.__name__) for each in kinds), given, hint)
 
 
+def check_model_name(given: object) -> None:
+    """Make sure that *given* can name a model.
+
+    Raises:
+        UsageError: It is no text, or a blank one, as an environment variable may be.
+    """
+    check_kind("the name of a model", given, str)
+    if not str(given).strip():
+        msg = "the name of a model must not be blank"
+        raise UsageError(msg)
+
+
 def check_method(what: str, given: object, method: str, hint: str | None = None) -> None:
     """Make sure that an argument is an object with a method; see `check_kind`.
 
@@ -165,7 +177,7 @@ _ONE_FOR_ALL = {
 
 def missing(given: object, name: str, hint: str) -> AttributeError:
     """Return the error that *given* has no attribute *name*, with what to write instead."""
-    if not hint and hasattr(type(given), _ONE_FOR_ALL.get(name, "")):
+    if hasattr(type(given), _ONE_FOR_ALL.get(name, "")):
         hint = f"; tools of every kind, and names of tools, go into .{_ONE_FOR_ALL[name]}(...)"
     msg = f"{_a(type(given).__name__)} has no {name!r}{hint}"
     return AttributeError(msg, name=name, obj=given)

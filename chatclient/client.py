@@ -45,13 +45,14 @@ if TYPE_CHECKING:  # loaded by who uses settings, and tool search
 
 # What asking is called elsewhere.
 _ASKING = frozenset({"ainvoke", "ask", "chat", "generate", "invoke", "run", "run_sync"})
+_REMEMBERING = "it is in an advisor: .default_advisors(MessageChatMemoryAdvisor(memory))"
 
 
 class ChatClient(Closeable):
-    """A model with everything that is the same for all requests to it.
+    """A model, with everything that its requests have in common.
 
-    Immutable and safe to share between threads, tasks and loops. Build one with
-    `ChatClient.builder(model)`, or `ChatClient.create(model)` when there is nothing to set.
+    Immutable, and safe to share between threads, tasks and event loops. Build one with
+    `ChatClient.builder(model)`, or with `ChatClient.create(model)` if there is nothing to set.
     """
 
     def __init__(self, engine: Engine, defaults: RequestSpec | None = None) -> None:
@@ -89,7 +90,7 @@ class ChatClient(Closeable):
         resolver: ToolCallbackResolver | None = None,
         tool_index: "ToolIndex | None" = None,
     ) -> "ChatClient":
-        """Return a client configured by settings; use `mutate()` for anything else.
+        """Return a client configured by settings; use `mutate()` to add what is in no setting.
 
         Args:
             settings: The settings; default: those of the process, from its environment and files.
@@ -98,7 +99,7 @@ class ChatClient(Closeable):
             tool_index: Finds tools, in place of the one that the settings name.
 
         Raises:
-            UsageError: A setting does not fit, or something that it needs is not there.
+            UsageError: A setting is invalid, or something that it needs is missing.
         """
         # An extra, which nobody else has to load.
         from chatclient.configuration import client_parts  # noqa: PLC0415
@@ -116,8 +117,8 @@ class ChatClient(Closeable):
         """Begin a request.
 
         Args:
-            prompt: The user's text; or messages, or a `Prompt`, whose options then go over the
-                client's; or nothing, for requests built step by step.
+            prompt: The user's text; or messages; or a `Prompt`, whose options win over the
+                client's; or nothing, for a request that is built step by step.
 
         Raises:
             UsageError: The text is blank, or not a string.
@@ -137,13 +138,13 @@ class ChatClient(Closeable):
         """Go on with a turn that waited for approvals, in this process or another one.
 
         Args:
-            turn: What the suspended response carried (`pending_turn()`), or its JSON.
-            decisions: By tool call id whether it may be run (a bool or a `Decision`), or
-                `"approve"` or `"deny"` for all; `PendingTurn.to_decide` tells the ids.
+            turn: The `pending_turn()` of the answer that was suspended, or its JSON.
+            decisions: A mapping from the id of each tool call to a bool or a `Decision`; or
+                `"approve"` or `"deny"` for all of them. `PendingTurn.to_decide` has the ids.
 
         Returns:
-            A request to be called like any other; give it the tools and context of the first one
-            where they were not the client's own. Its words are those of the turn.
+            A request to be called like any other. Give it again what the first request had in
+            addition to the client's defaults, such as tools. Its messages are those of the turn.
 
         Raises:
             UsageError: A call is left undecided, or *turn* is not a pending turn.
@@ -230,7 +231,7 @@ class ChatClient(Closeable):
                 stack.callback(each.close)
 
     async def aclose(self) -> None:
-        """Close what `close` closes, and what calls on this event loop have opened."""
+        """Close what `close` closes, and the connections of this event loop."""
         async with AsyncExitStack() as stack:
             for each in (*self._engine.owned, self._engine.model):
                 stack.push_async_callback(each.aclose)
@@ -352,7 +353,8 @@ class ChatClientBuilder:
         """Set what runs the tools of every request.
 
         Raises:
-            UsageError: It is no `ToolCallingManager`, or overrides what no request calls.
+            UsageError: It is not a `ToolCallingManager`, or it overrides a method that requests do
+                not call.
         """
         check_manager(manager)
         return type(self)(replace(self._engine, manager=manager), self._spec)
@@ -416,7 +418,9 @@ class ChatClientBuilder:
             elif hasattr(ChatClientRequestSpec, name):
                 hint = f"; a request has: client.prompt(...).{name}(...)"
             elif name.endswith("memory"):
-                hint = "; it is in an advisor: .default_advisors(MessageChatMemoryAdvisor(memory))"
+                hint = f"; {_REMEMBERING}"
+            elif name in OptionValues.__annotations__:
+                hint = f"; it is an option: .default_options({name}=...)"
             raise missing(self, name, hint)
 
 
@@ -479,12 +483,12 @@ class ChatClientRequestSpec:
     def options(
         self, options: ChatOptions | None = None, /, **values: Unpack[OptionValues]
     ) -> Self:
-        """Set options over those set before; tools among them are those of the request.
+        """Set options, in addition to those set before; tools among them replace the defaults.
 
         Args:
             options: Options of the model's provider, or common ones.
             **values: Single options by name, such as `temperature=0.2`. Options that only one
-                provider has will do as well, but type checkers know them in its own class only.
+                provider has work, too, but type checkers know them in its own class only.
 
         Raises:
             UsageError: The model's provider has no such option, or *options* is not a ChatOptions.
@@ -495,15 +499,15 @@ class ChatClientRequestSpec:
     def model(self, model: ChatModel) -> Self:
         """Use another model for this request, also of another provider.
 
-        Its own default options hold in place of those of the client's model. Options set before
-        stay as far as its provider knows them; only a model's name does not.
+        Its default options replace those of the client's model. Options set before stay as far as
+        its provider knows them, except for a model's name.
 
         Args:
             model: A chat model that the application has made, and closes.
 
         Raises:
-            UsageError: It is none. Another model of the same provider is an option:
-                `.options(model="...")`.
+            UsageError: It is not a model. (To name another model of the same provider, use
+                `.options(model="...")`.)
         """
         given: object = model
         if not isinstance(given, ChatModel):
@@ -565,7 +569,7 @@ class ChatClientRequestSpec:
         return self._with(replace(self._spec, deadline=checks.seconds("a deadline", seconds)))
 
     def tool_calling(self, enabled: bool) -> Self:  # noqa: FBT001 - reads as a fact
-        """Say whether tools are run; without, tool calls come back unexecuted."""
+        """Say whether tools are run; if not, tool calls come back unexecuted."""
         return self._with(replace(self._spec, tool_calling=enabled))
 
     def template_renderer(self, renderer: TemplateRenderer) -> Self:
@@ -614,8 +618,14 @@ class ChatClientRequestSpec:
                 hint = f"; send it first: .call().{name}()"
             elif hasattr(StreamResponse, name):
                 hint = f"; stream it: .stream().{name}()"
+            elif name in _ASKING:
+                hint = "; send it: .call().content()"
+            elif name.endswith("memory"):
+                hint = f"; {_REMEMBERING} of the client"
             elif name.startswith("default_"):
                 hint = f"; of one request it is .{name.removeprefix('default_')}(...)"
+            elif name in OptionValues.__annotations__:
+                hint = f"; it is an option: .options({name}=...)"
             raise missing(self, name, hint)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Requests that run without an event loop, on the thread of whoever makes them."""
+"""Requests that run without an event loop, on the caller's thread."""
 
 from collections.abc import Coroutine
 from typing import Any, TypeVar, cast

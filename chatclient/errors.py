@@ -111,12 +111,12 @@ class DuplicateToolError(UsageError):
 class ToolUsageError(UsageError):
     """The application uses a tool wrongly, which shows when the tool runs.
 
-    The model cannot mend that, so it is raised to the application in spite of every policy.
+    The model cannot mend that, so the application gets the error, whatever the policy says.
     """
 
 
 class ToolResultError(ToolUsageError, TypeError):
-    """What has to return a tool's result returned something else; the message names it."""
+    """Something that must return a tool's result returned something else; the message names it."""
 
 
 class MissingContextError(ToolUsageError, KeyError):
@@ -135,9 +135,9 @@ class ProviderError(ChatClientError):
         request_id: The provider's id of the request, to quote in a support ticket.
         body: The decoded answer (JSON or text), as far as there was one.
         retry_after: Seconds to wait as the provider says, or None.
-        retryable: Whether asking again may help. The models have done so as often as their
-            `RetryPolicy` allows, but for streams that broke after their first word: of these a
-            reader has seen a part, which a new answer takes the place of.
+        retryable: Whether asking again may help. Models have already done so as often as their
+            `RetryPolicy` allows, except after the first word of a stream: its reader has seen a
+            part, which a new answer replaces.
     """
 
     retryable = False
@@ -201,7 +201,7 @@ class ContextLengthExceededError(InvalidRequestError):
 class ToolCallRefusedError(InvalidRequestError):
     """The provider refuses a tool call that its own model has just written, as Groq does.
 
-    A client is not told: it goes on with the call, and the model hears what is wrong with it.
+    Users of a client never see it: the turn goes on, and the model is told what is wrong.
 
     Attributes:
         tool_call: The call (a `ToolCall`).
@@ -216,8 +216,8 @@ class ContextWindowError(ContextLengthExceededError):
     """The prompt does not fit the context window, as estimated; nothing was sent.
 
     Attributes:
-        tokens: What the smallest prompt that makes sense comes to.
-        limit: What there is room for.
+        tokens: How many tokens the smallest prompt that makes sense comes to.
+        limit: How many tokens there is room for.
     """
 
     def __init__(self, message: str, *, tokens: int = 0, limit: int = 0, **provided: Any) -> None:

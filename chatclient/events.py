@@ -31,7 +31,7 @@ class ReasoningDelta:
 
 @dataclass(frozen=True, slots=True)
 class ReasoningSigned:
-    """The provider's proof of what was thought; nothing to show, but to be sent back with it."""
+    """The provider's signature of what was thought: not to be shown, but sent back with it."""
 
     proof: Reasoning
 
@@ -65,7 +65,7 @@ class ToolCallFinished:
 
 @dataclass(frozen=True, slots=True)
 class ToolProgress:
-    """Something that a running tool tells: its own news, or what the agent it asks does."""
+    """Progress of a running tool: what it reports, or what the agent that it asks does."""
 
     tool_call_id: str
     tool_name: str

@@ -14,12 +14,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import Context, copy_context
 from typing import Any, Generic, Protocol, TypeVar
 
+import anyio
 import anyio.to_thread
 
 from chatclient.driving import drive
 from chatclient.inbox import INBOX, Emitter, Inbox, Item, LoopInbox
 from chatclient.interruption import Interruption, interruptible, waiting_for
-from chatclient.tasks import ended, look_at_error, to_its_end
+from chatclient.tasks import ended, look_at_error
 from chatclient.threads import LoopThread, Work, is_async, is_awaitable, private_loop
 
 R = TypeVar("R")
@@ -51,17 +52,17 @@ async def invoke_on_loop(
     """Await *function*, or call it in a worker thread if it is plain, until *end* at the latest."""
     if is_async(function):
         return await function(*args)
-    result = await _in_worker(functools.partial(function, *args), end)
+    result = await in_worker(functools.partial(function, *args), end)
     return await result if is_awaitable(result) else result
 
 
-async def _in_worker(call: Callable[[], T], end: float | None) -> T | None:
+async def in_worker(call: Callable[[], T], end: float | None = None) -> T:
     """Call a plain function in a worker thread; who is cancelled waits for it, until *end*."""
     over: Future[None] = Future()
 
-    def run() -> T | None:
+    def run() -> T:
         if not over.set_running_or_notify_cancel():  # cancelled before there was a thread
-            return None
+            raise asyncio.CancelledError
         try:
             return call()
         finally:
@@ -71,13 +72,38 @@ async def _in_worker(call: Callable[[], T], end: float | None) -> T | None:
         return await anyio.to_thread.run_sync(run, abandon_on_cancel=True)
     except asyncio.CancelledError:
         if not over.cancel():
-            left = None if end is None else max(0.0, end - time.monotonic())
-            waiting = asyncio.wrap_future(over)
+            waiting = asyncio.wrap_future(over)  # no task: the end of the loop cancels all of them
             try:
-                await to_its_end(asyncio.wait([waiting], timeout=left))
+                await ended([waiting], end)
             finally:
                 waiting.cancel()  # an abandoned thread outlives the loop
         raise
+
+
+async def finish_in_worker(call: Callable[[], T]) -> T:
+    """Call a plain function in a worker thread, to its end, however often this is cancelled.
+
+    Not in a task, which the end of the loop would cancel before there is a thread.
+    """
+    begun = False
+    cancelled: asyncio.CancelledError | None = None
+
+    def run() -> T:
+        nonlocal begun
+        begun = True
+        return call()
+
+    while True:
+        try:
+            with anyio.CancelScope(shield=True):
+                return await in_worker(run)
+        except asyncio.CancelledError as error:
+            if begun:
+                raise
+            cancelled = error
+        finally:
+            if begun and cancelled is not None:
+                raise cancelled
 
 
 async def gather_in_tasks(

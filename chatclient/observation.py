@@ -111,7 +111,7 @@ def present_listener(method: Literal["sent", "received"]) -> Tell | None:
 
 
 def forget_present_step() -> None:
-    """Let what follows here be part of no step, in a task that outlives whoever began it."""
+    """Make what follows part of no step, in a task that outlives the step that began it."""
     _place.set(None)
 
 

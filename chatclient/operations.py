@@ -65,9 +65,9 @@ class ClientCall(Operation):
         conversation_id: The conversation, if there is one.
         context: What the advisors are told beside it.
         said: What models and tools have said since, in whole rounds; the tool loop keeps it.
-        asked: What the request carries beside system texts, with what was undone since and as
-            guardrails let it pass. Of a turn that goes on, that is what was said before it waited,
-            whatever its prompt says.
+        asked: The request's messages without system texts, as guardrails let them pass and
+            rewritten where calls were undone. Of a turn that goes on: what was said before it
+            waited, whatever its prompt says.
     """
 
     kind: ClassVar[Kind] = "client"
@@ -276,7 +276,7 @@ class MemoryAccess(Operation):
 
 @dataclass(slots=True, eq=False)
 class Retrieval(Operation):
-    """Documents, or tools, being looked for; the result is those found.
+    """A search for documents or tools; the result is those found.
 
     Attributes:
         query: What is looked for.
@@ -359,7 +359,7 @@ class Fallback(Operation):
 
 
 def note_answering_model(model: ChatModel, prompt: Prompt) -> None:
-    """Let the model call under way be known as one of *model*, to which another leaves it.
+    """Note that *model* answers the model call under way, in place of the model that was called.
 
     Args:
         model: The model that is asked in the end.

@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from functools import cache
 from typing import Any, Self, TypedDict, get_args, get_origin, get_type_hints
 
-from chatclient.checks import check_kind, check_method
+from chatclient.checks import check_kind, check_method, check_model_name
 from chatclient.errors import UsageError
 from chatclient.tool import ToolCallback, ToolDefinition
 from chatclient.values import EMPTY, FrozenTree, deep_frozen, frozen, merged
@@ -19,7 +19,7 @@ _TOOL_CHOICES = ("auto", "none", "required")
 
 
 class OptionValues(TypedDict, total=False):
-    """The options of `ChatOptions`, given one by one: a type checker finds a name misspelt."""
+    """The options of `ChatOptions`, given by name, so that type checkers find misspelt ones."""
 
     model: str | None
     temperature: float | None
@@ -53,13 +53,13 @@ class ChatOptions:
     Attributes:
         model: Which model.
         temperature: Randomness, 0 to 2 with most providers.
-        top_p: Nucleus sampling.
-        top_k: Sampling among the k likeliest tokens, where the provider has it.
-        max_tokens: At most so many tokens of output.
+        top_p: Sample among the likeliest tokens that have this probability together, 0 to 1.
+        top_k: Sample among this many of the likeliest tokens, where the provider has it.
+        max_tokens: How many tokens the answer may have at most.
         stop: Texts at which to stop.
-        presence_penalty: Against repeating topics.
-        frequency_penalty: Against repeating words.
-        seed: For repeatable sampling, as far as the provider goes.
+        presence_penalty: Against repeated topics, -2 to 2 with most providers.
+        frequency_penalty: Against repeated words, -2 to 2 with most providers.
+        seed: Makes sampling repeatable, as far as the provider can.
         tool_choice: `auto`, `none`, `required`, or the name of the tool that must be called.
         parallel_tool_calls: Whether the model may ask for several tools at once.
         output_schema: A JSON Schema that the answer must satisfy.
@@ -67,12 +67,13 @@ class ChatOptions:
         tool_names: Tools to offer by name; the client's resolver knows them.
         tool_context: What the application tells its tools.
         internal_tool_execution_enabled: False hands tool calls back unexecuted.
-        extra: Fields for the provider's request that this library does not model. Objects join
-            those of the same type that other options make, and tools stand beside the
-            application's.
+        extra: Fields of the provider's request that this library does not know. Objects are merged
+            into those that it sends (one of another `type` replaces it), and tools are added to the
+            others.
 
     Raises:
-        UsageError: A number is not one, or something else is of the wrong kind.
+        UsageError: A number is not one, something else is of the wrong kind, or the model's name
+            is blank.
     """
 
     model: str | None = None
@@ -94,6 +95,8 @@ class ChatOptions:
     extra: Mapping[str, Any] = EMPTY
 
     def __post_init__(self) -> None:
+        if self.model is not None:
+            check_model_name(self.model)
         if self.tool_context:
             check_kind("tool_context", self.tool_context, Mapping)
         object.__setattr__(self, "tool_context", frozen(self.tool_context))
@@ -112,7 +115,10 @@ class ChatOptions:
                 object.__setattr__(self, name, kept)
 
     def __repr__(self) -> str:
-        shown = ", ".join(f"{name}={value!r}" for name, value in self.set_values().items())
+        values = self.set_values()
+        if self.tool_context:  # what tools are told may be secret, and prompts are logged
+            values["tool_context"] = sorted(self.tool_context)
+        shown = ", ".join(f"{name}={value!r}" for name, value in values.items())
         return f"{type(self).__name__}({shown})"
 
     def mutate(self, **changes: Any) -> Self:
@@ -218,6 +224,16 @@ def _merged_values(below: dict[str, Any], above: dict[str, Any]) -> dict[str, An
 
 def _names(kind: type[ChatOptions]) -> Collection[str]:
     return kind.__dataclass_fields__
+
+
+def model_options(kind: type[ChatOptions], model: str, options: ChatOptions | None) -> ChatOptions:
+    """Return what holds for each request to *model*: *options*, as *kind* knows them.
+
+    Raises:
+        UsageError: There is no such name of a model, or *options* are none.
+    """
+    check_model_name(model)
+    return kind(model=model).merge(options)
 
 
 def checked(kind: type[ChatOptions], values: Mapping[str, Any]) -> dict[str, Any]:

@@ -40,7 +40,7 @@ def chunk_of(event: Any) -> ChatResponse:
 
 
 def _unstreamed(generation: Generation) -> Generation:
-    """Return what of *generation* was not streamed: of the first, all but words and thoughts."""
+    """Return *generation* without what was streamed: the words and thoughts of the first."""
     if generation.index:
         return generation
     message = generation.output

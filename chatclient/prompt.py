@@ -56,11 +56,19 @@ class Prompt:
         return prompt
 
     def append(self, *messages: Message | Iterable[Message]) -> Self:
-        """Return this prompt with *messages*, one by one or in collections, at its end."""
+        """Return this prompt with *messages*, one by one or in collections, at its end.
+
+        Raises:
+            WrongTypeError: One of them is something else, such as a text.
+        """
         return self.of((*self.messages, *flat_messages(messages)), self.options)
 
     def with_messages(self, messages: Message | Iterable[Message]) -> Self:
-        """Return this prompt with other messages."""
+        """Return this prompt with other messages.
+
+        Raises:
+            WrongTypeError: One of them is something else, such as a text.
+        """
         return self.of(as_messages(messages), self.options)
 
     def with_options(self, options: ChatOptions) -> Self:

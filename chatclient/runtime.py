@@ -34,7 +34,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar, TypeVarTuple, overload
 
 import anyio
-import anyio.to_thread
 
 from chatclient.errors import DeadlineExceededError
 from chatclient.inbox import Emitter
@@ -44,6 +43,7 @@ from chatclient.jobs import (
     BegunInTask,
     BegunInThread,
     Job,
+    finish_in_worker,
     gather_in_tasks,
     gather_in_threads,
     invoke_on_loop,
@@ -106,7 +106,7 @@ class Runtime:
     def watched_by(self, steps: list[Step] | None, observers: tuple[Observer, ...]) -> "Runtime":
         """Return this runtime for a request of its own.
 
-        Its operations are noted in *steps* and told to *observers*; nothing has been done in it.
+        Its operations are noted in *steps* and told to *observers*; it has nothing to undo yet.
         """
         return Runtime(
             self.blocking, self.streaming, self.deadline, self.emitter, observers, steps, []
@@ -242,7 +242,7 @@ class Runtime:
         """
         if self.blocking:
             return function(*args)
-        return await to_its_end(anyio.to_thread.run_sync(functools.partial(function, *args)))
+        return await finish_in_worker(functools.partial(function, *args))
 
     async def shielded(self, work: Coroutine[Any, Any, T]) -> T:
         """Await what has to be done although the request is being cancelled, such as cleaning up.
@@ -272,7 +272,7 @@ class Runtime:
             await self.shielded(_undone(self.unsettled))
 
     async def within(self, seconds: float | None, awaitable: Awaitable[T]) -> T:
-        """Await for at most *seconds*; a blocking request can only be as good as its leaves.
+        """Await for at most *seconds*; a blocking request leaves that to what it calls.
 
         Raises:
             TimeoutError: They have passed.
@@ -285,10 +285,10 @@ class Runtime:
     def until_deadline(
         self, awaitable: Awaitable[T], what: str = "what the call was waiting for"
     ) -> Awaitable[T]:
-        """Await until a little after the deadline; a blocking request is as good as its leaves.
+        """Await until a little after the deadline; nothing cancels a blocking request.
 
-        Those that know the deadline end at it, and say what they were about. This is for the
-        others: for *what* is cancelled at it, where no operation was.
+        Whatever knows the deadline ends at it by itself, with an error of its own; the rest is
+        cancelled here. *what* names it in the error if it was no observed operation.
 
         Raises:
             DeadlineExceededError: It has passed.

@@ -13,6 +13,7 @@ from chatclient.errors import UsageError, WrongTypeError
 from chatclient.instructions import SystemFunction, SystemRequest, WrittenSystem
 from chatclient.messages import Media, Message, SystemMessage, UserMessage, flat_messages
 from chatclient.options import NO_OPTIONS, ChatOptions
+from chatclient.parts import as_tuple
 from chatclient.prompt import is_blank
 from chatclient.runtime import Runtime
 from chatclient.template import DEFAULT_RENDERER, PromptTemplate, TemplateRenderer
@@ -248,10 +249,7 @@ class RequestSpec:
         flat: list[Advisor] = []
         for advisor in advisors:
             # What can be called is an advisor, also if it can be iterated, as pydantic models can.
-            if isinstance(advisor, Iterable) and not callable(advisor):
-                flat.extend(advisor)
-            else:
-                flat.append(advisor)
+            flat.extend((advisor,) if callable(advisor) else as_tuple(advisor))
         for advisor in flat:
             _check_advisor(advisor)
         return replace(

@@ -60,7 +60,7 @@ class _Stream(PendingRequest):
         """The whole response, once the stream has ended.
 
         Raises:
-            Exception: That which the stream failed with.
+            Exception: What the stream failed with.
             UsageError: It has not ended yet, or was left.
         """
         if self._response is not None:
@@ -99,7 +99,7 @@ class _Stream(PendingRequest):
         return round_responses_in(self.response)
 
     def trail(self) -> Trail:
-        """Return why the turn went as it did; before the stream has ended, or left early, so far.
+        """Return what happened in the turn; until now, or until the stream was left.
 
         What was said until a stream was left is the text of the last round.
         """
@@ -119,8 +119,8 @@ class _Stream(PendingRequest):
         """Return what closes the stream of a request that came to *response*."""
         self._response = response
         text = response.chat_response.text
-        # An advisor may have answered in the model's place; then nothing was streamed. What an
-        # answer says that calls tools itself, because the turn waits or runs none, was said before.
+        # An advisor may have answered in the model's place; then nothing was streamed. The words
+        # of an answer that itself calls tools (the turn waits, or runs none) were.
         turn = pending_in(response)
         said = spoken > BEFORE_TOOLS or (spoken and response.chat_response.has_tool_calls())
         unsaid = [TextDelta(text)] if text and not said else []
@@ -137,7 +137,7 @@ class _Stream(PendingRequest):
     def _with_entity(
         self, entity: Any, native: Native | None, *, validate: bool
     ) -> tuple[Convert[Any], StructuredOutput[Any] | None]:
-        """Return how the last event gets the value, if any, and what is asked for then.
+        """Return what converts events, the last one with its value if any, and what is asked for.
 
         Raises:
             UsageError: The type has no JSON Schema, or there is none for the other arguments.
@@ -180,9 +180,9 @@ class _Stream(PendingRequest):
 class StreamResponse(_Stream):
     """What happens on the way to the answer, one event at a time; iterating gives the text.
 
-    Leaving the loop early ends the request: the connection is closed and every `finally` has run
-    once the iterator is closed or dropped. The stream is what was said; `response` is what counts,
-    and there is none of a stream that was left: what it came to until then is in its `trail()`.
+    Leaving the loop early ends the request: once the iterator is closed or dropped, the connection
+    is closed and every `finally` has run. After the end, `response` is the whole response. A stream
+    that was left has none, but its `trail()` says what had happened until then.
     """
 
     def __iter__(self) -> Iterator[str]:
@@ -214,11 +214,11 @@ class StreamResponse(_Stream):
         """Return everything that happens: `StreamEvent`s and the application's own.
 
         Args:
-            entity: What the answer is to be, a type or whatever else `CallResponse.entity` takes;
-                the value is in the last event, as `Done.entity`. Of a turn that waits for approval
-                there is none, which an `ApprovalNeeded` says before.
+            entity: The type of the answer, or whatever else `CallResponse.entity` takes. The value
+                is in the last event, as `Done.entity`. A turn that waits for approval has none; an
+                `ApprovalNeeded` comes before the end.
             native: See `CallResponse.entity`.
-            validate: The same. Words are held back then until they fit.
+            validate: See `CallResponse.entity`; text is held back until it fits.
 
         Raises:
             UsageError: The stream has been consumed already, the type has no JSON Schema, or there
@@ -251,8 +251,8 @@ class StreamResponse(_Stream):
     ) -> Generator[Any, None, None]:
         """Return an iterator over ever more complete values of a type; see `CallResponse.entity`.
 
-        Fields that are still to come are their defaults, or None where they have none. The last
-        value is complete and validated. With `validate`, values begin anew with each attempt.
+        A field that has not arrived has its default, or None. The last value is complete and
+        validated. With `validate`, the values start again with each attempt.
 
         Raises:
             UsageError: The stream has been consumed already, or the type has no JSON Schema.

@@ -112,6 +112,10 @@ class PromptTemplate:
         template: The text with placeholders.
         variables: Values known already.
         renderer: What fills the placeholders.
+
+    Raises:
+        TemplateError: The template is blank.
+        WrongTypeError: The template is not a text, or the values are not a mapping.
     """
 
     template: str
@@ -128,7 +132,12 @@ class PromptTemplate:
 
     @classmethod
     def from_file(cls, path: str | Path, /, **variables: Any) -> "PromptTemplate":
-        """Read the template from a UTF-8 file."""
+        """Read the template from a UTF-8 file.
+
+        Raises:
+            OSError: The file cannot be read.
+            TemplateError: It is blank.
+        """
         return cls(Path(path).read_text(encoding="utf-8"), variables)
 
     def render(self, /, **variables: Any) -> str:
@@ -140,11 +149,11 @@ class PromptTemplate:
         return self.renderer(self.template, merged(self.variables, variables))
 
     def user_message(self, /, **variables: Any) -> UserMessage:
-        """Return the rendered text as a user message."""
+        """Return the rendered text as a user message; see `render`."""
         return UserMessage(self.render(**variables))
 
     def system_message(self, /, **variables: Any) -> SystemMessage:
-        """Return the rendered text as a system message."""
+        """Return the rendered text as a system message; see `render`."""
         return SystemMessage(self.render(**variables))
 
 

@@ -95,7 +95,7 @@ class LoopThread:
 
 
 async def _cancel_the_rest() -> None:
-    """Cancel all tasks of this loop but this one, or whoever waits for them would for ever."""
+    """Cancel all other tasks of this loop, so that nobody waits for them for ever."""
     end = time.monotonic() + _GRACE
     while (rest := asyncio.all_tasks() - {asyncio.current_task()}) and time.monotonic() < end:
         for task in rest:

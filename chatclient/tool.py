@@ -183,18 +183,20 @@ class ToolMetadata:
     """How a tool is run.
 
     Attributes:
-        return_direct: Whether its result is the final answer, not shown to the model again: when
-            all tools of the round say so (True), or also when it is the last of them ("if_last").
-        timeout: Seconds one run may take, or None for no limit of its own.
-        sequential: Whether it never runs beside another call of itself.
-        concurrency_group: Tools of one group never run beside each other.
-        exclusive: Whether it runs alone: the calls before it end first, those after it wait.
-        effect: What running it twice does; approval and the undoing of turns read this, and the
-            clients of an MCP server are told.
-        always_visible: Whether a tool search leaves it visible to the model from the start.
-        compensation: Undoes a call that succeeded when a later one fails or the turn does: a plain
-            or asynchronous function of some of the tool's parameters, or of one `ToolExecution`;
-            for a method with `@tool`, the name of another method will do.
+        return_direct: Whether its result is the final answer, which the model is not asked about
+            again: if all tools of the round say so (True), or if the last of them does
+            (`"if_last"`).
+        timeout: How many seconds one run may take, or None for no limit of its own.
+        sequential: Whether runs of this tool never overlap.
+        concurrency_group: Runs of the tools of one group never overlap.
+        exclusive: Whether it runs alone: calls before it end first, calls after it wait.
+        effect: What it does to the world: `"write"`, `"idempotent"` (harmless to repeat) or
+            `"read"`. Approval and the undoing of turns go by this, and clients of an
+            `McpToolServer` are told.
+        always_visible: Whether it is offered from the start under a tool search.
+        compensation: Undoes a call that succeeded, if a later call or the turn fails: a plain or
+            asynchronous function of some of the tool's parameters, or of one `ToolExecution`. For
+            a method with `@tool`, it may be the name of another method.
 
     Raises:
         UsageError: *return_direct* or *effect* is not a known value, or *timeout* is not greater
@@ -225,14 +227,14 @@ class ToolResult:
         text: The result as text, usually JSON.
         media: Images and other content for models that take them in tool results.
         is_error: Whether the tool failed and the text says why.
-        metadata: For the application: it stays with the tool's answer in the conversation, also
-            where that is stored, and is not sent.
-        value: For the application: what the tool returned, before it was made a text; not stored.
-        return_direct: Whether the result is the final answer, in place of what the tool's metadata
-            says and by the same rule; None leaves it to that. What is an error never is.
+        metadata: For the application. It is stored with the tool's answer in the conversation, and
+            not sent.
+        value: For the application: what the tool returned, before it became a text; not stored.
+        return_direct: Whether the result is the final answer; replaces what the tool's metadata
+            says, by the same rule. None leaves it to that. An error is never the final answer.
 
     Raises:
-        ToolResultError: The text is none.
+        ToolResultError: *text* is not a text.
         ToolUsageError: *return_direct* is not a known value.
     """
 
@@ -259,21 +261,21 @@ class ToolResult:
 
 
 class ToolContext(Mapping[str, Any]):
-    """Values that the application passes to its tools and the model does not see; read only.
+    """Values that the application passes to its tools, and that the model does not see; read only.
 
-    A mapping of the `tool_context` values, with what is known about the call beside it. Nothing
-    of it is ever sent to a model.
+    A mapping of the `tool_context` values, with attributes that tell about the call. Nothing in it
+    is ever sent to a model.
 
     Attributes:
         tool_call_id: The id that the model gave the call.
         tool_name: What the model calls the tool.
-        attempt: How many calls of this tool the turn has seen, this one included.
-        timeout: Seconds the call may take, or None.
-        arguments: What the tool is run with, a JSON object as the model wrote it or an interceptor
-            changed it; None before that.
+        attempt: How many calls of this tool there were in the turn, this one included.
+        timeout: How many seconds the call may take, or None.
+        arguments: The arguments that the tool is run with, as JSON: as the model wrote them, or as
+            an interceptor changed them. None before that.
         remark: What the model is told before the result, such as that the user changed the
-            arguments, or None; set by who approves the call.
-        result: What the tool came to; None before that.
+            arguments, or None; set by whoever approves the call.
+        result: The result of the tool; None before it has run.
         runtime: How the request runs; see `Runtime.invoke`.
     """
 
@@ -346,7 +348,7 @@ class ToolContext(Mapping[str, Any]):
 
     @property
     def remaining_seconds(self) -> float:
-        """What is left of the whole call's deadline; infinite without one."""
+        """How many seconds are left until the request's deadline; infinite without one."""
         return self.runtime.remaining()
 
     @overload
@@ -359,15 +361,15 @@ class ToolContext(Mapping[str, Any]):
     def require(self, key: str, kind: "TypeForm[T]") -> T: ...
 
     def require(self, key: str, kind: Any = object) -> Any:
-        """Return the value of *key*, known to be a *kind*.
+        """Return the value of *key*, checked to be a *kind*.
 
         Args:
             key: What the application calls it.
             kind: A class, abstract or not, a `runtime_checkable` Protocol, or a union of these.
 
         Raises:
-            ToolUsageError: It is missing or of another type; the application forgot to pass it.
-                Or values cannot be told to be a *kind*. No model is told: the error ends the turn.
+            ToolUsageError: It is missing or of another type, or *kind* cannot be checked. The
+                error ends the turn: the application has to pass the value.
         """
         value = self[key]
         name = getattr(kind, "__name__", kind)
@@ -435,7 +437,7 @@ class ToolRequest:
     """
 
     messages: tuple[Message, ...]
-    context: Mapping[str, Any] = EMPTY
+    context: Mapping[str, Any] = field(default=EMPTY, repr=False)
     conversation_id: str | None = None
     callbacks: tuple[ToolCallback, ...] = ()
 

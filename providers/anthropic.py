@@ -3,14 +3,14 @@
 import os
 import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from chatclient.checks import check_number, check_word
 from chatclient.json import dumps
 from chatclient.messages import AssistantMessage, Message
 from chatclient.model import ChatModel, OutputMode
-from chatclient.options import ChatOptions
+from chatclient.options import ChatOptions, model_options
 from chatclient.prompt import Prompt
 from chatclient.providers.addresses import first_url
 from chatclient.providers.anthropic_decoding import decode_response
@@ -30,6 +30,7 @@ from chatclient.providers.anthropic_options import (
 from chatclient.providers.anthropic_schemas import is_enforceable
 from chatclient.providers.anthropic_stream import StreamDecoder
 from chatclient.providers.anthropic_turns import PAUSES, in_container, runs_tools
+from chatclient.providers.cache_marks import without_excess
 from chatclient.providers.continuations import continuations_in
 from chatclient.providers.failures import json_of
 from chatclient.providers.http import HttpAnswer, HttpClient, OverHttp, RetryPolicy, Timeouts
@@ -107,7 +108,7 @@ class AnthropicChatModel(OverHttp, ChatModel):
         base_url: Where the API is, without its version; default: the environment's
             `ANTHROPIC_BASE_URL`, else Anthropic's own.
         options: Options for every request.
-        max_retries: How often a request is repeated that failed for a passing reason, or a
+        max_retries: How often a request that failed for a passing reason is repeated, or a
             `RetryPolicy`.
         timeout: Seconds to wait for an answer, or `Timeouts`.
         headers: More headers for every request; `anthropic-version` is among those that can be
@@ -116,7 +117,7 @@ class AnthropicChatModel(OverHttp, ChatModel):
             `Connections`, for a proxy or HTTP/2.
 
     Raises:
-        UsageError: There is no key, or *base_url* is not an HTTP URL.
+        UsageError: There is no key, *base_url* is not an HTTP URL, or *model* is blank.
     """
 
     def __init__(
@@ -134,8 +135,7 @@ class AnthropicChatModel(OverHttp, ChatModel):
         base_url = first_url(base_url, os.environ.get("ANTHROPIC_BASE_URL"), _BASE_URL)
         base_url = base_url.rstrip("/").removesuffix("/v1")
         self._dialect = ANTHROPIC if base_url == _BASE_URL else COMPATIBLE
-        defaults = AnthropicChatOptions(model=model).merge(options)
-        self._options = replace(defaults, model=defaults.model or model)
+        self._options = model_options(AnthropicChatOptions, model, options)
         wanted_by = "Anthropic" if self._dialect is ANTHROPIC else ""
         key = key_source(api_key, "ANTHROPIC_API_KEY", wanted_by=wanted_by)
         more = lower_case(headers)
@@ -206,7 +206,8 @@ class AnthropicChatModel(OverHttp, ChatModel):
         system = b""
         if conversation.system:
             system = b',"system":[%b]' % marked(conversation.system, prompt.options)
-        return b'%b%b,"messages":[%b]}' % (head[:-1], system, conversation.messages())
+        head = head[:-1] + system
+        return b'%b,"messages":[%b]}' % (head, without_excess(conversation.messages(), head))
 
     def _head(self, options: ChatOptions, *, streaming: bool) -> bytes:
         """Return all of a request but its messages and system text."""

@@ -21,7 +21,7 @@ from chatclient.messages import (
     ToolResponseMessage,
     UserMessage,
 )
-from chatclient.providers.fields import arguments_in, unsendable
+from chatclient.providers.fields import arguments_in, called_name, unsendable
 from chatclient.providers.media import base64_of
 from chatclient.providers.wire_cache import kept_wire
 from chatclient.values import EMPTY
@@ -260,7 +260,7 @@ def _thinking(part: Reasoning, dialect: Dialect) -> list[Block]:
         return []
     if part.data is not None:
         return [part.data]
-    if part.signature is not None:
+    if part.signature:  # an empty one is none, and would be refused
         return [{"type": "thinking", "thinking": part.text, "signature": part.signature}]
     unsigned = dialect.unsigned_thinking and part.text
     return [{"type": "thinking", "thinking": part.text}] if unsigned else []
@@ -272,8 +272,8 @@ _NOT_IN_IDS = re.compile(r"[^a-zA-Z0-9_-]")
 
 def _tool_use(call: ToolCall) -> Block:
     more = {key: call.metadata[key] for key in CALL_KEYS if key in call.metadata}
-    input = arguments_in(call.arguments)
-    return {"type": "tool_use", "id": _id(call.id), "name": call.name, "input": input, **more}
+    name, input = called_name(call.name), arguments_in(call.arguments)
+    return {"type": "tool_use", "id": _id(call.id), "name": name, "input": input, **more}
 
 
 def _id(id: str) -> str:

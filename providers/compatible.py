@@ -154,10 +154,11 @@ PRESETS: Mapping[str, Preset] = {
         ),
         Preset(
             # docs.vllm.ai, reasoning outputs: the field was called reasoning_content before.
+            # Its grammar for a schema leaves a model no way to call a tool.
             "vllm",
             "http://localhost:8000/v1",
             "VLLM_API_KEY",
-            _like(COMPATIBLE, "vllm", reasoning_field="reasoning"),
+            _like(COMPATIBLE, "vllm", reasoning_field="reasoning", output_schema="without_tools"),
             needs_key=False,
         ),
         Preset(
@@ -165,7 +166,8 @@ PRESETS: Mapping[str, Preset] = {
             "lmstudio",
             "http://localhost:1234/v1",
             "LM_API_TOKEN",
-            _like(COMPATIBLE, "lmstudio"),
+            # As with vLLM, a schema is a grammar.
+            _like(COMPATIBLE, "lmstudio", output_schema="without_tools"),
             needs_key=False,
         ),
         Preset(
@@ -207,7 +209,7 @@ def compatible_model(
             default: the environment's.
         base_url: Where the server is, with the API's version; default: where it usually is.
         options: As with `OpenAIChatModel`, and so on.
-        max_retries: How often a request is repeated that failed for a passing reason, or a
+        max_retries: How often a request that failed for a passing reason is repeated, or a
             `RetryPolicy`.
         timeout: Seconds to wait for an answer, or `Timeouts`.
         headers: More headers for every request.

@@ -318,7 +318,8 @@ def _transport_kind(library: ModuleType, *, blocking: bool, http2: bool) -> Any:
     return library.HTTPTransport if blocking else library.AsyncHTTPTransport
 
 
-def _is_here(host: str) -> bool:
+def is_here(host: str) -> bool:
+    """Return whether *host* is this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -331,7 +332,7 @@ def _proxy_for(url: Any) -> str | None:
     There is none for this machine itself: what a local model is asked stays here.
     """
     proxies = urllib.request.getproxies()
-    if not proxies or _is_here(url.host) or "*" in proxies.get("no", "").split(","):
+    if not proxies or is_here(url.host) or "*" in proxies.get("no", "").split(","):
         return None
     if urllib.request.proxy_bypass(url.netloc.decode()):
         return None

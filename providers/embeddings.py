@@ -33,7 +33,7 @@ class OpenAIEmbeddingModel(OverHttp, EmbeddingModel):
         base_url: Where the API is, with its version (and a query, where the server wants one in
             every URL); default: the environment's `OPENAI_BASE_URL`, else OpenAI's own.
         options: What is asked in every request.
-        max_retries: How often a request is repeated that failed for a passing reason, or a
+        max_retries: How often a request that failed for a passing reason is repeated, or a
             `RetryPolicy`.
         timeout: Seconds to wait for an answer, or `Timeouts`.
         headers: More headers for every request.
@@ -92,7 +92,7 @@ class OllamaEmbeddingModel(OverHttp, EmbeddingModel):
         base_url: Where the server is; default: the environment's `OLLAMA_HOST`, else this
             machine.
         options: What is asked in every request.
-        max_retries: How often a request is repeated that failed for a passing reason, or a
+        max_retries: How often a request that failed for a passing reason is repeated, or a
             `RetryPolicy`.
         timeout: Seconds to wait for an answer, or `Timeouts`.
         headers: More headers for every request.
@@ -151,7 +151,7 @@ class GeminiEmbeddingModel(OverHttp, EmbeddingModel):
             `GEMINI_API_KEY` or `GOOGLE_API_KEY`.
         base_url: Where the API is, with its version.
         options: What is asked in every request.
-        max_retries: How often a request is repeated that failed for a passing reason, or a
+        max_retries: How often a request that failed for a passing reason is repeated, or a
             `RetryPolicy`.
         timeout: Seconds to wait for an answer, or `Timeouts`.
         headers: More headers for every request.
@@ -221,7 +221,7 @@ def _data(provider: str, answer: HttpAnswer) -> Mapping[str, Any]:
 
 
 def _in_order(items: Any) -> Any:
-    """Return what OpenAI gives in no promised order, in that of the texts."""
+    """Return *items* in the order of the texts; OpenAI promises none."""
     try:
         return sorted(items, key=lambda item: item["index"])
     except MISSHAPEN:

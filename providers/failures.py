@@ -84,7 +84,7 @@ _SHOWN = 500
 
 
 def error_of(provider: str, status: int, headers: Mapping[str, str], body: bytes) -> ProviderError:
-    """Return the error that a provider's refusal stands for.
+    """Return the error that a provider's answer describes.
 
     Args:
         provider: Whose answer it is.
@@ -102,7 +102,7 @@ def error_of(provider: str, status: int, headers: Mapping[str, str], body: bytes
 def error_from(
     provider: str, status: int, data: Any, headers: Mapping[str, str] | None = None
 ) -> ProviderError:
-    """Return the error that decoded *data* stands for; see `error_of`."""
+    """Return the error that decoded *data* describes; see `error_of`."""
     headers = headers or {}
     error = _error_in(data)
     said, code = _said(error), _code(data, error)
@@ -175,22 +175,22 @@ def json_of(provider: str, body: bytes) -> Any:
 
 
 def unreadable(provider: str, data: Any) -> InvalidResponseError:
-    """Return the error that an answer of no known form stands for."""
+    """Return the error for an answer of no known form."""
     body = data[:2000].decode(errors="replace") if isinstance(data, bytes) else data
     msg = f"{provider} answered with something that is not a response: {str(body)[:200]!r}"
     return InvalidResponseError(msg, provider=provider, body=body)
 
 
 def ended_early(provider: str) -> StreamInterruptedError:
-    """Return the error that the end of a stream stands for, where its answer has none."""
+    """Return the error for a stream that ended before its answer did."""
     msg = f"{provider}'s stream ended before its answer did"
     return StreamInterruptedError(msg, provider=provider)
 
 
 def no_answer(provider: str, data: Any) -> InvalidResponseError:
-    """Return the error that *data* stands for, which is a response without any answer in it.
+    """Return the error for *data*, a response without any answer in it.
 
-    Asked again, the provider has one as a rule.
+    Asked again, the provider usually has one.
     """
     msg = f"{provider} answered with a response that has no answer in it: {str(data)[:200]}"
     error = InvalidResponseError(msg, provider=provider, body=data)
@@ -211,7 +211,7 @@ _BY_STATUS: dict[int, type[ProviderError]] = {
 
 
 def _is_too_long(text: str) -> bool:
-    """Return whether the prompt is too long: not the answer that was asked for, by itself."""
+    """Return whether *text* says that the prompt is too long, not just the answer asked for."""
     of_answer = _ANSWER_LENGTH.search(text) is not None and _PROMPT.search(text) is None
     return _TOO_LONG.search(text) is not None and not of_answer
 
@@ -373,6 +373,7 @@ def request_id(headers: Mapping[str, str], data: Any = None) -> str | None:
 # --- when to come back ----------------------------------------------------------------------
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|[dhms])")
+_LONGEST = 100  # characters of a duration
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _TRY_AGAIN = re.compile(r"(?:try|retry|again)[a-z ]{0,20} (?:in|after) ((?:[\d.]+(?:ms|[hms]))+)")
 
@@ -412,7 +413,8 @@ def _time_until(date: str) -> float | None:
 @lru_cache(maxsize=256)
 def seconds_of(duration: str) -> float | None:
     """Return the seconds that a duration such as `1m30.5s` or `26ms` spells, or None."""
-    found = _DURATION.findall(duration)
+    # In a text without units, each digit is looked at for each one before it.
+    found = _DURATION.findall(duration) if len(duration) <= _LONGEST else ()
     if not found or "".join(number + unit for number, unit in found) != duration:
         return None
     seconds = sum(

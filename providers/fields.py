@@ -1,11 +1,13 @@
 """Fields of requests, and those of answers, looked at before anything is made of them."""
 
+import re
 from collections.abc import Container, Mapping
 from typing import Any
 
 from chatclient.errors import UsageError
 from chatclient.json import dumps, loads
 from chatclient.options import ChatOptions
+from chatclient.slips import repair_json
 from chatclient.values import EMPTY, FrozenDict
 
 
@@ -61,11 +63,26 @@ def unsendable(message: object) -> UsageError:
 def arguments_in(text: str) -> dict[str, Any]:
     """Return the arguments of an earlier call as an object, whatever the model had written.
 
-    Services refuse anything else, with every later request of the conversation; so the model sees
-    what it wrote as the value of a field.
+    Services refuse anything else, with every later request of the conversation. What its tool could
+    mend is sent mended; else the model sees what it wrote as the value of a field.
     """
     found = object_in(text) if text.strip() else {}
+    if found is None:
+        found = object_in(repair_json(text) or "")
     return {"malformed_arguments": text} if found is None else found
+
+
+_NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
+_LONGEST_NAME = 64
+
+
+def called_name(name: str) -> str:
+    """Return the *name* of an earlier call as services take it, whatever the model had written.
+
+    Models make up names such as `functions.add`, too. With one that no tool can have, every later
+    request of the conversation would be refused.
+    """
+    return _NOT_IN_NAMES.sub("_", name)[:_LONGEST_NAME] or "unknown"
 
 
 def arguments_of(value: Any) -> str:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
@@ -10,7 +10,7 @@ from chatclient.checks import check_number
 from chatclient.errors import UsageError
 from chatclient.json import dumps
 from chatclient.model import ChatModel, OutputMode
-from chatclient.options import ChatOptions
+from chatclient.options import ChatOptions, model_options
 from chatclient.prompt import Prompt
 from chatclient.providers.addresses import first_url
 from chatclient.providers.continuations import continuations_in
@@ -101,7 +101,7 @@ class GeminiChatModel(OverHttp, ChatModel):
             `/projects/{project}/locations/{location}/publishers/google`, and `api_key` gives
             access tokens, which expire: pass a function.
         options: Options for every request.
-        max_retries: How often a request is repeated that failed for a passing reason, or a
+        max_retries: How often a request that failed for a passing reason is repeated, or a
             `RetryPolicy`.
         timeout: Seconds to wait for an answer, or `Timeouts`.
         headers: More headers for every request.
@@ -109,7 +109,7 @@ class GeminiChatModel(OverHttp, ChatModel):
             `Connections`, for a proxy or HTTP/2.
 
     Raises:
-        UsageError: There is no key, or *base_url* is not an HTTP URL.
+        UsageError: There is no key, *base_url* is not an HTTP URL, or *model* is blank.
     """
 
     def __init__(
@@ -125,8 +125,7 @@ class GeminiChatModel(OverHttp, ChatModel):
         http_client: Any = None,
     ) -> None:
         base_url = first_url(base_url, BASE_URL)
-        defaults = GeminiChatOptions(model=model).merge(options)
-        self._options = replace(defaults, model=defaults.model or model)
+        self._options = model_options(GeminiChatOptions, model, options)
         self._http = HttpClient(
             PROVIDER,
             base_url,

@@ -72,6 +72,8 @@ _FINISH_REASONS: dict[str, FinishReason] = {
     "IMAGE_PROHIBITED_CONTENT": "content_filter",
     "IMAGE_RECITATION": "content_filter",
 }
+# Of a call that the model could not write down, the service tells nothing but that.
+_MALFORMED = ("MALFORMED_FUNCTION_CALL", "9", "MALFORMED_RESPONSE")
 _UNSET = (None, 0, "", "FINISH_REASON_UNSPECIFIED")
 
 
@@ -88,7 +90,7 @@ def decode_response(data: Any, headers: Headers = EMPTY) -> ChatResponse:
             raise unreadable(PROVIDER, data)
         candidates: Sequence[Any] = data.get("candidates") or ()
         generations = [_generation(c, at) for at, c in enumerate(candidates)] or blocked(data)
-        if not generations:
+        if all(has_failed(g.native_finish_reason, g.output.parts) for g in generations):
             raise no_answer(PROVIDER, data)
         return ChatResponse(tuple(generations), metadata_of(data, headers))
     except MISSHAPEN as error:
@@ -122,6 +124,11 @@ def finish_reason(native: str | None, *, has_calls: bool) -> FinishReason | None
     """Return what a *native* reason means, of an answer with calls or without."""
     reason = None if native is None else _FINISH_REASONS.get(native, "error")
     return "tool_call" if has_calls and reason in (None, "stop") else reason
+
+
+def has_failed(native: str | None, parts: Iterable[Part]) -> bool:
+    """Return whether an answer that ended for a *native* reason is none, which may pass."""
+    return native in _MALFORMED and all(isinstance(part, Reasoning) for part in parts)
 
 
 def blocked(data: Mapping[str, Any]) -> list[Generation]:

@@ -23,7 +23,13 @@ from chatclient.messages import (
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
 from chatclient.providers.continuations import Continuation
-from chatclient.providers.fields import arguments_in, fields_of, overlaid, unsendable
+from chatclient.providers.fields import (
+    arguments_in,
+    called_name,
+    fields_of,
+    overlaid,
+    unsendable,
+)
 from chatclient.providers.gemini_decoding import INVENTED_ID, beside_content
 from chatclient.providers.media import base64_of
 from chatclient.providers.wire_cache import kept_wire
@@ -255,7 +261,7 @@ def _thought(part: Reasoning) -> dict[str, Any]:
 
 
 def _function_call(call: ToolCall) -> dict[str, Any]:
-    function = {"name": call.name, "args": arguments_in(call.arguments)}
+    function = {"name": called_name(call.name), "args": arguments_in(call.arguments)}
     return {"functionCall": _with_id(function, call.id), **beside_content(call.metadata)}
 
 
@@ -274,7 +280,8 @@ def _results(responses: Sequence[ToolResponse], dialect: Dialect) -> list[dict[s
     parts: list[dict[str, Any]] = []
     beside: list[dict[str, Any]] = []
     for response in responses:
-        function: dict[str, Any] = {"name": response.name, "response": _result(response)}
+        name = called_name(response.name)
+        function: dict[str, Any] = {"name": name, "response": _result(response)}
         media = [_media(item) for item in response.media]
         if media and dialect.media_in_results:
             function["parts"] = media

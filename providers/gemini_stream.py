@@ -8,8 +8,8 @@ from pydantic_core import from_json
 
 from chatclient.errors import InvalidResponseError
 from chatclient.json import dumps, loads
-from chatclient.messages import AssistantMessage, Part, ToolCallChunk
-from chatclient.providers.failures import ended_early, refuse_error, unreadable
+from chatclient.messages import AssistantMessage, Part, Reasoning, ToolCallChunk
+from chatclient.providers.failures import ended_early, no_answer, refuse_error, unreadable
 from chatclient.providers.fields import MISSHAPEN, number_of, object_in, text_of
 from chatclient.providers.gemini_decoding import (
     CANDIDATE_KEYS,
@@ -19,6 +19,7 @@ from chatclient.providers.gemini_decoding import (
     blocked,
     decode_part,
     finish_reason,
+    has_failed,
     metadata_of,
     native_reason,
     new_call_id,
@@ -95,12 +96,13 @@ class StreamDecoder:
         InvalidResponseError: A value cannot be read.
     """
 
-    __slots__ = ("_blocked", "_candidates", "_headers", "_started", "_usage")
+    __slots__ = ("_blocked", "_candidates", "_headers", "_started", "_told", "_usage")
 
     def __init__(self, headers: Headers = EMPTY) -> None:
         self._headers = headers
         self._candidates: dict[int, _Candidate] = {}
         self._started = False
+        self._told: Sequence[Part] = ()  # a part that is no thought, if there was any
         self._blocked = False
         self._usage: Mapping[str, Any] | None = None  # reported, but not yet handed on
 
@@ -116,10 +118,13 @@ class StreamDecoder:
         self._usage = chunk.get("usageMetadata") or self._usage
         only = candidates[0] if len(candidates) == 1 else None
         if only is not None and (text := self._plain_text(chunk, only)) is not None:
+            self._told = self._told or [text]
             return text
         refuse_error(PROVIDER, chunk, self._headers)
         generations = [self._delta(candidate) for candidate in candidates] or blocked(chunk)
         self._blocked = self._blocked or bool(generations and not candidates)
+        said = (part for generation in generations for part in generation.output.parts)
+        self._told = self._told or [part for part in said if not isinstance(part, Reasoning)]
         self._started = True
         if self._usage is not None:
             chunk["usageMetadata"], self._usage = self._usage, None
@@ -130,6 +135,8 @@ class StreamDecoder:
         states = self._candidates.values()
         if not self._blocked and not (states and all(state.finished for state in states)):
             raise ended_early(PROVIDER)
+        if states and all(has_failed(state.native, self._told) for state in states):
+            raise no_answer(PROVIDER, [state.native for state in states])
         if self._usage is None:
             return None
         return ChatResponse((), ChatResponseMetadata(usage=usage_of(self._usage)))
@@ -151,7 +158,7 @@ class StreamDecoder:
         native = native_reason(candidate)
         reason: FinishReason | None = None
         if native is not None:
-            state.finished = True
+            state.finished, state.native = True, native
             parts.extend(state.close())
             reason = finish_reason(native, has_calls=state.has_calls)
         metadata = state.metadata(candidate)
@@ -161,10 +168,11 @@ class StreamDecoder:
 class _Candidate:
     """One answer of a stream as far as it has come; Vertex may send calls in pieces."""
 
-    __slots__ = ("_arguments", "_calls", "_id", "_logprobs", "finished")
+    __slots__ = ("_arguments", "_calls", "_id", "_logprobs", "finished", "native")
 
     def __init__(self) -> None:
         self.finished = False
+        self.native: str | None = None
         self._calls = 0
         self._id = ""
         self._arguments: Any = None  # of the call that is still open
@@ -224,6 +232,7 @@ class _Candidate:
 # --- arguments in pieces --------------------------------------------------------------------
 
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]|\[['\"](.*?)['\"]\]")
+_LONGEST = 1_000  # characters of a path: it leads into as many levels as it likes
 
 
 def _with_piece(old: Any, steps: Sequence[Any], piece: Mapping[str, Any]) -> Any:
@@ -235,7 +244,11 @@ def _with_piece(old: Any, steps: Sequence[Any], piece: Mapping[str, Any]) -> Any
     step, rest = steps[0], steps[1:]
     if isinstance(step, int):
         items = old if isinstance(old, list) else []
-        items.extend([None] * (step + 1 - len(items)))
+        if step > len(items):  # one could ask for more than there is memory
+            msg = f"item {step} of an argument comes before item {len(items)}"
+            raise ValueError(msg)
+        if step == len(items):
+            items.append(None)
         items[step] = _with_piece(items[step], rest, piece)
         return items
     fields = old if isinstance(old, dict) else {}
@@ -244,5 +257,8 @@ def _with_piece(old: Any, steps: Sequence[Any], piece: Mapping[str, Any]) -> Any
 
 
 def _steps(path: str) -> list[Any]:
+    if len(path) > _LONGEST:
+        msg = f"the path of an argument has {len(path):,} characters"
+        raise ValueError(msg)
     found = _STEP.finditer(path)
     return [int(m[2]) if m[2] is not None else m[1] or m[3] or "" for m in found]

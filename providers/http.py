@@ -100,6 +100,10 @@ class HttpClient:
         http_client: A client of the application's own, blocking or asynchronous, which is then
             used as it is, and not closed here; or how to connect, as `Connections`.
         idempotent: Whether each request names a key, the same one at every attempt.
+
+    Raises:
+        UsageError: *base_url* does not begin with http:// or https://, or a time or a number of
+            retries makes no sense.
     """
 
     def __init__(
@@ -352,7 +356,7 @@ class HttpClient:
             raise RequestTimeoutError(msg, provider=self.provider)
 
     async def _refusal(self, response: Any, request: Any, runtime: Runtime) -> ProviderError:
-        """Return the error that a refusal stands for, its reasons as far as they can be read."""
+        """Return the error for a refusal, with its reasons as far as they can be read."""
         content = b""
         # The status says the most; a body that cannot be read or never ends takes nothing from it.
         with suppress(ProviderError, *self._failures.kinds(response)):

@@ -38,7 +38,9 @@ from chatclient.runtime import Runtime
 from chatclient.tool import FAILURE, STEP, ToolCallback
 
 # llama.cpp answers with a 500 when it cannot parse all arguments.
-_LLAMA = Dialect(provider="local", max_tokens="max_tokens", parses_arguments=True)
+_LLAMA = Dialect(
+    provider="local", max_tokens="max_tokens", parses_arguments=True, one_system_message=True
+)
 _BY_NAME = {"1.5b": QWEN_CODER_1_5B, "0.5b": QWEN_CODER_0_5B}
 # What only a better call can mend.
 _WRONG_CALL = ("malformed_arguments", "invalid_arguments", "unknown_tool")
@@ -49,9 +51,9 @@ _OPTIONS = OpenAIChatOptions(temperature=0.0, max_tokens=1024)
 class LocalChatModel(ChatModel):
     """A model run by llama.cpp on this machine (extra `local`).
 
-    The first request joins the model's slices, when that was never done, and loads the model,
-    which takes seconds; call `join_weights` beforehand to show its progress in your own way.
-    Models with the same settings share one server, so that another one costs nothing.
+    The very first request joins the weights from their packages; the first one of a process loads
+    the model, which takes seconds. To show progress in your own way, call `join_weights` before.
+    Models with the same settings share one server, so another one costs nothing.
 
     Args:
         model: Which weights (extras `weights` and `weights-small`), by constant or by name
@@ -63,7 +65,7 @@ class LocalChatModel(ChatModel):
         n_parallel: How many requests are answered at once; more of them wait.
         n_threads: Threads to compute with; default: one for each core.
         chat_template: A Jinja template for models that do not speak ChatML.
-        max_retries: How often a request is repeated that failed for a passing reason, or a
+        max_retries: How often a request that failed for a passing reason is repeated, or a
             `RetryPolicy`.
         timeout: Seconds to wait for an answer, or `Timeouts`; loading is not counted.
         headers: More headers for every request.

@@ -25,7 +25,7 @@ class OpenAIModerationModel(OverHttp, ModerationModel):
             `OPENAI_API_KEY`.
         base_url: Where the API is, with its version; default: the environment's
             `OPENAI_BASE_URL`, else OpenAI's own.
-        max_retries: How often a request is repeated that failed for a passing reason, or a
+        max_retries: How often a request that failed for a passing reason is repeated, or a
             `RetryPolicy`.
         timeout: Seconds to wait for an answer, or `Timeouts`.
         headers: More headers for every request.

@@ -2,12 +2,12 @@
 
 import os
 from collections.abc import AsyncGenerator, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from chatclient.json import dumps
 from chatclient.model import ChatModel, OutputMode
-from chatclient.options import ChatOptions
+from chatclient.options import ChatOptions, model_options
 from chatclient.prompt import Prompt
 from chatclient.providers.addresses import first_url
 from chatclient.providers.http import HttpAnswer, HttpClient, OverHttp, RetryPolicy, Timeouts
@@ -66,7 +66,7 @@ class OllamaChatModel(OverHttp, ChatModel):
         base_url: Where the server is; default: the environment's `OLLAMA_HOST`, else this
             machine.
         options: Options for every request.
-        max_retries: How often a request is repeated that failed for a passing reason, or a
+        max_retries: How often a request that failed for a passing reason is repeated, or a
             `RetryPolicy`.
         timeout: Seconds to wait for an answer, or `Timeouts`; loading a model takes its time.
         headers: More headers for every request.
@@ -74,7 +74,7 @@ class OllamaChatModel(OverHttp, ChatModel):
             `Connections`, for a proxy or HTTP/2.
 
     Raises:
-        UsageError: *base_url* is not an HTTP URL.
+        UsageError: *base_url* is not an HTTP URL, or *model* is blank.
     """
 
     def __init__(
@@ -89,8 +89,7 @@ class OllamaChatModel(OverHttp, ChatModel):
         headers: Mapping[str, str] | None = None,
         http_client: Any = None,
     ) -> None:
-        defaults = OllamaChatOptions(model=model).merge(options)
-        self._options = replace(defaults, model=defaults.model or model)
+        self._options = model_options(OllamaChatOptions, model, options)
         self._http = HttpClient(
             PROVIDER,
             first_url(base_url, host_of_environment()),

@@ -3,14 +3,16 @@
 import os
 import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
+from chatclient.checks import check_kind
 from chatclient.json import dumps
 from chatclient.model import ChatModel, OutputMode
-from chatclient.options import ChatOptions
+from chatclient.options import ChatOptions, model_options
 from chatclient.prompt import Prompt
 from chatclient.providers.addresses import first_url
+from chatclient.providers.cache_marks import may_be_excess, without_excess
 from chatclient.providers.failures import json_of
 from chatclient.providers.http import HttpAnswer, HttpClient, OverHttp, RetryPolicy, Timeouts
 from chatclient.providers.keys import Headers, Key, KeySource, headers_with, key_source
@@ -120,7 +122,7 @@ class OpenAIChatModel(OverHttp, ChatModel):
         base_url: Where the API is, with its version (and a query, where the server wants one in
             every URL); default: the environment's `OPENAI_BASE_URL`, else OpenAI's own.
         options: Options for every request.
-        max_retries: How often a request is repeated that failed for a passing reason, or a
+        max_retries: How often a request that failed for a passing reason is repeated, or a
             `RetryPolicy`.
         timeout: Seconds to wait for an answer, or `Timeouts`.
         headers: More headers for every request.
@@ -130,7 +132,7 @@ class OpenAIChatModel(OverHttp, ChatModel):
             the older common ground for others.
 
     Raises:
-        UsageError: There is no key, or *base_url* is not an HTTP URL.
+        UsageError: There is no key, *base_url* is not an HTTP URL, or *model* is blank.
     """
 
     def __init__(
@@ -147,9 +149,10 @@ class OpenAIChatModel(OverHttp, ChatModel):
         dialect: Dialect | None = None,
     ) -> None:
         base_url = first_url(base_url, os.environ.get("OPENAI_BASE_URL"), BASE_URL)
+        if dialect is not None:
+            check_kind("dialect", dialect, Dialect)
         self._dialect = dialect or dialect_at(base_url)
-        defaults = OpenAIChatOptions(model=model).merge(options)
-        self._options = replace(defaults, model=defaults.model or model)
+        self._options = model_options(OpenAIChatOptions, model, options)
         self._http = HttpClient(
             self._dialect.provider,
             base_url,
@@ -201,6 +204,8 @@ class OpenAIChatModel(OverHttp, ChatModel):
     def _body(self, prompt: Prompt, *, streaming: bool) -> bytes:
         head, dialect = self._heads.get(prompt.options, self._head, streaming=streaming)
         messages = self._sent.join(sendable(prompt.messages, dialect), dialect, encode_message)
+        if dialect.takes_marks and may_be_excess(prompt.messages):
+            messages = without_excess(messages)
         return b'%b,"messages":[%b]}' % (head[:-1], messages)
 
     def _head(self, options: ChatOptions, *, streaming: bool) -> tuple[bytes, Dialect]:

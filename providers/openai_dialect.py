@@ -35,6 +35,7 @@ class Dialect:
         output_schema: When the server holds its models to a schema.
         forces_calls: Whether its models can be made to call a tool.
         user_after_tool: Whether a user's message may follow tool results at once.
+        one_system_message: Whether system messages at the beginning are sent as one.
     """
 
     provider: str = "openai"
@@ -55,6 +56,7 @@ class Dialect:
     output_schema: Literal["always", "without_tools", "never"] = "always"
     forces_calls: bool = True
     user_after_tool: bool = True
+    one_system_message: bool = False
 
 
 OPENAI = Dialect(longest_call_id=40, lacks=frozenset({"top_k"}))
@@ -67,6 +69,8 @@ COMPATIBLE = Dialect(
     video_field="video_url",
     takes_marks=True,
     parses_arguments=True,
+    # The chat templates of many models, such as Qwen's, take a single one and refuse others.
+    one_system_message=True,
 )
 """The common ground of servers that nothing more is known about."""
 

@@ -3,6 +3,7 @@
 import hashlib
 import re
 from collections.abc import Mapping
+from itertools import takewhile
 from typing import Any
 
 from chatclient.json import dumps
@@ -19,7 +20,14 @@ from chatclient.messages import (
     UserMessage,
 )
 from chatclient.options import ChatOptions
-from chatclient.providers.fields import arguments_in, fields_of, object_in, overlaid, unsendable
+from chatclient.providers.fields import (
+    arguments_in,
+    called_name,
+    fields_of,
+    object_in,
+    overlaid,
+    unsendable,
+)
 from chatclient.providers.openai_dialect import REASONING_FIELD, Dialect
 from chatclient.providers.openai_media import media_part
 from chatclient.providers.openai_schemas import enforceable, json_schema_format
@@ -107,6 +115,8 @@ _BETWEEN = AssistantMessage("I have the results.")
 
 def sendable(messages: tuple[Message, ...], dialect: Dialect) -> tuple[Message, ...]:
     """Return *messages* in an order that the server takes, the model's own word put in."""
+    if dialect.one_system_message:
+        messages = _with_one_system_message(messages)
     if dialect.user_after_tool:
         return messages
     result: list[Message] = []
@@ -116,6 +126,13 @@ def sendable(messages: tuple[Message, ...], dialect: Dialect) -> tuple[Message, 
             result.append(_BETWEEN)
         result.append(message)
     return tuple(result)
+
+
+def _with_one_system_message(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    first = tuple(takewhile(lambda message: isinstance(message, SystemMessage), messages))
+    if len(first) < 2 or any(message.metadata for message in first):  # noqa: PLR2004 - or marked
+        return messages
+    return (SystemMessage("\n\n".join(message.text for message in first)), *messages[len(first) :])
 
 
 def encode_message(message: Message, dialect: Dialect) -> list[dict[str, Any]]:
@@ -287,9 +304,9 @@ def _thinking_content(message: AssistantMessage, dialect: Dialect) -> list[dict[
 def _tool_call(call: ToolCall, dialect: Dialect) -> dict[str, Any]:
     id = _call_id(call.id, dialect)
     if call.metadata.get("type") == "custom":
-        custom = {"name": call.name, "input": call.arguments}
+        custom = {"name": called_name(call.name), "input": call.arguments}
         return {"id": id, "type": "custom", "custom": custom}
-    function = {"name": call.name, "arguments": _arguments(call.arguments, dialect)}
+    function = {"name": called_name(call.name), "arguments": _arguments(call.arguments, dialect)}
     body = {"id": id, "type": "function", "function": function}
     if "extra_content" in dialect.replayed and "extra_content" in call.metadata:
         body["extra_content"] = call.metadata["extra_content"]

@@ -2,13 +2,13 @@
 
 import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from chatclient.json import dumps
 from chatclient.messages import Message
 from chatclient.model import ChatModel
-from chatclient.options import ChatOptions
+from chatclient.options import ChatOptions, model_options
 from chatclient.prompt import Prompt
 from chatclient.providers.addresses import first_url
 from chatclient.providers.failures import json_of
@@ -110,7 +110,7 @@ class OpenAIResponsesChatModel(OverHttp, ChatModel):
         base_url: Where the API is, with its version (and a query, where the server wants one in
             every URL); default: the environment's `OPENAI_BASE_URL`, else OpenAI's own.
         options: Options for every request.
-        max_retries: How often a request is repeated that failed for a passing reason, or a
+        max_retries: How often a request that failed for a passing reason is repeated, or a
             `RetryPolicy`.
         timeout: Seconds to wait for an answer, or `Timeouts`.
         headers: More headers for every request.
@@ -118,7 +118,7 @@ class OpenAIResponsesChatModel(OverHttp, ChatModel):
             `Connections`, for a proxy or HTTP/2.
 
     Raises:
-        UsageError: There is no key, or *base_url* is not an HTTP URL.
+        UsageError: There is no key, *base_url* is not an HTTP URL, or *model* is blank.
     """
 
     def __init__(
@@ -134,8 +134,7 @@ class OpenAIResponsesChatModel(OverHttp, ChatModel):
         http_client: Any = None,
     ) -> None:
         base_url = first_url(base_url, os.environ.get("OPENAI_BASE_URL"), BASE_URL)
-        defaults = OpenAIResponsesChatOptions(model=model).merge(options)
-        self._options = replace(defaults, model=defaults.model or model)
+        self._options = model_options(OpenAIResponsesChatOptions, model, options)
         self._lacks = _LACKED_BY_OPENAI if is_openai(base_url) else frozenset[str]()
         self._http = HttpClient(
             dialect_at(base_url).provider,

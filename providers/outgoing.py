@@ -93,7 +93,7 @@ class Requests:
         return request
 
     def wait_for_the_rest(self, request: Any, runtime: Runtime, *, refused: bool) -> None:
-        """Let the time-outs of a request's body follow those of its beginning."""
+        """Replace the time-outs for the first bytes of an answer by those for the rest."""
         timeouts = request.extensions["timeout"]
         if not self._own and self._timeouts.first_byte is not None:
             timeouts["read"] = self._timeouts.read

@@ -8,7 +8,7 @@ from chatclient.providers.sse import ServerSentEventDecoder
 from chatclient.response import ChatResponse
 
 Chunk = ChatResponse | str
-"""What a stream is handed out in; a text stands for the next piece of the answer's text."""
+"""A piece of a stream; a string is the next piece of the answer's text."""
 
 
 class Reader(Protocol):

@@ -51,7 +51,10 @@ def chat_model(name: str, **settings: Any) -> ChatModel:
         return compatible(provider, model, **settings)
     if provider not in _PROVIDERS:
         known = ", ".join(sorted((*_PROVIDERS, *COMPATIBLE)))
-        msg = f"{name!r} names no provider; write provider:model with one of {known}"
+        msg = (
+            f"{name!r} names no provider; write provider:model, such as openai:gpt-5-mini, with one"
+            f" of {known}"
+        )
         raise UsageError(msg)
     kind: Callable[..., ChatModel] = _load(*_PROVIDERS[provider])
     return kind(model=model, **settings) if model else kind(**settings)

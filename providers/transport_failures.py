@@ -3,6 +3,7 @@
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 from chatclient.errors import (
     ConnectionFailedError,
@@ -11,7 +12,7 @@ from chatclient.errors import (
     RequestTimeoutError,
     StreamInterruptedError,
 )
-from chatclient.providers.connections import errors_of_aiohttp, library_of
+from chatclient.providers.connections import errors_of_aiohttp, is_here, library_of
 
 
 class TransportFailures:
@@ -55,6 +56,8 @@ class TransportFailures:
             return RequestTimeoutError(msg, provider=self._provider)
         if not names.isdisjoint(("TransportError", "ClientError")):
             msg = f"cannot talk to {self._provider} at {self._base_url}: {text}"
+            if "ConnectError" in names and is_here(urlsplit(self._base_url).hostname or ""):
+                msg += "; is the server running?"
             return ConnectionFailedError(msg, provider=self._provider)
         msg = f"the answer of {self._provider} cannot be read: {text}"
         return InvalidResponseError(msg, provider=self._provider)

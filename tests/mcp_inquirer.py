@@ -1,16 +1,16 @@
 """An MCP server that asks back, made with the SDK. Run as `python mcp_inquirer.py`."""
 
 import asyncio
-from typing import Annotated
+from typing import Annotated, Any
 
 from mcp.server.elicitation import (
     AcceptedElicitation,
     CancelledElicitation,
     DeclinedElicitation,
 )
-from mcp.server.mcpserver import MCPServer
-from mcp.server.mcpserver.resolve import Elicit, Resolve, Sample
-from mcp_types import CreateMessageResult, SamplingMessage, TextContent
+from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver.resolve import Elicit, ListRoots, Resolve, Sample
+from mcp_types import CreateMessageResult, ListRootsResult, SamplingMessage, TextContent
 from pydantic import BaseModel
 
 server = MCPServer("inquirer")
@@ -47,6 +47,24 @@ async def book(outcome: Annotated[Outcome, Resolve(ask_for_table)]) -> str:
 async def say(answer: Annotated[CreateMessageResult, Resolve(ask_model)]) -> str:
     """Say something."""
     return f"{answer.model}: {answer.content.text} ({answer.stop_reason})"  # type: ignore[union-attr]
+
+
+async def ask_for_roots() -> ListRoots:
+    return ListRoots()
+
+
+@server.tool()
+async def places(found: Annotated[ListRootsResult, Resolve(ask_for_roots)]) -> str:
+    """Say where to work."""
+    return " ".join(f"{root.name}={root.uri}" for root in found.roots)
+
+
+@server.tool()
+async def grumble(context: Context[Any]) -> str:
+    """Write to the log."""
+    await context.info("as always", logger_name="mood")
+    await context.error({"broken": "stove"})
+    return "done"
 
 
 if __name__ == "__main__":

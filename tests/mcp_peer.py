@@ -2,11 +2,12 @@
 """An MCP server over standard streams, by hand and without the SDK, that misbehaves when asked to.
 
 Run as `python mcp_peer.py [fault]`. It speaks protocol 2025-06-18, one line of JSON a message.
-Faults: `dead` ends at once, `mute` never answers, `noisy` writes lines that are no JSON between
-its messages, `silent-list` never answers the listing, `dead-list` ends instead, `no-tools` has
-none, `endless` always names a next page, `odd` lists one tool twice, and schemas that cannot be
-checked, `resources` has one and knows nothing of templates, `mute-resources` says so and never
-answers, `half-resources` fails to list templates, `lingering` takes a second to end.
+Faults: `dead` ends at once, `mute` never answers, `noisy` writes lines that are no JSON between its
+messages, `silent-list` never answers the listing, `dead-list` ends instead, `no-tools` has none,
+`endless` always names a next page, `odd` lists one tool twice, and schemas that cannot be checked,
+`hostile` lists schemas whose checks would never end, `resources` has one and knows nothing of
+templates, `mute-resources` says so and never answers, `half-resources` fails to list templates,
+`lingering` takes a second to end.
 """
 
 import json
@@ -56,8 +57,30 @@ if FAULT == "odd":
         tool("broken", {"type": "object", "properties": {"a": {"type": "nonsense"}}}),
         tool("elsewhere", {"type": "object", "properties": {"a": {"$ref": "http://x.test/a"}}}),
         tool("letters", {"type": "object", "properties": {"a": {"pattern": r"^\p{L}+$"}}}),
+        tool("ahead", {"type": "object", "properties": {"a": {"pattern": "^(?=1)"}}}),
+        tool(
+            "named",
+            {"type": "object", "patternProperties": {"a": {}}, "additionalProperties": False},
+        ),
+        tool("unheard", {"type": "object", "properties": {"a": {"enum": True}}}),
         tool("itself", {"type": "object", "$ref": "#"}),
         tool("tiny", {"type": "object", "properties": {"a": {"multipleOf": 1e-300}}}),
+    ]
+
+if FAULT == "hostile":
+    slow = {"type": "string", "pattern": "^(a+)+$"}
+    of_its_own = {"$schema": "http://json-schema.org/draft-04/schema#", **slow}
+    fork = {f"a{i}": {"allOf": [{"$ref": f"#/$defs/a{i + 1}"}] * 2} for i in range(60)}
+    forks = {"type": "object", "$defs": {**fork, "a60": {}}}
+    choices = json.loads(json.dumps(forks).replace("allOf", "anyOf"))
+    alike = [item for i in range(5_000) for item in (i, {"i": i})]
+    tools = [
+        tool("pattern", {"type": "object", "properties": {"a": slow}}),
+        tool("dialect", {"type": "object", "properties": {"a": of_its_own}}),
+        tool("forks", {**forks, "properties": {"a": {"$ref": "#/$defs/a0"}}}),
+        tool("choices", {**choices, "properties": {"a": {"$ref": "#/$defs/a0"}}}),
+        tool("alike", {"type": "object", "properties": {"a": {"required": alike}}}),
+        tool("answer", outputSchema={"type": "object", "properties": {"a": slow}}),
     ]
 
 
@@ -94,6 +117,8 @@ def call(name: str, arguments: dict[str, Any], meta: dict[str, Any]) -> dict[str
             sys.stdout.write('{"jsonrpc": "2.0", "id": 1, "res')
             sys.stdout.flush()
             os._exit(1)
+        case "answer":
+            return texts("", structuredContent={"a": "a" * 40 + "!"})
         case "unstructured":
             return texts("no data", structuredContent={"m": 1})
         case "grow":
@@ -138,6 +163,8 @@ def answer(message: dict[str, Any]) -> None:
             capabilities = {} if FAULT == "no-tools" else {"tools": {"listChanged": True}}
             if "resources" in FAULT:
                 capabilities["resources"] = {}
+            if FAULT == "logs":
+                capabilities["logging"] = {}
             info = {"name": "peer", "version": "1"}
             version = "2025-06-18"
             send(
@@ -160,6 +187,11 @@ def answer(message: dict[str, Any]) -> None:
                 send(id=request, result={"resources": [{"name": "a", "uri": "file:///a"}]})
         case "resources/templates/list" if FAULT == "half-resources":
             error(request, -32000, "out of order")
+        case "logging/setLevel" if FAULT == "logs":
+            send(id=request, result={})
+            for level in ("debug", "notice", params["level"]):
+                note = {"level": level, "logger": "store", "data": {"level": level}}
+                send(method="notifications/message", params=note)
         case "tools/call":
             name = params["name"]
             if name == "refuse":

@@ -1,13 +1,12 @@
 """A process that adds turns to conversations, started by `test_memory_processes.py`.
 
-Reads its task as one line of JSON, says when it is ready, waits for another line, and then tells
-each turn that the store has acknowledged, as a line of its own.
+Says when it is ready, waits for a word, and then tells each turn that the store has acknowledged.
 """
 
-import json
 import random
-import sys
+from collections.abc import Callable
 from itertools import count
+from multiprocessing.connection import Connection
 from typing import Any
 
 from chatclient.driving import drive
@@ -27,42 +26,32 @@ def open_repository(kind: str, url: str, prefix: str) -> ChatMemoryRepository:
     return SqlChatMemoryRepository(url, table_prefix=prefix)
 
 
-def tell(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
-
-
-def add(repository: ChatMemoryRepository, name: str, label: str) -> None:
-    key = label if random.random() < 0.5 else None
-    drive(repository.append(name, turn(label, 2), BLOCKING, key=key))
-    tell(label)
-
-
-def work(repository: ChatMemoryRepository, task: dict[str, Any]) -> None:
+def work(repository: ChatMemoryRepository, tell: Callable[[str], None], **task: Any) -> None:
     worker = task["worker"]
+
+    def add(name: str, label: str) -> None:
+        key = label if random.random() < 0.5 else None
+        drive(repository.append(name, turn(label, 2), BLOCKING, key=key))
+        tell(label)
+
     match task["do"]:
         case "one":
             for number in range(task["turns"]):
-                add(repository, "shared", f"{worker}.{number}")
+                add("shared", f"{worker}.{number}")
         case "many":
             for number in random.sample(range(task["conversations"]), task["turns"]):
-                add(repository, f"conversation {number}", f"{worker}.{number}")
+                add(f"conversation {number}", f"{worker}.{number}")
         case "endless":
             for number in count():
-                add(repository, "shared", f"{worker}.{number}")
+                add("shared", f"{worker}.{number}")
         case "rewrite":
             while True:
                 drive(repository.rewrite("shared", tuple, BLOCKING))
                 tell("rewritten")
 
 
-def main() -> None:
-    task = json.loads(sys.stdin.readline())
-    with open_repository(task["kind"], task["url"], task["prefix"]) as repository:
-        tell("ready")
-        sys.stdin.readline()
-        work(repository, task)
-
-
-if __name__ == "__main__":
-    main()
+def main(peer: "Connection[str, str]", kind: str, url: str, prefix: str, **task: Any) -> None:
+    with open_repository(kind, url, prefix) as repository:
+        peer.send("ready")
+        peer.recv()
+        work(repository, peer.send, **task)

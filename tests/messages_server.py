@@ -172,6 +172,8 @@ def _pairing_problems(messages: list[Json]) -> Iterator[str]:
         ):
             yield f"messages.{at}: tool_use ids must be unique, of letters and digits: {before}"
         known.update(before)
+        if not all(_NAME.fullmatch(call["name"]) for call in calls):
+            yield f"messages.{at}: tool_use.name: String should match pattern"
         if not all(isinstance(call["input"], dict) for call in calls):
             yield f"messages.{at}: tool_use.input: Input should be a valid dictionary"
     if before:

@@ -230,8 +230,9 @@ def pieces(body: bytes, chunking: Chunking, seed: int = 0) -> Iterator[bytes]:
 
     Args:
         body: What to cut.
-        chunking: `line` after each line feed, `byte` everywhere, `utf8` inside each character
-            that has several bytes, `crlf` between the two, `random` at places given by *seed*.
+        chunking: `line` after each line feed, `byte` everywhere near both ends and now and then
+            between, `utf8` inside each character that has several bytes, `crlf` between the two,
+            `random` at places given by *seed*.
         seed: Of `random`.
     """
     match chunking:
@@ -240,7 +241,9 @@ def pieces(body: bytes, chunking: Chunking, seed: int = 0) -> Iterator[bytes]:
         case "line":
             yield from body.splitlines(keepends=True)
         case "byte":
-            yield from (body[at : at + 1] for at in range(len(body)))
+            size = len(body)
+            near = (at for at in range(1, size) if at % 97 == 0 or min(at, size - at) < 2000)
+            yield from _cut(body, near)
         case "utf8":
             yield from _cut(body, (m.start() for m in re.finditer(rb"[\x80-\xbf]", body)))
         case "crlf":

@@ -211,8 +211,31 @@ F, G = ToolCall("a", "f", '{"x":1}'), ToolCall("b", "g", "[]")
         pytest.param([fragment(0), fragment(0, "a", "f", '{"x":1}')], [F], id="late id and name"),
         pytest.param(
             [fragment(0, "a", "f", '{"x":1}'), fragment(0, "a", "f", '{"x":1}')],
-            [ToolCall("a", "f", '{"x":1}{"x":1}')],
+            [F],
             id="one call said twice",  # is not run twice
+        ),
+        pytest.param(
+            [
+                *(fragment(0, "a", "f", '{"x"'), fragment(0, arguments=":1}")),
+                fragment(0, arguments='{"x": 1}'),
+            ],
+            [F],
+            id="the whole once more",
+        ),
+        pytest.param(
+            [fragment(0, "a", "f"), *(fragment(0, arguments='{"x":1}'[:to]) for to in (4, 6, 7))],
+            [F],
+            id="each fragment from the beginning",
+        ),
+        pytest.param(
+            [fragment(0, "a", "f", '{"x":1}'), fragment(0, "a", "f", '{"x":2}')],
+            [ToolCall("a", "f", '{"x":1}{"x":2}')],
+            id="two calls that nothing tells apart",  # the model is told, none is lost
+        ),
+        pytest.param(
+            [fragment(0, "a", "f", '{"x":['), *(fragment(0, arguments=t) for t in ("{", "{}"))],
+            [ToolCall("a", "f", '{"x":[{{}')],
+            id="not even the model knows what",
         ),
         pytest.param(
             [fragment(0, "a", "f"), fragment(0), fragment(0, arguments='{"x":1}'), fragment(0)],

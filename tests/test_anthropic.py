@@ -161,6 +161,16 @@ def test_a_failed_tool_says_so(ask: Ask, serve: Serve) -> None:
     assert server.requests[1]["messages"][-1]["content"][0]["is_error"] is True
 
 
+def test_a_name_that_no_tool_can_have_does_not_spoil_the_conversation(
+    ask: Ask, serve: Serve
+) -> None:
+    """The model is told that there is no such tool; the API refuses the name itself."""
+    server = serve(message(tool_use("t1", "functions.add 2", {})), "Well.")
+
+    assert ask(ChatClient.create(server.model()).prompt("?").tools(add)).text == "Well."
+    assert server.requests[1]["messages"][1]["content"][0]["name"] == "functions_add_2"
+
+
 def test_thoughts_go_back_unchanged(ask: Ask, serve: Serve) -> None:
     """The API refuses a round of tools without the signed thoughts that led to it."""
     redacted = {"type": "redacted_thinking", "data": "b3BhcXVl"}
@@ -721,6 +731,7 @@ def test_a_growing_conversation_is_the_same_as_a_fresh_one() -> None:
     [
         (" ", {}),
         ('{"a": 1}', {"a": 1}),
+        ("```json\n{'a': 1,\n```", {"a": 1}),  # what the tool ran with
         ('{"a": ', {"malformed_arguments": '{"a": '}),
         ("[1]", {"malformed_arguments": "[1]"}),
     ],
@@ -750,9 +761,13 @@ def test_other_providers_parts_are_sent_as_far_as_they_are_understood() -> None:
     assert sent == [text("No."), tool_use("functions_add_0", "add", {}, caller={"type": "x"})]
 
 
-def test_thoughts_without_a_signature_go_only_to_servers_that_never_sign() -> None:
+@pytest.mark.parametrize("signature", [None, ""])
+def test_thoughts_without_a_signature_go_only_to_servers_that_never_sign(
+    signature: str | None,
+) -> None:
     """Anthropic refuses them; a local server's model continues from them."""
-    messages = [UserMessage("?"), AssistantMessage([Reasoning("hm", None, "anthropic"), "x"])]
+    thoughts = Reasoning("hm", signature, "anthropic")
+    messages = [UserMessage("?"), AssistantMessage([thoughts, "x"])]
     local = AnthropicChatModel(base_url="http://127.0.0.1:11434/v1/")
     sent = json.loads(local._body(Prompt(messages, local.options), streaming=False))
 
@@ -960,6 +975,34 @@ def test_tools_of_the_provider_stand_beside_ours() -> None:
     assert (ours["name"], ours["description"]) == ("add", "Add two numbers.")
     assert ours["input_schema"]["required"] == ["a", "b"]
     assert theirs == search
+
+
+@pytest.mark.parametrize(
+    ("cache", "kept"), [(None, 3), ("tools", 2), ("system", 2), ("conversation", 1)]
+)
+def test_of_many_marks_the_last_are_kept(cache: Any, kept: int) -> None:
+    """The API takes four; beside those of the options, and that of the system text."""
+    mark = {"cache_control": {"type": "ephemeral"}}
+    shown = ToolResponse("c", "f", "", media=(Media("image/png", b"1", metadata=mark),))
+    messages = [
+        SystemMessage("s", mark),
+        *(UserMessage("a", metadata=mark), AssistantMessage(None, [ToolCall("c", "f", "{}")])),
+        *(ToolResponseMessage([shown], mark), AssistantMessage("b", metadata=mark)),
+        *(
+            UserMessage('say "cache_control":{'),
+            AssistantMessage("c"),
+            UserMessage("d", metadata=mark),
+        ),
+    ]
+    body = body_of(*messages, cache=cache, tool_callbacks=tool_callbacks(add))
+    turns = body.pop("messages")
+    (result,) = turns[2]["content"]
+    all_of = [turns[0]["content"][0], *result["content"], result]
+    all_of += [turns[3]["content"][0], turns[6]["content"][0]]
+
+    assert ["cache_control" in block for block in all_of] == [False] * (5 - kept) + [True] * kept
+    assert json.dumps(body).count('"cache_control"') == 4 - kept
+    assert turns[4]["content"] == [text('say "cache_control":{')]
 
 
 @pytest.mark.parametrize(

@@ -141,6 +141,8 @@ SLIPS: dict[str, tuple[Callable[[Any], object], object, str]] = {
     ),
     "guardrail's outcome": (GuardrailResult, "failed", "'success', 'failure', 'fatal', "),
     "cache": (lambda it: AnthropicChatOptions(cache=it), "all", "'conversation', not 'all'"),
+    "model": (lambda it: ChatOptions(model=it), 5, "the name of a model must be a str, not 5"),
+    "dialect": (lambda it: OpenAIChatModel(dialect=it), "vllm", "must be a Dialect, not 'vllm'"),
 }
 
 
@@ -150,6 +152,19 @@ def test_a_slip_is_told(make: Callable[[Any], object], given: object, told: str)
     with pytest.raises(UsageError) as caught:
         make(given)
     assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "provider", ["openai", "openai-responses", "anthropic", "gemini", "ollama"]
+)
+@pytest.mark.parametrize(
+    ("name", "told"), [(None, "must be a str, not None"), (" ", "not be blank")]
+)
+def test_a_model_has_a_name(provider: str, name: Any, told: str) -> None:
+    """An environment variable that is not set does not become the provider's complaint."""
+    kind = type(chat_model(f"{provider}:m", api_key="k"))
+    with pytest.raises(UsageError, match=told):
+        kind(name, api_key="k")  # type: ignore[call-arg]
 
 
 MODEL = ScriptedModel()
@@ -529,6 +544,10 @@ MISUSES: dict[str, tuple[Callable[[], object], str]] = {
     "a number as an advisor": (
         lambda: ChatClient.builder(MODEL).default_advisors(5),  # type: ignore[arg-type]
         "5 is not an advisor",
+    ),
+    "a text as an advisor": (
+        lambda: ChatClient.builder(MODEL).default_advisors("memory"),  # type: ignore[arg-type]
+        "'memory' is not an advisor",
     ),
     "one text to embed": (lambda: BagOfWords().embed("x"), "put a single one into a list"),
     "a number forbidden": (lambda: SafeGuardAdvisor("a", 5), "not 5"),  # type: ignore[arg-type]

@@ -179,7 +179,7 @@ def test_a_preset_needs_a_model() -> None:
 
 def test_an_unknown_name_is_an_error_that_lists_the_known_ones() -> None:
     """All providers are listed, presets among them."""
-    with pytest.raises(UsageError, match=r"'grok:4' names no provider; .*groq.*openai.*xai"):
+    with pytest.raises(UsageError, match=r"'grok:4' names no provider; .*:gpt.*groq.*xai"):
         chat_model("grok:4")
 
 

@@ -31,10 +31,17 @@ from chatclient.events import (
     ToolCallFinished,
     ToolCallStarted,
 )
-from chatclient.messages import AssistantMessage, Media, SystemMessage, ToolCall, UserMessage
+from chatclient.messages import (
+    AssistantMessage,
+    Media,
+    Reasoning,
+    SystemMessage,
+    ToolCall,
+    UserMessage,
+)
 from chatclient.model import OutputMode
 from chatclient.options import ChatOptions
-from chatclient.response import ChatResponse, Generation, Usage
+from chatclient.response import ChatResponse, FinishReason, Generation, Usage
 from chatclient.runtime import Runtime
 from chatclient.structured import (
     NATIVE_STRUCTURED_OUTPUT,
@@ -450,6 +457,27 @@ def test_answers_that_are_none_say_why(ask: Ask, response: ChatResponse, says: s
 
     with pytest.raises(EntityError, match=says):
         entity(ask, client.prompt("?").tool_calling(False), Film)
+
+
+@pytest.mark.parametrize("text", ["", " \n"])
+def test_an_answer_that_a_server_takes_for_thoughts_is_one(ask: Ask, text: str) -> None:
+    """Where the answer itself says nothing; servers that look for thoughts may find JSON."""
+    answer = AssistantMessage([Reasoning(FILM[:9]), Reasoning(FILM[9:]), text])
+    client = ChatClient.create(ScriptedModel(ChatResponse((Generation(answer, "stop"),))))
+
+    assert entity(ask, client.prompt("?"), Film) == ALIEN
+
+
+@pytest.mark.parametrize(
+    ("thoughts", "reason"), [("A film is {} …", "stop"), ('"{}"', "stop"), (FILM, "length")]
+)
+def test_thoughts_are_no_answer(ask: Ask, thoughts: str, reason: FinishReason) -> None:
+    """They are words as a rule, and JSON among them is a draft if the model was cut off."""
+    generation = Generation(AssistantMessage([Reasoning(thoughts)]), reason)
+    client = ChatClient.create(ScriptedModel(ChatResponse((generation,))))
+
+    with pytest.raises(EntityError, match=r"empty|max_tokens"):
+        entity(ask, client.prompt("?"), Film)
 
 
 def test_what_is_whole_is_read_even_at_the_limit(ask: Ask) -> None:

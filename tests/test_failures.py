@@ -344,6 +344,7 @@ def test_an_answer_that_succeeded_asks_for_no_wait() -> None:
     [
         *(("6ms", 0.006), ("0s", 0.0), ("17.4s", 17.4), ("1m30s", 90.0), ("1h2m3.5s", 3723.5)),
         *(("2d", 172800.0), ("500", None), ("", None), ("s", None), ("1 s", None), ("1sx", None)),
+        pytest.param("1" * 60_000, None, id="a long number, which took minutes"),
     ],
 )
 def test_durations_are_read(duration: str, seconds: float | None) -> None:

@@ -445,6 +445,47 @@ def test_a_refused_prompt_is_filtered_content(ask: Ask, gemini: Start) -> None:
     assert response.metadata.values["promptFeedback"] == blocked["promptFeedback"]
 
 
+MALFORMED: Json = {"content": {}, "finishReason": "MALFORMED_FUNCTION_CALL"}
+
+
+def failed(ask: Ask, candidate: Json) -> Reply:
+    """Return an answer in which there is nothing but *candidate*."""
+    whole = {"candidates": [candidate], "usageMetadata": {"promptTokenCount": 9}}
+    return (
+        Reply(b"data: %b\r\n\r\n" % json.dumps(whole).encode()) if ask.streaming else as_json(whole)
+    )
+
+
+@pytest.mark.parametrize("thoughts", [[], [{"text": "hm", "thought": True}]])
+def test_a_call_that_the_model_could_not_write_is_asked_for_again(
+    ask: Ask, gemini: Start, monkeypatch: pytest.MonkeyPatch, thoughts: list[Json]
+) -> None:
+    """The service gives nothing of it; as an answer, nothing would be the end of the turn."""
+    monkeypatch.setattr("random.uniform", lambda *_: 0.0)
+    nothing = failed(ask, {**MALFORMED, "content": {"parts": thoughts}})
+    server = gemini(nothing, answer(call("weather", {"city": "Rome"})), answer("Sunny."))
+    request = ChatClient.create(server.model(max_retries=1)).prompt("?").tools(weather)
+    if ask.streaming and thoughts:  # what was said cannot be taken back
+        with pytest.raises(InvalidResponseError, match="MALFORMED_FUNCTION_CALL"):
+            ask(request)
+        return
+
+    assert ask(request).text == "Sunny."
+    assert len(server.requests) == 3
+
+
+def test_calls_that_never_can_be_written_are_an_error(ask: Ask, gemini: Start) -> None:
+    """Another model may have an answer; where there are words, they are the answer."""
+    client = ChatClient.create(gemini(failed(ask, MALFORMED)).model(max_retries=0))
+    with pytest.raises(InvalidResponseError, match="MALFORMED_FUNCTION_CALL") as caught:
+        ask(client.prompt("?"))
+    words = failed(ask, {**MALFORMED, "content": {"parts": [{"text": "Well"}]}})
+    said = ask(ChatClient.create(gemini(words).model()).prompt("?"))
+
+    assert caught.value.retryable
+    assert (said.text, said.response.chat_response.finish_reason) == ("Well", "error")
+
+
 @pytest.mark.parametrize(
     ("status", "message", "kind"),
     [
@@ -829,9 +870,18 @@ def test_a_file_is_found_by_its_uri_only() -> None:
         encode_message(UserMessage([Media("image/png", "", id="file-1")]), UP_TO_2)
 
 
+def test_a_name_that_no_tool_can_have_is_sent_as_one() -> None:
+    """In the call and in its response, which belong together by their name."""
+    call = AssistantMessage(None, [ToolCall("1", "functions:add", "{}")])
+    result = ToolResponseMessage([ToolResponse("1", "functions:add", "x")])
+    (asked,), (told,) = encode_message(call, UP_TO_2), encode_message(result, UP_TO_2)
+
+    assert asked["functionCall"]["name"] == told["functionResponse"]["name"] == "functions_add"
+
+
 def test_arguments_that_are_no_object_are_wrapped() -> None:
     """What another model wrote wrongly can still be sent."""
-    calls = [ToolCall("1", "f", text) for text in ("", "[1]", "{oops")]
+    calls = [ToolCall("1", "f", text) for text in ("", "[1]", "{oops", "{'a': 1}")]
 
     parts = encode_message(AssistantMessage(None, calls), UP_TO_2)
 
@@ -839,6 +889,7 @@ def test_arguments_that_are_no_object_are_wrapped() -> None:
         {},
         {"malformed_arguments": "[1]"},
         {"malformed_arguments": "{oops"},
+        {"a": 1},
     ]
 
 
@@ -1136,6 +1187,19 @@ def test_arguments_may_come_in_pieces() -> None:
         ("f", {"a": [{"b": "one"}, 2.5], "c d": True, "e": None}),
         ("g", {"x": 1}),
     ]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("$.a[1]", "$.a[999999999]", f"$.a[{10**30}]", f"$.a[{'9' * 5_000}]"),
+        *("$" + ".a" * 50_000, "$" + "[0]" * 5_000, "['" * 100_000),
+    ],
+)
+def test_a_piece_of_an_argument_has_a_place(path: str) -> None:
+    """One that is far away, or deep down, takes no memory and no time."""
+    with pytest.raises(InvalidResponseError):
+        streamed({"name": "f", "partialArgs": [piece(path, stringValue="x")]})
 
 
 def test_a_call_ends_with_the_next_or_with_the_answer() -> None:

@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -532,12 +533,44 @@ def test_a_provider_needs_servers_with_names_of_their_own() -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [{"timeout": -1}, {"timeout": 0}, {"connect_timeout": 0}, {"retry_after": 0}, {"name": " "}],
+    [
+        {"timeout": -1},
+        {"timeout": 0},
+        {"connect_timeout": 0},
+        {"retry_after": 0},
+        {"name": " "},
+        {"roots": [3]},
+        {"log_level": "loud"},
+    ],
 )
 def test_settings_of_a_server_are_checked(settings: Any) -> None:
     """A server that could never work is refused at once."""
     with pytest.raises(UsageError):
         peer(**settings)
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (
+            lambda: McpServer("a", "uvx"),  # type: ignore[arg-type]
+            r"not 'uvx'; make one: McpServer\.stdio\(",
+        ),
+        (
+            lambda: McpServer.stdio("a", ["uvx", "b"]),  # type: ignore[arg-type]
+            "arguments one by one",
+        ),
+        (
+            lambda: McpServer.stdio("a", "uvx", Path("b")),  # type: ignore[arg-type]
+            r"a path as str\(path\)",
+        ),
+        (lambda: McpServer.http("a", "localhost:8000/mcp"), "begin with http://"),
+    ],
+)
+def test_a_server_that_could_not_be_reached_is_refused(make: Any, told: str) -> None:
+    """When it is made, and with what to write instead."""
+    with pytest.raises(UsageError, match=told):
+        make()
 
 
 def test_without_the_sdk_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

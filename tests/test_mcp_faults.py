@@ -21,7 +21,12 @@ pytest.importorskip("mcp")
 
 from chatclient import ChatClient
 from chatclient.driving import drive
-from chatclient.errors import DeadlineExceededError, McpServerError, ToolDefinitionError
+from chatclient.errors import (
+    DeadlineExceededError,
+    McpServerError,
+    ToolArgumentError,
+    ToolDefinitionError,
+)
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import ToolContext, tool_callbacks
 from chatclient.tools.mcp import McpServer, McpToolCallbackProvider
@@ -241,9 +246,38 @@ def test_schemas_that_cannot_be_checked() -> None:
 
         first, *odd = names
         assert first == "echo"  # the first of two is taken
-        assert odd == ["broken", "elsewhere", "letters", "itself", "tiny"]
+        assert odd[:5] == ["broken", "elsewhere", "letters", "ahead", "named"]
+        assert odd[5:] == ["unheard", "itself", "tiny"]
         for name in odd:
             assert run(provider, name, '{"a": 1%s}' % ("0" * 400)) == f"{name} has run"
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("pattern", "The arguments for pattern do not fit:\n- a: 'aaa"),
+        ("dialect", "The arguments for dialect do not fit:\n- a: 'aaa"),
+        ("forks", "forks has run"),
+        ("choices", "choices has run"),
+        ("alike", "alike has run"),
+        ("answer", "the MCP server 'peer' does not keep to the protocol: Invalid structured"),
+    ],
+)
+def test_no_schema_of_a_server_takes_long(ask: Ask, name: str, told: str) -> None:
+    """Neither for arguments nor for answers: what would never end is left to the server."""
+    with McpToolCallbackProvider(peer(fault="hostile")) as provider:
+        asked, _ = asked_for(ask, provider, call(name, json.dumps({"a": "a" * 40 + "!"})), "done")
+
+    assert asked.executions[0].response.data.startswith(told)
+
+
+def test_a_pattern_is_checked_as_the_server_would() -> None:
+    """By none of the rules that only Python has, and in texts that are not too long."""
+    with McpToolCallbackProvider(peer(fault="odd")) as provider:
+        assert run(provider, "letters", '{"a": "é"}') == "letters has run"
+        with pytest.raises(ToolArgumentError, match="does not match"):
+            run(provider, "letters", '{"a": "1"}')
+        assert run(provider, "letters", json.dumps({"a": "1" * 2_000})) == "letters has run"
 
 
 def test_a_tool_that_no_model_could_call_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
@@ -306,7 +340,7 @@ BROKEN = {
         lambda **settings: McpServer.stdio(
             "peer",
             sys.executable,
-            5,  # type: ignore[arg-type]
+            env={"PORT": 5},  # type: ignore[dict-item]
             connect_timeout=2.0,
             **settings,
         ),

@@ -1,4 +1,4 @@
-"""Servers that ask back: for something of the user, for a word of the model."""
+"""Servers that ask back: something of the user, a word of the model, where to work; their logs."""
 
 import json
 import sys
@@ -37,7 +37,12 @@ def inquirer(**settings: Any) -> McpServer:
 def asked_back(server: McpServer, ask: Ask, tool: str, arguments: Any = None) -> str:
     """Return what a tool of *server* answers, in one of the four ways."""
     with McpToolCallbackProvider(server) as provider:
-        asked, _ = asked_for(ask, provider, call(tool, json.dumps(arguments or {})), "done")
+        return told_by(provider, ask, tool, arguments)
+
+
+def told_by(provider: McpToolCallbackProvider, ask: Ask, tool: str, arguments: Any = None) -> str:
+    """Return what a tool of a server that is connected answers."""
+    asked, _ = asked_for(ask, provider, call(tool, json.dumps(arguments or {})), "done")
     assert asked.text == "done"
     [execution] = asked.executions
     return execution.response.data
@@ -47,23 +52,18 @@ def question(method: str, **params: Any) -> dict[str, Any]:
     return {"method": method, "params": params}
 
 
-@pytest.mark.parametrize(
-    ("answer", "told"),
-    [
-        ({"guests": 2, "outside": True}, "for 2 outside"),
-        (False, "decline"),
-        (None, "cancel"),
-    ],
-)
-def test_the_user_is_asked(ask: Ask, answer: Any, told: str) -> None:
+def test_the_user_is_asked(ask: Ask) -> None:
     """The tool gets what the user says, whatever that is."""
     seen: list[McpElicitation] = []
+    answers = iter([{"guests": 2, "outside": True}, False, None])
 
     def asked(elicitation: McpElicitation) -> Any:
         seen.append(elicitation)
-        return answer
+        return next(answers)
 
-    assert asked_back(inquirer(on_elicitation=asked), ask, "book") == told
+    with McpToolCallbackProvider(inquirer(on_elicitation=asked)) as provider:
+        told = [told_by(provider, ask, "book") for _ in range(3)]
+    assert told == ["for 2 outside", "decline", "cancel"]
     assert (seen[0].server, seen[0].message) == ("inquirer", "How many are you?")
     assert list(seen[0].schema["properties"]) == ["guests", "outside"]  # type: ignore[index]
     assert seen[0].url is None
@@ -134,6 +134,18 @@ def test_a_form_is_not_fetched_from_elsewhere(tmp_path: Path) -> None:
     form = question("elicitation/create", message="How many?", requestedSchema=schema)
 
     told = json.loads(asked_back(server, Ask("call"), "ask", form))
+    assert told == {"code": -32603, "message": "the user could not be asked"}
+
+
+@pytest.mark.parametrize("pattern", ["^(a+)+$", "^(?=b)"])
+def test_a_form_whose_check_would_not_end_or_cannot_be_made(pattern: str) -> None:
+    """Nothing that may not fit it reaches the server."""
+    values = {"guests": "a" * 40 + "!"}
+    form = {"type": "object", "properties": {"guests": {"type": "string", "pattern": pattern}}}
+    server = peer(fault="asks", on_elicitation=lambda _: values)
+    params = question("elicitation/create", message="Who?", requestedSchema=form)
+
+    told = json.loads(asked_back(server, Ask("call"), "ask", params))
     assert told == {"code": -32603, "message": "the user could not be asked"}
 
 
@@ -243,3 +255,42 @@ def test_what_cannot_be_sampled_is_refused(
 
     answer = asked_back(server, Ask("call"), "ask", question("sampling/createMessage", **given))
     assert json.loads(answer)["message"] == told
+
+
+def test_a_server_is_told_where_to_work(ask: Ask, tmp_path: Path) -> None:
+    """Whether it asks as the newest protocol wants it or with a request of its own."""
+    roots = [tmp_path / "a b", "/srv/files"]
+    listed = [(tmp_path / "a b").as_uri(), "file:///srv/files"]
+
+    told = asked_back(inquirer(roots=roots), ask, "places")
+    assert told == f"a b={listed[0]} files={listed[1]}"
+
+    told = asked_back(peer(fault="asks", roots=roots), ask, "ask", question("roots/list"))
+    assert [root["uri"] for root in json.loads(told)["roots"]] == listed
+
+
+@pytest.mark.filterwarnings("ignore:The logging capability")
+def test_a_server_writes_to_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """From the level on that the application wants, whatever the server keeps to."""
+    caplog.set_level("DEBUG", "chatclient")
+    assert asked_back(inquirer(log_level="info"), Ask("call"), "grumble") == "done"
+    assert asked_back(inquirer(log_level="error"), Ask("call"), "grumble") == "done"
+    assert asked_back(inquirer(), Ask("call"), "grumble") == "done"
+
+    written = [r for r in caplog.records if r.message.startswith("mcp server log")]
+    assert [r.levelname for r in written] == ["INFO", "WARNING", "WARNING"]
+    assert "server='inquirer' level='info' logger='mood' text='as always'" in written[0].message
+    assert """level='error' text='{"broken": "stove"}'""" in written[1].message
+
+
+def test_a_server_of_an_older_protocol_is_told_how_much_to_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It may write more than that, which is left out."""
+    caplog.set_level("DEBUG", "chatclient")
+    with McpToolCallbackProvider(peer(fault="logs", log_level="info")) as provider:
+        asked_for(Ask("call"), provider, "done")
+        assert settled(lambda: "level='info'" in caplog.text)
+    written = [r.message for r in caplog.records if r.message.startswith("mcp server log")]
+    assert ["level='notice'" in written[0], "level='info'" in written[1]] == [True, True]
+    assert len(written) == 2

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from chatclient import AssistantMessage, Message, SystemMessage, UserMessage
 from chatclient.driving import drive
@@ -27,6 +29,7 @@ from chatclient.memory import (
     WindowChatMemory,
     conversation_problems,
     estimated_tokens,
+    repair_conversation,
 )
 from chatclient.memory.summary import SUMMARY
 from chatclient.memory.transcript import transcript
@@ -675,6 +678,91 @@ def test_valid_conversations_have_no_problems(messages: list[Message]) -> None:
 def test_problems_are_told_with_their_place(messages: list[Message], problem: str) -> None:
     """Each in words."""
     assert problem in conversation_problems(messages)
+
+
+def no_result(id: str) -> ToolResponse:
+    return ToolResponse(id, "f", "There is no result: the call was interrupted.", is_error=True)
+
+
+R1, R2 = ToolResponse("1", "f", "one"), ToolResponse("2", "f", "two")
+F1, F12 = (
+    AssistantMessage([call("f", id="1")]),
+    AssistantMessage([call("f", id="1"), call("f", id="2")]),
+)
+
+
+@pytest.mark.parametrize(
+    ("broken", "repaired"),
+    [
+        ([S1, U1, C1, T1, A1], [S1, U1, C1, T1, A1]),
+        ([U1, S1, A1], [S1, U1, A1]),
+        ([A1, F1, ToolResponseMessage(R1), A2, U1], [U1]),
+        ([U1, F12, ToolResponseMessage(R2)], [U1, F12, ToolResponseMessage([no_result("1"), R2])]),
+        (
+            [U1, F12, ToolResponseMessage(R2), U2, ToolResponseMessage(R1), A1],
+            [U1, F12, ToolResponseMessage([R1, R2]), U2, A1],
+        ),
+        ([U1, F1, A1], [U1, F1, ToolResponseMessage(no_result("1")), A1]),
+        ([U1, A1, ToolResponseMessage(R1), U2], [U1, A1, U2]),
+        ([U1, A1, UserMessage(" "), A2], [U1, AssistantMessage([*A1.parts, "\n\n", *A2.parts])]),
+        (
+            [U1, AssistantMessage([Reasoning("hm")]), U2],
+            [U1.mutate(text=f"{U1.text}\n\n{U2.text}")],
+        ),
+        ([U1, AssistantMessage([ToolCallChunk(name="f")]), A1], [U1, A1]),
+        (
+            [U1, AssistantMessage(["a", ToolCallChunk()]), F1, ToolResponseMessage(R1)],
+            [U1, AssistantMessage(["a", *F1.parts]), ToolResponseMessage(R1)],
+        ),
+    ],
+)
+def test_a_broken_conversation_is_repaired(broken: list[Message], repaired: list[Message]) -> None:
+    """What was said stays, where it can."""
+    found = repair_conversation(broken)
+    assert [(m.role, m.text) for m in found] == [(m.role, m.text) for m in repaired]
+    assert found[1:] == tuple(repaired[1:])
+
+
+def test_calls_get_ids_of_their_own_and_keep_their_results() -> None:
+    """Also those that had none, or one in common."""
+    calls = [ToolCall(id, name, "{}") for id in ("", "1") for name in ("f", "g")]
+    results = [ToolResponse("", "g", "g"), ToolResponse("", "f", "f")]
+    both = [ToolResponse("1", "f", "f1"), ToolResponse("1", "g", "g1")]
+
+    _, asked, answered = repair_conversation(
+        [U1, AssistantMessage(calls), ToolResponseMessage([*results, *both])]
+    )
+
+    assert isinstance(asked, AssistantMessage)
+    assert isinstance(answered, ToolResponseMessage)
+    ids = [each.id for each in asked.tool_calls]
+    assert ids[2] == "1"
+    assert all(ids)
+    assert [r.id for r in answered.responses] == ids
+    assert len(set(ids)) == 4
+    assert [r.data for r in answered.responses] == ["f", "g", "f1", "g1"]
+
+
+said = st.one_of(
+    st.sampled_from([S1, U1, U2, UserMessage(""), A1, A2, AssistantMessage(""), C1, C2, T1, T2]),
+    st.lists(st.sampled_from(["", "1", "2"]), min_size=1, max_size=3).map(
+        lambda ids: AssistantMessage([ToolCall(id, "f", "{}") for id in ids])
+    ),
+    st.lists(st.sampled_from(["", "1", "2"]), max_size=3).map(
+        lambda ids: ToolResponseMessage([ToolResponse(id, "f", "x") for id in ids])
+    ),
+    st.just(AssistantMessage(["x", ToolCallChunk()])),
+)
+
+
+@given(st.lists(said, max_size=8))
+def test_whatever_is_repaired_has_no_problems(messages: list[Message]) -> None:
+    """And a conversation without problems stays as it is."""
+    repaired = repair_conversation(messages)
+    assert conversation_problems(repaired) == ()
+    assert repair_conversation(repaired) == repaired
+    if not conversation_problems(messages):
+        assert repaired == tuple(messages)
 
 
 def test_a_conversation_may_have_to_end_in_some_way() -> None:

@@ -425,6 +425,18 @@ def test_two_memories_that_show_more_and_less(
         assert short(memory.repository.find_by_conversation_id("c")) == said
 
 
+def test_a_memory_that_comes_later_keeps_what_is_new(ask: Ask, order: int) -> None:
+    """What another one shows of the turns before is none of its own."""
+    talk = Talk("hello", "fine", order=order)
+    ask(talk.say("hi"))
+    later = InMemoryChatMemoryRepository()
+    advisor = MessageChatMemoryAdvisor(MessageWindowChatMemory(later), order=order + 1)
+    ask(talk.client.mutate().default_advisors(advisor).build().prompt("one").conversation("c"))
+
+    assert short(talk.stored) == ["u:hi", "a:hello", "u:one", "a:fine"]
+    assert short(later.find_by_conversation_id("c")) == ["u:one", "a:fine"]
+
+
 # --- what every ending leaves behind --------------------------------------------------------
 
 

@@ -1,20 +1,19 @@
 """Several processes on the same conversations, some of them killed."""
 
-import json
+import multiprocessing
 import random
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import memory_worker
 import pytest
 from databases import KINDS, redis_place, sql_place
-from memory_worker import open_repository
 
 from chatclient.driving import drive
 from chatclient.memory import ChatMemoryRepository
@@ -22,8 +21,25 @@ from chatclient.messages import Message, UserMessage
 from chatclient.runtime import BLOCKING
 from chatclient.testing.memory import check_turns, turn
 
-WORKER = Path(__file__).with_name("memory_worker.py")
+pytestmark = pytest.mark.exhaustive
+
 PROCESSES, TURNS, CONVERSATIONS = 8, 50, 400
+LOADED = ["chatclient.memory.redis", "chatclient.memory.sql", "psycopg", "pymysql", "sqlalchemy"]
+
+
+class Worker(NamedTuple):
+    """A process, and what it can be told and tells."""
+
+    process: BaseProcess
+    peer: "Connection[str, str]"
+
+    def hear_all(self) -> list[str]:
+        """Return all that it says until its end; what it was killed in the midst of is nothing."""
+        told = []
+        with suppress(EOFError, OSError):
+            while True:
+                told.append(self.peer.recv())
+        return told
 
 
 @dataclass
@@ -35,25 +51,26 @@ class Place:
     prefix: str
     repository: ChatMemoryRepository
 
-    def start(self, worker: int, **task: Any) -> "subprocess.Popen[str]":
+    def start(self, **task: Any) -> Worker:
         """Start a process, which waits for the word to begin."""
-        process = subprocess.Popen(
-            [sys.executable, str(WORKER)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        where = {"kind": self.kind, "url": self.url, "prefix": self.prefix}
-        say(process, json.dumps({**where, "worker": worker, **task}))
-        return process
+        # Forked where all is loaded and nothing is open: loading takes longer than what they do.
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(LOADED)
+        peer, theirs = context.Pipe()
+        where = (theirs, self.kind, self.url, self.prefix)
+        process = context.Process(target=memory_worker.main, args=where, kwargs=task, daemon=True)
+        process.start()
+        theirs.close()
+        return Worker(process, peer)
 
     def run(self, **task: Any) -> list[str]:
         """Have all processes do the same at once, to their end; return what they told."""
         told: list[str] = []
-        with crew([self.start(worker, **task) for worker in range(PROCESSES)]) as processes:
-            for process in processes:
-                told += hear_all(process)
-                assert process.wait() == 0
+        with crew([self.start(worker=worker, **task) for worker in range(PROCESSES)]) as workers:
+            for worker in workers:
+                told += worker.hear_all()
+                worker.process.join()
+                assert worker.process.exitcode == 0
         return told
 
     def messages(self, name: str) -> tuple[Message, ...]:
@@ -65,43 +82,25 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     kind = request.param
     with (
         redis_place() if kind == "redis" else sql_place(kind, tmp_path) as (url, prefix),
-        open_repository(kind, url, prefix) as repository,
+        memory_worker.open_repository(kind, url, prefix) as repository,
     ):
         yield Place(kind, url, prefix, repository)
 
 
-def say(process: "subprocess.Popen[str]", line: str) -> None:
-    assert process.stdin is not None
-    process.stdin.write(f"{line}\n")
-    process.stdin.flush()
-
-
-def hear(process: "subprocess.Popen[str]") -> str:
-    assert process.stdout is not None
-    return process.stdout.readline().rstrip("\n")
-
-
-def hear_all(process: "subprocess.Popen[str]") -> list[str]:
-    """Return the whole lines that a process says until its end."""
-    assert process.stdout is not None
-    return process.stdout.read().split("\n")[:-1]
-
-
 @contextmanager
-def crew(processes: list["subprocess.Popen[str]"]) -> Iterator[list["subprocess.Popen[str]"]]:
+def crew(workers: list[Worker]) -> Iterator[list[Worker]]:
     """Let processes begin at once; none is left behind."""
     try:
-        assert [hear(process) for process in processes] == ["ready"] * len(processes)
-        for process in processes:
-            say(process, "go")
-        yield processes
+        assert [worker.peer.recv() for worker in workers] == ["ready"] * len(workers)
+        for worker in workers:
+            worker.peer.send("go")
+        yield workers
     finally:
-        for process in processes:
+        for process, peer in workers:
             process.kill()
-            process.wait()
-            for pipe in (process.stdin, process.stdout):
-                if pipe is not None and not pipe.closed:
-                    pipe.close()
+            process.join()
+            process.close()
+            peer.close()
 
 
 def test_one_conversation(place: Place) -> None:
@@ -136,24 +135,24 @@ def test_killed_processes(place: Place) -> None:
     """
     told: dict[int, list[str]] = {}
     for wave in range(3):
-        workers = [wave * 10 + number for number in range(4)]
-        processes = [place.start(worker, do="endless") for worker in workers]
-        processes.append(place.start(99, do="rewrite"))
-        with crew(processes):
-            hear(processes[0])  # they are at it
-            for process in random.sample(processes, len(processes)):
+        numbers = [wave * 10 + number for number in range(4)]
+        workers = [place.start(worker=number, do="endless") for number in numbers]
+        workers.append(place.start(worker=99, do="rewrite"))
+        with crew(workers):
+            workers[0].peer.recv()  # they are at it
+            for worker in random.sample(workers, len(workers)):
                 time.sleep(random.uniform(0, 0.1))
-                process.send_signal(signal.SIGKILL)
-            for worker, process in zip(workers, processes, strict=False):
-                told[worker] = hear_all(process)
-        told[workers[0]].insert(0, f"{workers[0]}.0")
+                worker.process.kill()
+            for number, worker in zip(numbers, workers, strict=False):
+                told[number] = worker.hear_all()
+        told[numbers[0]].insert(0, f"{numbers[0]}.0")
 
     messages = place.messages("shared")
     labels = [m.text.split()[1] for m in messages if isinstance(m, UserMessage)]
     assert messages == tuple(m for label in labels for m in turn(label, 2))
-    for worker, acknowledged in told.items():
-        kept = [label for label in labels if label.split(".")[0] == str(worker)]
-        assert kept == [f"{worker}.{number}" for number in range(len(kept))]
+    for number, acknowledged in told.items():
+        kept = [label for label in labels if label.split(".")[0] == str(number)]
+        assert kept == [f"{number}.{at}" for at in range(len(kept))]
         assert acknowledged == kept[: len(acknowledged)]
         assert len(kept) - len(acknowledged) <= 1
     assert sum(map(len, told.values())) > 0

@@ -1,13 +1,9 @@
 """The repository in memory, and what all repositories share."""
 
-import linecache
-import sys
-from collections.abc import Callable
 from functools import partial
-from types import FrameType
-from typing import Any
 
 import pytest
+from interrupts import interrupt_at
 
 from chatclient.driving import drive
 from chatclient.memory import ChatMemoryRepository, InMemoryChatMemoryRepository
@@ -81,7 +77,7 @@ def test_an_interrupt_at_any_line_leaves_the_state_before_or_after(operation: st
         line += 1
         repository = InMemoryChatMemoryRepository()
         repository.save_all("c", turn(1))
-        interrupted = interrupt_at(line, partial(change, repository))
+        interrupted = interrupt_at(line, partial(change, repository), module)
         found = repository.find_by_conversation_id("c")
         seen.add(len(found))
         assert found in (list(turn(1)), after)
@@ -92,30 +88,3 @@ def test_an_interrupt_at_any_line_leaves_the_state_before_or_after(operation: st
 
     assert line > 1
     assert len(seen) == 2
-
-
-def interrupt_at(line: int, function: Callable[[], None]) -> bool:
-    """Return whether *function* was interrupted when it began its *line*th line in the module."""
-    left = line
-
-    def trace(frame: FrameType, event: str, _argument: object) -> Any:
-        nonlocal left
-        if frame.f_code.co_filename != module.__file__:
-            return None
-        # Python lets no signal in between leaving a `with` block and what that does.
-        text = linecache.getline(module.__file__, frame.f_lineno)
-        if event == "line" and not text.lstrip().startswith("with"):
-            left -= 1
-            if left == 0:
-                raise KeyboardInterrupt
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        function()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.settrace(before)
-    return False

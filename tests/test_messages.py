@@ -27,6 +27,7 @@ from chatclient.messages import (
     as_messages,
 )
 from chatclient.prompt import Prompt
+from chatclient.turn_taking import continued
 from chatclient.values import FrozenDict
 
 CALL = ToolCall("1", "weather", '{"city": "Ulm"}')
@@ -450,3 +451,13 @@ def test_one_stands_for_several() -> None:
     assert ToolResponseMessage(answer) == ToolResponseMessage([answer])
     assert Prompt("x").append([hi], hi).messages[1:] == (hi, hi)
     assert Prompt("x").with_messages(hi) == Prompt(hi)
+
+
+def test_an_answer_that_goes_on_keeps_what_belongs_to_both_halves() -> None:
+    """The metadata of the end counts where both have some."""
+    begun = AssistantMessage("one ", metadata={"id": "1", "region": "eu"})
+    rest = AssistantMessage("two", metadata={"id": "2"})
+
+    [whole] = continued((begun,), (rest,))
+    assert whole.text == "one two"
+    assert whole.metadata == {"id": "2", "region": "eu"}

@@ -4,18 +4,19 @@ import gc
 from collections.abc import Callable
 from typing import Any
 
-import anthropic
-import ollama
-import openai
 import pytest
 from chaos_server import CLOSE, ChaosServer, http
 from servers import ChatServer, completion
 from services import SERVICES, TEXT, Service
 
+pytestmark = pytest.mark.exhaustive
+
 Ask = Callable[[str, bool], str]
 
 
 def ask_chat(url: str, streaming: bool) -> str:
+    import openai
+
     client = openai.OpenAI(base_url=f"{url}/v1", api_key="k", max_retries=0)
     with client:
         messages: Any = [{"role": "user", "content": "Hi"}]
@@ -30,6 +31,8 @@ def ask_chat(url: str, streaming: bool) -> str:
 
 
 def ask_responses(url: str, streaming: bool) -> str:
+    import openai
+
     client = openai.OpenAI(base_url=f"{url}/v1", api_key="k", max_retries=0)
     with client:
         if not streaming:
@@ -41,6 +44,8 @@ def ask_responses(url: str, streaming: bool) -> str:
 
 
 def ask_anthropic(url: str, streaming: bool) -> str:
+    import anthropic
+
     client = anthropic.Anthropic(base_url=url, api_key="k", max_retries=0)
     with client:
         messages: Any = [{"role": "user", "content": "Hi"}]
@@ -67,6 +72,8 @@ def ask_gemini(url: str, streaming: bool) -> str:
 
 
 def ask_ollama(url: str, streaming: bool) -> str:
+    import ollama
+
     client = ollama.Client(host=url)
     messages: Any = [{"role": "user", "content": "Hi"}]
     if not streaming:
@@ -99,6 +106,8 @@ def test_what_the_services_say_is_understood(service: Service, streaming: bool) 
 
 def test_parallel_calls_are_understood(chat_server: Callable[..., ChatServer]) -> None:
     """Fragments of two calls come to the same two calls in OpenAI's own package."""
+    import openai
+
     calls = [("c1", "add", '{"a": 1, "b": 2}'), ("c2", "add", '{"a": 3, "b": 4}')]
     server = chat_server(completion("Let me see.", *calls))
     with openai.OpenAI(base_url=server.url, api_key="k", max_retries=0) as client:

@@ -19,9 +19,9 @@ from chatclient.errors import (
     ToolCallRefusedError,
     UsageError,
 )
-from chatclient.messages import Message, SystemMessage, UserMessage
+from chatclient.messages import AssistantMessage, Message, SystemMessage, UserMessage
 from chatclient.options import ChatOptions
-from chatclient.providers.openai import OpenAIChatModel, OpenAIChatOptions, is_openai
+from chatclient.providers.openai import OPENAI, OpenAIChatModel, OpenAIChatOptions, is_openai
 from chatclient.providers.openai_responses import OpenAIResponsesChatModel
 from chatclient.tools import tool
 
@@ -55,6 +55,53 @@ def test_the_key_is_asked_for_each_time(ask: Ask, chat_server: Start, client_of:
     ask(client.prompt("x"))
 
     assert [headers["authorization"] for headers in server.headers] == ["Bearer one", "Bearer two"]
+
+
+@pytest.mark.parametrize(
+    ("made_up", "sent"), [("functions.add", "functions_add"), ("", "unknown"), ("a" * 99, "a" * 64)]
+)
+def test_a_name_that_no_tool_can_have_does_not_spoil_the_conversation(
+    ask: Ask, chat_server: Start, client_of: ClientOf, made_up: str, sent: str
+) -> None:
+    """The model is told that there is no such tool; the services refuse the name itself."""
+    server = chat_server(completion(None, ("c1", made_up, "{}")), "hi")
+    ask(client_of(server).prompt("x").tools(weather))
+
+    _, asked, told = server.requests[1]["messages"]
+    assert asked["tool_calls"][0]["function"]["name"] == sent
+    assert "There is no tool" in told["content"]
+
+
+def test_servers_other_than_openais_get_one_system_message(
+    ask: Ask, chat_server: Start, client_of: ClientOf
+) -> None:
+    """Many chat templates refuse a second; one that is marked or later said stays by itself."""
+    server = chat_server("hi")
+    said = [SystemMessage("b"), UserMessage("?"), AssistantMessage("."), SystemMessage("c")]
+    mark = {"cache_control": {"type": "ephemeral"}}
+    ask(client_of(server).prompt("x").system("a").messages(*said))
+    ask(client_of(server).prompt("x").system("a").messages(SystemMessage("b", mark)))
+    ask(client_of(server, dialect=OPENAI).prompt("x").system("a").messages(*said))
+
+    one, marked, openai = ([m["role"] for m in request["messages"]] for request in server.requests)
+    assert server.requests[0]["messages"][0]["content"] == "a\n\nb"
+    assert one == ["system", "user", "assistant", "system", "user"]
+    assert marked == ["system", "system", "user"]
+    assert openai == ["system", *one]
+
+
+def test_of_many_cache_marks_the_last_are_kept(
+    ask: Ask, chat_server: Start, client_of: ClientOf
+) -> None:
+    """Anthropic's models take four, behind whichever server; the system's goes before others."""
+    mark = {"cache_control": {"type": "ephemeral"}}
+    turns: list[Message] = [UserMessage(f"{at}", metadata=mark) for at in range(5)]
+    server = chat_server("hi")
+    ask(client_of(server).prompt().messages(SystemMessage("s", mark), *turns))
+    (request,) = server.requests
+
+    sent = [json.dumps(message).count('"cache_control"') for message in request["messages"]]
+    assert sent == [1, 0, 0, 1, 1, 1]
 
 
 def test_openai_wants_a_key(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -563,6 +563,15 @@ def test_malformed_arguments_do_not_spoil_the_conversation(written: str) -> None
     assert parsed == {"malformed_arguments": written}
 
 
+@pytest.mark.parametrize("written", ["{'a': 1,}", '{"a":1', '"{\\"a\\":1}"'])
+def test_arguments_that_the_tool_could_mend_are_sent_mended(written: str) -> None:
+    """Shown as malformed beside the result, they would teach the model to write such."""
+    message = AssistantMessage("", [ToolCall("c1", "add", written)])
+
+    parsed = json.loads(on_wire(message, COMPATIBLE)["tool_calls"][0]["function"]["arguments"])
+    assert parsed == {"a": 1}
+
+
 def test_calls_of_custom_tools_go_back_as_such() -> None:
     """Their input is free text."""
     call = ToolCall("c1", "math", "4 + 4", {"type": "custom"})

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
-import openai
 import pytest
 from conftest import Ask
 from replay import RECORDINGS, collect, needs_recordings
@@ -922,6 +921,13 @@ def test_a_sound_is_refused_with_a_word_on_who_takes_it() -> None:
             input_of(UserMessage([Media("audio/mpeg", content)]))
 
 
+def test_a_name_that_no_tool_can_have_is_sent_as_one() -> None:
+    """The model made it up, and the API would refuse the whole conversation for it."""
+    (call,) = input_of(AssistantMessage("", [ToolCall("c", "functions.add", "{}")]))
+
+    assert call["name"] == "functions_add"
+
+
 def test_ids_are_as_short_as_the_api_wants_them() -> None:
     """A conversation that began with another server goes on; a call and its result stay a pair."""
     long, fits = "a" * 65, "b" * 64
@@ -1362,6 +1368,8 @@ EVERYTHING = response(
 
 def test_the_official_client_understands_the_test_server(serve: Serve) -> None:
     """It finds in the answer, whole or streamed, what was put there."""
+    import openai
+
     server = serve(EVERYTHING)
     with openai.OpenAI(base_url=server.url, api_key="key", max_retries=0) as client:
         whole = client.responses.create(model="m", input=[], store=False)

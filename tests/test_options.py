@@ -20,7 +20,7 @@ from chatclient.providers.openai_responses import (
     OpenAIResponsesChatModel,
     OpenAIResponsesChatOptions,
 )
-from chatclient.tools import tool_callbacks
+from chatclient.tools import ToolRequest, tool_callbacks
 from chatclient.values import EMPTY, FrozenDict
 
 
@@ -124,6 +124,14 @@ def test_options_show_what_is_set() -> None:
     ):
         shown = repr(kind(temperature=0.2, stop="END"))
         assert shown == f"{kind.__name__}(temperature=0.2, stop=('END',))"
+
+
+def test_nothing_shows_what_only_tools_are_told() -> None:
+    """Prompts are logged, and requests for tools; names are enough there."""
+    options = ChatOptions(tool_context={"token": "secret", "id": 1})
+
+    assert repr(options) == "ChatOptions(tool_context=['id', 'token'])"
+    assert "secret" not in f"{Prompt('Hi', options)!r} {ToolRequest((), options.tool_context)!r}"
 
 
 def test_options_of_nothing_are_replaced() -> None:

@@ -30,6 +30,8 @@ from chatclient.tools import tool
 
 pytest.importorskip("llmock", reason="llmock is not installed")
 
+pytestmark = pytest.mark.exhaustive
+
 LLMock = Any  # its fixture, which has no types
 
 KINDS: dict[str, tuple[Callable[..., ChatModel], str, str]] = {

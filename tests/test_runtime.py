@@ -449,6 +449,56 @@ async def test_a_cancelled_request_ends_when_its_function_has(
     assert caplog.records == []
 
 
+@pytest.mark.parametrize("how", [ON_LOOP.finish, ON_LOOP.invoke])
+@pytest.mark.parametrize("impatient", [False, True])
+def test_the_end_of_the_loop_waits_for_a_function(how: Any, *, impatient: bool) -> None:
+    """It cancels all tasks, also those that wait; whoever leaves then ends the process."""
+    begun, go_on = threading.Event(), threading.Event()
+    ended: list[str] = []
+
+    def work() -> None:
+        begun.set()
+        go_on.wait(30)
+        ended.append("work")
+
+    async def main() -> None:
+        task = asyncio.create_task(how(work))
+        task.add_done_callback(lambda _: ended.append("request"))
+        await asyncio.to_thread(begun.wait, 30)
+        if impatient:
+            task.cancel()
+            await asyncio.sleep(0.02)
+        asyncio.get_running_loop().call_later(0.05, go_on.set)
+
+    asyncio.run(main())
+    assert ended == ["work", "request"]
+
+
+@pytest.mark.parametrize("raises", [False, True])
+@pytest.mark.parametrize("steps", [1, 2, 3, 4, 5])
+def test_the_end_of_the_loop_does_not_keep_a_function_from_beginning(
+    steps: int, *, raises: bool
+) -> None:
+    """There may be no thread for it yet."""
+    ended: list[str] = []
+
+    def work() -> None:
+        time.sleep(0.05)
+        ended.append("work")
+        if raises:
+            raise LookupError
+
+    async def main() -> "asyncio.Task[None]":
+        task = asyncio.create_task(ON_LOOP.finish(work))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        return task
+
+    task = asyncio.run(main())
+    assert ended == ["work"]
+    assert task.cancelled()
+
+
 # --- gather ---
 
 

@@ -60,6 +60,8 @@ MODES: list[tuple[ChatModel, OutputMode, OutputMode]] = [
     (OllamaChatModel("qwen3"), "schema", "tool"),
     (LocalChatModel(), "schema", "tool"),
     (preset("groq"), "schema", "tool"),
+    (preset("vllm"), "schema", "tool"),
+    (preset("lmstudio"), "schema", "tool"),
     (preset("deepseek"), "instructions", "instructions"),
     (FallbackChatModel(openai(), preset("groq")), "schema", "tool"),
     (RecordingModel(preset("groq"), Recording()), "schema", "tool"),

@@ -110,6 +110,27 @@ def test_an_agents_turn_waits_in_that_of_its_asker(ask: Ask, decision: Any, stor
     assert "pending_turn" not in result.response.context
 
 
+def test_each_call_is_decided_by_an_id_of_its_own(ask: Ask) -> None:
+    """Also where one call's id reads like the path to another: nothing is run unseen."""
+    _, first = agent(pay_call(1, "p/1"), name="first")
+    _, second = agent(pay_call(2, "1"), name="second")
+    calls = [ask_agent("first", "a"), ask_agent("second", "a/p"), pay_call(3, "a/p/1")]
+    _, outer = client_of(calls, tools=[first, second, pay])
+    turn = pending(ask(outer.prompt("x")))
+    waiting = turn.to_decide()
+    assert waiting == {
+        "a/p/1'": pay_call(1, "p/1"),
+        "a/p/1''": pay_call(2, "1"),
+        "a/p/1": pay_call(3, "a/p/1"),
+    }
+
+    _, first = agent("done", name="first")
+    _, second = agent("done", name="second")
+    _, outer = client_of("done", tools=[first, second, pay])
+    ask(outer.resume(turn.to_json(), {id: id == "a/p/1''" for id in waiting}))
+    assert paid == [(2, None)]
+
+
 def test_several_agents_wait_side_by_side(ask: Ask) -> None:
     """Each call is decided by its own path, although the ids inside are the same."""
     _, first = agent(pay_call(1), name="first")

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatclient.tools.repair import repair_json, repair_value
+from chatclient.slips import repair_json
+from chatclient.tools.repair import repair_value
 
 
 @pytest.mark.parametrize(
@@ -216,6 +217,12 @@ def in_properties(**properties: Any) -> dict[str, Any]:
         (in_properties(a={"enum": ["mW", "MW"]}), {"a": "MW"}, {"a": "MW"}),
         (in_properties(a={"const": "yes"}), {"a": "YES"}, {"a": "yes"}),
         (in_properties(a={"enum": ["on", 1, None]}), {"a": "ON"}, {"a": "on"}),
+        (in_properties(a={"enum": [1, 2.5, False]}), {"a": "1"}, {"a": 1}),
+        (in_properties(a={"enum": [1, 2.5, False]}), {"a": "2.5"}, {"a": 2.5}),
+        (in_properties(a={"const": False}), {"a": "false"}, {"a": False}),
+        (in_properties(a={"enum": [1, "1"]}), {"a": "1"}, {"a": "1"}),
+        (in_properties(a={"enum": ["1 ", 1]}), {"a": "1"}, {"a": "1"}),  # either may be meant
+        (in_properties(a={"enum": [1, 2]}), {"a": "3"}, {"a": "3"}),
         (
             in_properties(a={"anyOf": [{"enum": ["red"]}, {"type": "null"}]}),
             {"a": "Red"},
@@ -245,6 +252,19 @@ def test_values_are_put_right_by_the_schema(schema: Any, value: Any, repaired: A
     result = repair_value(value, schema)
 
     assert json.dumps(result) == json.dumps(repaired)
+
+
+KEYWORDS = ("type", "enum", "anyOf", "oneOf", "properties", "required", "items", "prefixItems")
+
+
+@pytest.mark.parametrize("keyword", [*KEYWORDS, "additionalProperties", "$defs", "$ref"])
+@pytest.mark.parametrize("nonsense", [5, True, [[]]], ids=repr)
+def test_a_keyword_with_a_value_of_another_kind_says_nothing(keyword: str, nonsense: Any) -> None:
+    """Schemas of servers are not always such; their tools can be called all the same."""
+    schema = {keyword: nonsense}
+    for value in ({"a": {"b": None}}, {"a": [1]}, {"a": "x"}, {"a": 1.5}):
+        assert repair_value(value, schema) == value
+        assert repair_value(value, {"type": "object", "properties": {"a": schema}}) == value
 
 
 def test_the_alternative_with_the_right_properties_counts() -> None:

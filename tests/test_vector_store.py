@@ -14,6 +14,7 @@ import pytest
 from bag_of_words import BagOfWords
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from interrupts import interrupt_at
 
 from chatclient.errors import OverloadedError, UsageError
 from chatclient.vector_store import (
@@ -21,6 +22,9 @@ from chatclient.vector_store import (
     InMemoryVectorStore,
     SqliteVectorStore,
     VectorStore,
+    arrays,
+    in_memory,
+    sqlite,
 )
 from chatclient.vector_store.filters import Filter
 
@@ -355,6 +359,54 @@ def test_threads_and_searches_do_not_disturb_each_other(make: Make) -> None:
 
     assert errors == []
     assert len(store.similarity_search("a", top_k=50)) == 4
+
+
+CAT = {"kind": "cat"}
+
+
+@pytest.mark.skipif(
+    sys.version_info >= (3, 12),
+    reason="tracing raises in comprehensions past the `with` around them; signals do not",
+)
+@pytest.mark.parametrize(
+    "operation",
+    [
+        pytest.param(lambda store: store.add(Document("a cat", CAT, "new")), id="add"),
+        pytest.param(
+            lambda store: store.add([Document("a cat", CAT, "dog"), Document("a", CAT, "new")]),
+            id="change",
+        ),
+        pytest.param(lambda store: store.delete(["dog"]), id="delete"),
+        pytest.param(lambda store: store.similarity_search("cat", where=CAT), id="search"),
+    ],
+)
+def test_an_interrupt_at_any_line_leaves_a_store_in_order(
+    make: Make, operation: Callable[[VectorStore], object]
+) -> None:
+    """Ctrl-C may come between any two lines; what was begun has happened as a whole or not."""
+
+    def contents(store: VectorStore, where: Filter | None = None) -> list[tuple[str, str]]:
+        found = store.similarity_search("cat", top_k=99, where=where)
+        return sorted((each.id, each.text) for each in found)
+
+    before = make(BagOfWords())
+    before.add(ANIMALS)
+    after = make(BagOfWords())
+    after.add(ANIMALS)
+    operation(after)
+    line, interrupted = 0, True
+    while interrupted:
+        line += 1
+        store = make(BagOfWords())
+        store.add(ANIMALS)
+        interrupted = interrupt_at(line, lambda: operation(store), in_memory, sqlite, arrays)  # noqa: B023 - called here
+        assert contents(store) in (contents(before), contents(after))
+        cats = contents(store, CAT)
+        store.add(Document("one more", {"kind": "cat"}, "more"))
+        assert contents(store, CAT) == sorted([*cats, ("more", "one more")])
+        assert ids(store.similarity_search("rose garden", top_k=1)) == ["rose"]
+        assert ids(store.similarity_search("one more", top_k=1)) == ["more"]
+    assert line > 5
 
 
 def test_what_comes_later_is_found_by_filters_already_used(make: Make) -> None:

@@ -48,7 +48,7 @@ from chatclient.providers.anthropic_stream import StreamDecoder
 from chatclient.providers.sse import ServerSentEventDecoder
 from chatclient.tool import ToolCallback, ToolContext, ToolDefinition, ToolMetadata, ToolResult
 
-pytestmark = needs_recordings
+pytestmark = [needs_recordings, pytest.mark.exhaustive]
 
 Json = dict[str, Any]
 

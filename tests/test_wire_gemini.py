@@ -59,7 +59,7 @@ from chatclient.providers.gemini_encoding import (
 )
 from chatclient.providers.gemini_stream import StreamDecoder, StreamReader
 
-pytestmark = needs_recordings
+pytestmark = [needs_recordings, pytest.mark.exhaustive]
 
 Json = dict[str, Any]
 

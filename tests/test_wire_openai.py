@@ -28,7 +28,7 @@ from chatclient.providers.openai import COMPATIBLE, OpenAIChatModel, StreamDecod
 from chatclient.providers.sse import ServerSentEventDecoder
 from chatclient.response import ChatResponse
 
-pytestmark = needs_recordings
+pytestmark = [needs_recordings, pytest.mark.exhaustive]
 
 EXCHANGES = exchanges("openai.chat")
 STREAMS = [e for e in EXCHANGES if e.streaming and e.status == 200]

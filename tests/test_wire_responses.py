@@ -58,7 +58,7 @@ from chatclient.schemas import strict_form
 from chatclient.tool import ToolContext, ToolDefinition, ToolMetadata, ToolResult
 from chatclient.values import EMPTY, FrozenDict
 
-pytestmark = needs_recordings
+pytestmark = [needs_recordings, pytest.mark.exhaustive]
 
 Json = dict[str, Any]
 

@@ -10,7 +10,7 @@ from chatclient.json import loads
 from chatclient.tool import ToolContext, ToolResult
 from chatclient.tools.awaiting import awaited
 from chatclient.tools.invocation import NextTool, ToolInvocation
-from chatclient.tools.pending import PendingTurn
+from chatclient.tools.pending import PendingTurn, places_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,10 +19,11 @@ class Decision:
 
     Attributes:
         approved: Whether it may be run.
-        message: What the model is told: why not, or a word to go with the result.
+        message: What the model is told: why not, or a remark beside the result.
         arguments: Other arguments to run it with, a JSON object as text, or None to leave them.
             The model is told of them, before the result.
-        result: What came of it, done by somebody else; the tool is not run then. See `answered`.
+        result: The result, if somebody else has carried out the call; the tool is not run then.
+            See `answered`.
 
     Raises:
         ToolUsageError: *approved* is not a bool, *arguments* are not a text, or *result* is no
@@ -161,7 +162,7 @@ def _same(arguments: str, given: str) -> bool:
 
 
 def _remark(context: ToolContext, remark: str | None) -> None:
-    """Let the model be told *remark*, after those of others who have approved the call."""
+    """Add *remark* to what others who approved the call have the model told."""
     told = context.remark
     if remark is None or told is None:
         context.remark = told or remark
@@ -175,9 +176,9 @@ def _writes(invocation: ToolInvocation) -> bool:
 
 @dataclass(frozen=True)
 class ToolApproval:
-    """An interceptor that has tool calls approved.
+    """An interceptor that lets tools run only if somebody approves of the call.
 
-    Nobody is asked about arguments that the tool cannot be run with: the model is told at once.
+    Nobody is asked about arguments that do not fit: the model is told at once.
 
     Attributes:
         needed: Which calls need approval, plain or asynchronous; default: those of tools that
@@ -275,9 +276,12 @@ def decision_context(turn: PendingTurn, decisions: Mapping[str, Decision]) -> di
 
     An agent that waits has been let run before; what is decided is about its own calls.
     """
-    own = {call.id: decisions[call.id] for call in turn.pending if call.id not in turn.agents}
-    agents: dict[str, tuple[PendingTurn, dict[str, Decision]]] = {}
-    for id, agent in turn.agents.items():
-        inside = {key: decisions[f"{id}/{key}"] for key in agent.to_decide()}
-        agents[id] = agent, inside
-    return {DECISIONS: own | dict.fromkeys(agents, APPROVE), AGENT_TURNS: agents}
+    own: dict[str, Decision] = dict.fromkeys(turn.agents, APPROVE)
+    inside: dict[str, dict[str, Decision]] = {id: {} for id in turn.agents}
+    for id, (call_id, id_inside) in places_in(turn).items():
+        if id_inside is None:
+            own[call_id] = decisions[id]
+        else:
+            inside[call_id][id_inside] = decisions[id]
+    agents = {id: (agent, inside[id]) for id, agent in turn.agents.items()}
+    return {DECISIONS: own, AGENT_TURNS: agents}

@@ -205,7 +205,13 @@ def augment(
     consumer: Consumer[M] | None = None,
     keep: bool = False,
 ) -> list[AugmentedToolCallback[M]]:
-    """Return the tools in *sources* with additional arguments; see `AugmentedToolCallback`."""
+    """Return the tools in *sources* with additional arguments; see `AugmentedToolCallback`.
+
+    Raises:
+        ToolDefinitionError: A source holds no tool, or *arguments* cannot be added to one.
+        DuplicateToolError: Two tools have the same name.
+        WrongTypeError: The consumer cannot be called.
+    """
     return [
         AugmentedToolCallback(callback, arguments, consumer, keep=keep)
         for callback in tool_callbacks(*sources)

@@ -8,9 +8,10 @@ from pydantic import ValidationError
 
 from chatclient.errors import ToolArgumentError
 from chatclient.json import loads
+from chatclient.slips import repair_json, whole_text
 from chatclient.texts import shortened
 from chatclient.tool import ToolCallback
-from chatclient.tools.repair import repair_json, repair_value, whole_text
+from chatclient.tools.repair import repair_value
 
 Validate: TypeAlias = Callable[[str], dict[str, Any]]
 """Makes arguments by name from JSON text, or raises pydantic's `ValidationError`."""

@@ -41,7 +41,7 @@ class ToolFailure:
             never for the model.
         count: In how many rounds of this turn calls of this tool have failed in this way, this one
             included.
-        context: What the tool was told behind the model's back.
+        context: The tool context.
     """
 
     kind: FailureKind
@@ -64,21 +64,20 @@ class ToolExecutionExceptionProcessor(Protocol):
 
 @dataclass(frozen=True)
 class ToolFailurePolicy:
-    """Tells the model by default, in words that help it and give nothing away.
+    """Decides what happens when a tool call fails; by default, the model is told.
 
-    What is wrong with a name or with arguments is told in full, for the model wrote them. Of a
-    tool's own exception only its message is told, never its cause or traceback; `ToolError` is how
-    a tool speaks to the model on purpose.
+    The model is told everything that is wrong with a name or with arguments, because it wrote
+    them. Of an exception of the tool, it is told the message only, never the cause or traceback.
+    To tell the model something on purpose, a tool raises a `ToolError`.
 
     Attributes:
         raise_on: Exceptions of tools that are raised as they are, subclasses included.
         always_raise: Whether every failure is raised.
-        reactions: What to do with each kind of failure; "tell" where nothing is said.
+        reactions: What to do with each kind of failure, `"tell"` or `"raise"`; default: `"tell"`.
         tools: The same for single tools, by name.
         exception_text: How much of a tool's exception the model sees.
-        max_failures: How often one tool may fail in one way in a turn before it is raised after
-            all; None for ever. Calls that are made side by side fail once: the model has had no
-            chance yet to do better.
+        max_failures: In how many rounds of a turn a tool may fail in the same way before the
+            failure is raised after all; None for any number.
 
     Raises:
         UsageError: A word in *reactions*, *tools* or *exception_text* is not a known one,

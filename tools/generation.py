@@ -343,7 +343,7 @@ def _require_as_marked(schema: JsonSchema) -> None:
         if marks.get(name) is False:
             msg = (
                 f"{name!r} is not required, but has no default and its type does not admit None;"
-                " give it one or the other"
+                " give it one or the other (or, in a TypedDict, NotRequired)"
             )
             raise PydanticInvalidForJsonSchema(msg)
     schema["required"] = [name for name in properties if name in required]

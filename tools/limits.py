@@ -15,18 +15,18 @@ without tools."""
 
 @dataclass(frozen=True, slots=True)
 class ToolLimits:
-    """Bounds of one turn, from the user's message to the final answer; None is no bound.
+    """Limits of one turn, from the user's message to the final answer; None is no limit.
 
     Attributes:
-        max_rounds: Calls of the model.
-        max_calls_per_tool: Runs of any one tool.
-        max_total_calls: Runs of all tools together.
-        max_seconds: Time since the turn began, looked at between rounds.
-        per_tool: Runs of single tools, by name, in place of `max_calls_per_tool`.
-        excluded: Tools that only count towards the total, and may repeat themselves.
-        max_repeats: Identical calls with identical results before the model is told that it makes
-            no progress; twice as many are a limit that was reached.
-        on_exceeded: What happens then.
+        max_rounds: How many model calls.
+        max_calls_per_tool: How many runs of each tool.
+        max_total_calls: How many runs of all tools together.
+        max_seconds: How many seconds since the turn began; checked between rounds.
+        per_tool: How many runs of single tools, by name, in place of `max_calls_per_tool`.
+        excluded: Names of tools that count towards the total only, and may repeat themselves.
+        max_repeats: After how many identical calls with identical results the model is told that
+            it makes no progress. Twice as many end the turn.
+        on_exceeded: What happens when a limit is reached.
 
     Raises:
         UsageError: A bound is not a number or not greater than 0, or *on_exceeded* is not a known

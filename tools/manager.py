@@ -69,11 +69,11 @@ class ToolCallingManager:
         max_concurrency: How many tools of one response run at once on an event loop.
         blocking_concurrency: The same for blocking calls. With 1 they run one after another on
             the caller's thread, so that thread-locals work; with more, in a pool of threads.
-        eager_reads: Whether, in a stream, tools that only read (`effect="read"`) begin while the
-            model is still asking for others, where tools run side by side at all.
+        eager_reads: Whether, in a stream, tools with `effect="read"` start while the model is still
+            writing further calls, if tools run side by side at all.
         limits: How long a turn may go on.
-        exception_processor: Decides what comes of a failed call; default: the model is told.
-        interceptors: Stand around every tool call, the first outermost.
+        exception_processor: Decides what happens when a call fails; default: the model is told.
+        interceptors: Code around every tool call, the first one outermost.
 
     Raises:
         UsageError: One of them is of the wrong kind, or nothing could run at once.
@@ -233,8 +233,7 @@ class ToolCallingManager:
     ) -> ToolExecutionResult:
         """Run those calls of *message* that are not among *answered*, as one round of *turn*.
 
-        When the message was *cut_off*, its last call may be one half: what is no complete JSON
-        is then never mended.
+        If the message was *cut_off*, its last call may be half a one, whose JSON is not repaired.
         """
         message = with_distinct_ids(message)
         done = turn.answered(message, answered) if answered else {}
@@ -312,7 +311,7 @@ class ToolCallingManager:
     def watched(self, prompt: Prompt, runtime: Runtime, turn: ToolTurn) -> Runtime:
         """Return *runtime* for a model that goes on from *prompt*, with reading tools begun early.
 
-        They belong to *turn*; who calls this sees to `turn.forget_begun()` in the end.
+        They belong to *turn*, whose `forget_begun()` the caller must await in the end.
         """
         forbidden = prompt.options.tool_choice == "none"
         if forbidden or not (self._eager_reads and runtime.streaming):
@@ -327,7 +326,7 @@ class ToolCallingManager:
 
 
 def check_manager(manager: object) -> None:
-    """Make sure that *manager* can run the tools of a turn, with all that it does in its own way.
+    """Make sure that *manager* can run the tools of a turn, and that its overrides take effect.
 
     Raises:
         WrongTypeError: It is no `ToolCallingManager`.

@@ -45,9 +45,10 @@ class ToolParam:
     Attributes:
         description: What the parameter means; wins over `Field`, a bare text and the docstring.
         required: Whether the model must give it; wins over what default and type say. A parameter
-            that is not required needs a default or a type that admits None, which it then gets; a
-            key of a `TypedDict` is `NotRequired`. A field with a default that is left out in spite
-            of what the model was told has its default.
+            that is not required gets its default if the model leaves it out, or None if its type
+            allows that; it needs one of the two. (A key of a `TypedDict` has to be `NotRequired`.)
+            If the model leaves out a field with a default although it was told that the field is
+            required, the field has its default.
     """
 
     description: str | None = None

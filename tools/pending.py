@@ -74,16 +74,14 @@ class PendingTurn:
         """Return the calls that somebody has to decide about, by the ids to decide by.
 
         These are the calls' own ids. A call inside an agent goes by the id of the call that asked
-        the agent, a slash, and its own.
+        the agent, a slash, and its own; with an apostrophe where that is another call's.
         """
-        calls: dict[str, ToolCall] = {}
-        for call in self.pending:
-            if call.id in self.agents:
-                inside = self.agents[call.id].to_decide()
-                calls |= {f"{call.id}/{id}": each for id, each in inside.items()}
-            else:
-                calls[call.id] = call
-        return calls
+        calls = {call.id: call for call in self.pending}
+        inside = {id: agent.to_decide() for id, agent in self.agents.items()}
+        return {
+            id: calls[own] if id_inside is None else inside[own][id_inside]
+            for id, (own, id_inside) in places_in(self).items()
+        }
 
     def to_json(self) -> str:
         """Return this as JSON, from which `from_json` makes an equal one."""
@@ -104,6 +102,27 @@ class PendingTurn:
         except (ValueError, TypeError, AttributeError, IndexError) as error:
             msg = f"not a pending turn: {error!r}"
             raise UsageError(msg) from error
+
+
+def places_in(turn: PendingTurn) -> dict[str, tuple[str, str | None]]:
+    """Return the ids to decide by, each with the id of the call of *turn* that it stands for.
+
+    For a call inside an agent, that is the call that asked the agent, and with it goes the id by
+    which the agent's own turn is decided.
+    """
+    taken = {call.id for call in turn.pending if call.id not in turn.agents}
+    places: dict[str, tuple[str, str | None]] = {}
+    for call in turn.pending:
+        if call.id not in turn.agents:
+            places[call.id] = call.id, None
+            continue
+        for inside in turn.agents[call.id].to_decide():
+            id = f"{call.id}/{inside}"
+            while id in taken:  # calls may have ids with slashes of their own
+                id += "'"
+            taken.add(id)
+            places[id] = call.id, inside
+    return places
 
 
 def _to_dict(turn: PendingTurn) -> dict[str, Any]:

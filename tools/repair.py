@@ -1,117 +1,26 @@
 """Mends what models get wrong in the arguments of a tool call, where only one thing can be meant.
 
-Two kinds of damage: text that is not quite JSON (`repair_json`), and JSON that is not quite what
-the schema asks for (`repair_value`). Whatever is ambiguous stays as it is; the model is told.
+That is JSON which is not quite what the schema asks for; text that is not quite JSON is the
+business of `chatclient.slips`. Whatever is ambiguous stays as it is; the model is told.
 """
 
-import json
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from chatclient.json import loads
+from chatclient.slips import repair_json, whole_text
 
 Schema = Mapping[str, Any]
 
-# --- text -----------------------------------------------------------------------------------
-
-_FENCE = "```"
-_TOKEN = re.compile(
-    r"""
-    \s*(?:
-        (?P<double>"(?:[^"\\]|\\.)*(?P<double_end>")?)
-      | (?P<single>'(?:[^'\\]|\\.)*(?P<single_end>')?)
-      | (?P<open>[{\[])
-      | (?P<close>[}\]])
-      | (?P<comma>,)
-      | (?P<colon>:)
-      | (?P<word>[\w.+-]+)
-    )
-    """,
-    re.VERBOSE | re.DOTALL,
-)
-_CLOSER = {"{": "}", "[": "]"}
-_WORDS = {"True": "true", "False": "false", "None": "null"}
-
-
-def repair_json(text: str) -> str | None:
-    """Return the JSON that *text* was meant to be, or None when that is not certain.
-
-    Mends code fences around it, a trailing comma, brackets, braces and a quote missing at the end
-    or too many of them, single quotes, Python's `True`, `False` and `None`, line breaks inside
-    strings, and JSON that was encoded twice. JSON without damage comes back as it is.
-    """
-    text = whole_text(text).strip().removeprefix("\ufeff")
-    if text.startswith(_FENCE):
-        text = re.sub(r"^[a-zA-Z0-9]*", "", text[len(_FENCE) :]).removesuffix(_FENCE).strip()
-    for candidate in (text, _rewritten(text)):
-        if candidate is None:
-            continue
-        try:
-            value = loads(candidate)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(value, str):
-            return repair_json(value) if value.lstrip()[:1] in ("{", "[", '"') else candidate
-        return candidate
-    return None
-
-
-def _rewritten(text: str) -> str | None:
-    """Return *text* with its tokens as JSON writes them and what is open closed."""
-    result: list[str] = []
-    closers: list[str] = []
-    at = 0
-    while at < len(text):
-        token = _TOKEN.match(text, at)
-        if token is None:
-            return None
-        at = token.end()
-        piece = token[0].lstrip()
-        match token.lastgroup:
-            case "open":
-                closers.append(_CLOSER[piece])
-            case "close":
-                if not closers:
-                    return "".join(result) if not text[at:].strip("}] \t\r\n") else None
-                if closers.pop() != piece:
-                    return None
-                _drop_comma(result)
-            case "word":
-                piece = _WORDS.get(piece, piece)
-            case "double" | "double_end" | "single" | "single_end":
-                piece = _string(piece, ended=bool(token["double_end"] or token["single_end"]))
-            case _:
-                pass
-        result.append(piece)
-    _drop_comma(result)
-    return "".join([*result, *reversed(closers)])
-
-
-def _drop_comma(pieces: list[str]) -> None:
-    if pieces and pieces[-1] == ",":
-        pieces.pop()
-
-
-def _string(written: str, *, ended: bool) -> str:
-    """Return a string as it was *written*, with JSON's quotes and escapes."""
-    inside = written[1:-1] if ended else written[1:]
-    inside = inside.replace("\\'", "'")
-    if written[0] == "'":
-        inside = re.sub(r'(\\.)|"', lambda match: match[1] or '\\"', inside)
-    return '"' + re.sub(r"[\x00-\x1f]", lambda match: json.dumps(match[0])[1:-1], inside) + '"'
-
-
-# --- values ---------------------------------------------------------------------------------
-
 # Between these, some versions of pydantic do not take an integer for a float.
 _EXACT, _LARGEST = 2**53, 10**300
+_ADMITTED = (str, bool, int, float)
 
 
 def repair_value(value: Any, schema: Schema) -> Any:
     """Return *value* with what cannot be meant as it stands put right, by the JSON *schema*.
 
-    Servers write schemas too; of a keyword that is null nothing is understood.
+    Servers write schemas too; of a keyword whose value is not of its kind, nothing is understood.
 
     - Null for an optional property that cannot be null is left out: the strict form of a schema
       has no other way to leave it out.
@@ -119,10 +28,10 @@ def repair_value(value: Any, schema: Schema) -> Any:
     - A number without a fraction is an integer where only integers are asked for.
     - Half a surrogate pair becomes U+FFFD, the replacement character.
     - A text that is none of the admitted values, but is like exactly one of them when case and
-      blanks around it do not count, is that one.
+      blanks around it do not count, is that one; a number among them may be written as a text.
     """
     # Older dialects call them definitions.
-    defs = {**(schema.get("definitions") or {}), **(schema.get("$defs") or {})}
+    defs = {**_mapping(schema.get("definitions")), **_mapping(schema.get("$defs"))}
     return _repaired(value, schema, defs)
 
 
@@ -148,10 +57,9 @@ def _repaired_number(value: Any, schema: Any, defs: Schema) -> Any:
 
 
 def _repaired_object(value: dict[str, Any], schema: Schema, defs: Schema) -> dict[str, Any]:
-    properties = schema.get("properties") or {}
-    required = schema.get("required") or ()
-    others = schema.get("additionalProperties", True)
-    others = others if isinstance(others, Mapping) else {}
+    properties = _mapping(schema.get("properties"))
+    required = _several(schema.get("required"))
+    others = _mapping(schema.get("additionalProperties"))
     result: dict[str, Any] = {}
     for key, item in value.items():
         wanted = properties.get(key, others)
@@ -165,9 +73,8 @@ def _repaired_object(value: dict[str, Any], schema: Schema, defs: Schema) -> dic
 def _repaired_array(value: list[Any], schema: Any, defs: Schema) -> list[Any]:
     arrays = (branch for branch in _branches(schema, defs) if "array" in _types(branch))
     array = next(arrays, {})
-    items = array.get("items", {})
-    items = items if isinstance(items, Mapping) else {}
-    first = array.get("prefixItems") or ()
+    items = _mapping(array.get("items"))
+    first = _several(array.get("prefixItems"))
     return [
         _repaired(item, first[i] if i < len(first) else items, defs) for i, item in enumerate(value)
     ]
@@ -186,24 +93,19 @@ def _repaired_string(value: str, schema: Any, defs: Schema) -> Any:
     return value if mended is None else _repaired(loads(mended), schema, defs)
 
 
-def _meant_value(value: str, schema: Any, defs: Schema) -> str:
+def _meant_value(value: str, schema: Any, defs: Schema) -> Any:
     """Return the one admitted value that *value* spells in another case; else *value* itself."""
     admitted: list[Any] = []
     for branch in _branches(schema, defs):
         if "string" in _types(branch) and "enum" not in branch and "const" not in branch:
             return value  # any text will do
-        admitted.extend(branch.get("enum") or [branch.get("const")])
+        admitted.extend(_several(branch.get("enum")) or [branch.get("const")])
     like = {
         each
         for each in admitted
-        if isinstance(each, str) and each.strip().casefold() == value.strip().casefold()
+        if isinstance(each, _ADMITTED) and str(each).strip().casefold() == value.strip().casefold()
     }
     return like.pop() if len(like) == 1 and value not in admitted else value
-
-
-def whole_text(text: str) -> str:
-    """Return *text* with each half of a surrogate pair replaced by U+FFFD."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 # --- what a schema admits -------------------------------------------------------------------
@@ -211,29 +113,36 @@ def whole_text(text: str) -> str:
 _KINDS = frozenset({"null", "boolean", "integer", "number", "string", "array", "object"})
 
 
-def _branches(schema: Any, defs: Schema, seen: tuple[str, ...] = ()) -> Iterator[Schema]:
-    """Yield the alternatives of *schema*, references followed, each *seen* once on the way."""
-    if not isinstance(schema, Mapping):  # true, which anything fits, or false, which nothing does
-        if schema is True:
-            yield {}
-    elif "$ref" in schema:
-        ref = str(schema["$ref"])
-        if ref not in seen:
-            named = defs.get(ref.removeprefix("#/$defs/").removeprefix("#/definitions/"), {})
-            yield from _branches(named, defs, (*seen, ref))
-    elif "anyOf" in schema or "oneOf" in schema:
-        for branch in schema.get("anyOf") or schema.get("oneOf") or ():
-            yield from _branches(branch, defs, seen)
-    else:
-        yield schema
+def _branches(schema: Any, defs: Schema) -> Iterator[Schema]:
+    """Yield the alternatives of *schema*, references followed, each once."""
+    left, seen = [schema], set[str]()
+    while left:
+        schema = left.pop()
+        if not isinstance(schema, Mapping):  # true or false: anything fits, or nothing
+            if schema is True:
+                yield {}
+        elif "$ref" in schema:
+            ref = str(schema["$ref"])
+            if ref not in seen:
+                seen.add(ref)
+                name = ref.removeprefix("#/$defs/").removeprefix("#/definitions/")
+                left.append(defs.get(name, {}))
+        elif "anyOf" in schema or "oneOf" in schema:
+            choices = _several(schema.get("anyOf")) or _several(schema.get("oneOf"))
+            left.extend(reversed(choices))
+        else:
+            yield schema
 
 
 def _types(schema: Schema) -> frozenset[str]:
     """Return the JSON types that an alternative admits; all of them when it does not say."""
-    if "const" in schema or schema.get("enum"):
-        return frozenset(map(_kind, schema.get("enum") or [schema.get("const")]))
-    said = schema.get("type") or _KINDS
-    return frozenset({said} if isinstance(said, str) else said)
+    values = _several(schema.get("enum"))
+    if "const" in schema or values:
+        return frozenset(map(_kind, values or [schema.get("const")]))
+    said = schema.get("type")
+    if isinstance(said, str):
+        return frozenset({said})
+    return frozenset(kind for kind in _several(said) if isinstance(kind, str)) or _KINDS
 
 
 def _kind(value: Any) -> str:
@@ -266,7 +175,7 @@ def _branch_for(value: dict[str, Any], schema: Any, defs: Schema) -> Schema:
 
 
 def _is_meant(value: dict[str, Any], schema: Schema) -> bool:
-    properties: Schema = schema.get("properties") or {}
+    properties = _mapping(schema.get("properties"))
     return (
         schema.get("additionalProperties") is not False or value.keys() <= properties.keys()
     ) and all(
@@ -274,3 +183,11 @@ def _is_meant(value: dict[str, Any], schema: Schema) -> bool:
         for key, wanted in properties.items()
         if isinstance(wanted, Mapping) and "const" in wanted
     )
+
+
+def _mapping(value: Any) -> Schema:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _several(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else ()

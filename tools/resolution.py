@@ -48,6 +48,7 @@ class StaticToolCallbackResolver:
     """Knows the tools it was given.
 
     Raises:
+        ToolDefinitionError: A source holds no tool.
         DuplicateToolError: Two of them have the same name.
     """
 
@@ -100,6 +101,10 @@ class ToolRegistry:
     """Knows the tools that were registered so far, from modules and packages as well.
 
     Safe to share between threads; tools may come and go while requests run.
+
+    Raises:
+        ToolDefinitionError: A source holds no tool.
+        DuplicateToolError: Two of them have the same name.
     """
 
     def __init__(self, *sources: ToolSource) -> None:

@@ -18,7 +18,7 @@ from chatclient.tools.turn import key_of
 
 
 class RoundRunner:
-    """Runs the tool calls of one message, those that may be, in their order or side by side.
+    """Runs the calls of one message that may be run, in their order or side by side.
 
     Args:
         single: Runs each of the calls.
@@ -38,7 +38,7 @@ class RoundRunner:
         self._executions: dict[int, ToolExecution] = {}
 
     async def run(self, done: Mapping[str, ToolExecution]) -> list[ToolExecution]:
-        """Return an execution for every call but those that wait for approval.
+        """Return an execution for every call that does not wait for approval.
 
         Args:
             done: Those that have been run before, by the id of the call.
@@ -85,7 +85,7 @@ class RoundRunner:
 
     @property
     def tools(self) -> RunnableTools:
-        """What may be run, with those that only a resolver knows once the calls were run."""
+        """The tools that may be run; once the calls were, also those that only a resolver knows."""
         return self._single.tools
 
     @property

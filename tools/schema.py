@@ -197,7 +197,7 @@ def _by_name(schema: JsonSchema, takes: set[str] | None, others: set[str], place
     required = schema.get("required", ())
     fields = {key: Any if key in required else NotRequired[Any] for key in schema["properties"]}
     fields.update(dict.fromkeys(required, Any))
-    closed = schema.get("additionalProperties") is False
+    closed = schema.get("additionalProperties") is False and "patternProperties" not in schema
     if takes is not None:
         if strange := [key for key in fields if key not in takes | others]:
             msg = f"the input schema has {strange}, which {place} does not take"

@@ -6,7 +6,7 @@ from chatclient.memory.chat_memory import (
     TokenWindowChatMemory,
     WindowChatMemory,
 )
-from chatclient.memory.conversation import conversation_problems
+from chatclient.memory.conversation import conversation_problems, repair_conversation
 from chatclient.memory.in_memory import InMemoryChatMemoryRepository
 from chatclient.memory.redis import RedisChatMemoryRepository
 from chatclient.memory.repository import ChatMemoryRepository, Conversation
@@ -28,4 +28,5 @@ __all__ = [
     "WindowChatMemory",
     "conversation_problems",
     "estimated_tokens",
+    "repair_conversation",
 ]

@@ -126,17 +126,19 @@ class ChatMemory(ABC):
 class WindowChatMemory(ChatMemory):
     """Shows the newest turns of a conversation, as many as a window allows.
 
-    The window is looked for when a conversation is read; the repository keeps all of it, and what
-    lies outside the window costs nothing but its place there.
+    The repository keeps the whole conversation. Messages outside the window are not read.
 
-    Of system messages, the latest count: adding other ones replaces those before, adding the same
-    ones again changes nothing.
+    Only the latest system messages count: adding other ones replaces them, and adding the same ones
+    again changes nothing.
 
     Args:
         window: How much is shown.
         repository: Where conversations are kept; default: in the memory of this process.
         prune: Whether what has long left the window is deleted from the repository, so that it
             holds about twice the window at most.
+
+    Raises:
+        WrongTypeError: *window* is not a `Window`, or *repository* not a repository.
     """
 
     def __init__(
@@ -201,7 +203,7 @@ class WindowChatMemory(ChatMemory):
 
 
 class MessageWindowChatMemory(WindowChatMemory):
-    """Shows the newest turns of a conversation, at most so many messages in all.
+    """Shows the newest turns of a conversation, up to a number of messages.
 
     Args:
         repository: Where conversations are kept; default: in the memory of this process.
@@ -210,7 +212,7 @@ class MessageWindowChatMemory(WindowChatMemory):
         prune: Whether what has long left the window is deleted from the repository.
 
     Raises:
-        UsageError: *max_messages* is less than one.
+        UsageError: *max_messages* is less than one, or *repository* is not a repository.
     """
 
     def __init__(
@@ -224,7 +226,7 @@ class MessageWindowChatMemory(WindowChatMemory):
 
 
 class TokenWindowChatMemory(WindowChatMemory):
-    """Shows the newest turns of a conversation, at most so many tokens in all.
+    """Shows the newest turns of a conversation, up to a number of tokens.
 
     Args:
         repository: Where conversations are kept; default: in the memory of this process.
@@ -234,7 +236,7 @@ class TokenWindowChatMemory(WindowChatMemory):
         prune: Whether what has long left the window is deleted from the repository.
 
     Raises:
-        UsageError: *max_tokens* is less than one.
+        UsageError: *max_tokens* is less than one, or *repository* is not a repository.
     """
 
     def __init__(

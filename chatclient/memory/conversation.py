@@ -1,18 +1,27 @@
-"""What makes a conversation one that every provider accepts."""
+"""What makes a conversation one that every provider accepts, and how one becomes such."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from chatclient.messages import (
     AssistantMessage,
     Message,
+    Part,
     SystemMessage,
+    ToolCall,
     ToolCallChunk,
+    ToolResponse,
     ToolResponseMessage,
     UserMessage,
     ends_turn,
+    system_messages,
+    without_system,
 )
+from chatclient.parts import invented_call_id
 from chatclient.turn_taking import says_something
+
+_INTERRUPTED = "There is no result: the call was interrupted."
 
 Ending = Literal["answer", "question"]
 """How a conversation ends: with the model's answer, or with what the model is to answer."""
@@ -53,6 +62,94 @@ def conversation_problems(
     return tuple(problems)
 
 
+def repair_conversation(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """Return *messages* as a conversation that every provider accepts: one without problems.
+
+    For conversations that come from elsewhere, or were cut off. Nothing is made up but that a tool
+    call without a result was interrupted:
+
+    - System messages are put before all others.
+    - What stands before the first word of the user is left out, and so are empty messages, results
+      without a call and calls in pieces.
+    - Results go to their calls; a call without one gets an error for a result.
+    - What the user, or the assistant, says in several messages in a row becomes one.
+
+    A conversation without problems comes back as it is.
+    """
+    if not conversation_problems(messages):
+        return tuple(messages)
+    spoken = without_system(messages)
+    repaired: list[Message] = []
+    for at, message in enumerate(spoken):
+        if isinstance(message, UserMessage) and _has_words(message):
+            _say(repaired, message)
+        if isinstance(message, AssistantMessage) and repaired:
+            whole = _with_ids(message)
+            if says_something(whole):
+                _say(repaired, whole)
+            if message.tool_calls:
+                responses = _responses_behind(spoken, at)
+                repaired.append(_answered(message.tool_calls, whole.tool_calls, responses))
+    return (*system_messages(messages), *repaired)
+
+
+def _say(said: list[Message], message: UserMessage | AssistantMessage) -> None:
+    """Add *message* to what was *said*: to the last message, if that is of the same speaker."""
+    match said[-1] if said else None, message:
+        case UserMessage() as last, UserMessage():
+            said[-1] = UserMessage((*last.parts, "\n\n", *message.parts), metadata=last.metadata)
+        case AssistantMessage() as last, AssistantMessage():
+            metadata = {**last.metadata, **message.metadata}
+            apart = isinstance(last.parts[-1], str) and isinstance(message.parts[0], str)
+            between = ("\n\n",) if apart else ()
+            parts = (*last.parts, *between, *message.parts)
+            said[-1] = AssistantMessage(parts, metadata=metadata)
+        case _:
+            said.append(message)
+
+
+def _responses_behind(messages: Sequence[Message], at: int) -> list[ToolResponse]:
+    """Return what tools said between the message at index *at* and the assistant's next one."""
+    responses: list[ToolResponse] = []
+    for following in range(at + 1, len(messages)):
+        message = messages[following]
+        if isinstance(message, AssistantMessage):
+            break
+        if isinstance(message, ToolResponseMessage):
+            responses += message.responses
+    return responses
+
+
+def _with_ids(message: AssistantMessage) -> AssistantMessage:
+    """Return *message* with an id of its own for each call, and without calls in pieces."""
+    taken = {""}
+    parts: list[Part] = []
+    for part in message.parts:
+        if isinstance(part, ToolCall):
+            call = replace(part, id=invented_call_id()) if part.id in taken else part
+            taken.add(call.id)
+            parts.append(call)
+        elif not isinstance(part, ToolCallChunk):
+            parts.append(part)
+    return AssistantMessage(parts, metadata=message.metadata)
+
+
+def _answered(
+    calls: Sequence[ToolCall], named: Sequence[ToolCall], responses: list[ToolResponse]
+) -> ToolResponseMessage:
+    """Return the *responses* that belong to *calls*, by the ids that these have got."""
+    answers: list[ToolResponse] = []
+    for call, own in zip(calls, named, strict=True):
+        for response in responses:
+            if response.id == call.id and (call.id or response.name == call.name):
+                responses.remove(response)
+                break
+        else:
+            response = ToolResponse(own.id, own.name, _INTERRUPTED, is_error=True)
+        answers.append(replace(response, id=own.id))
+    return ToolResponseMessage(answers)
+
+
 def _problems_at(messages: Sequence[Message], at: int) -> Iterator[str]:
     before = messages[at - 1] if at else None
     match messages[at]:
@@ -61,7 +158,7 @@ def _problems_at(messages: Sequence[Message], at: int) -> Iterator[str]:
         case UserMessage() as message:
             if not isinstance(before, AssistantMessage | ToolResponseMessage | None):
                 yield f"the user speaks after a message of the {before.role}"
-            if not message.media and not message.text.strip():
+            if not _has_words(message):
                 yield "the user says nothing"
         case AssistantMessage() as message:
             if not isinstance(before, UserMessage | ToolResponseMessage):
@@ -73,6 +170,10 @@ def _problems_at(messages: Sequence[Message], at: int) -> Iterator[str]:
             yield "tool responses stand behind no tool call"
         case _:
             return
+
+
+def _has_words(message: UserMessage) -> bool:
+    return bool(message.media or message.text.strip())
 
 
 def _answers(message: Message) -> bool:

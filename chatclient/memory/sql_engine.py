@@ -123,7 +123,7 @@ def one_by_one(engine: sa.Engine) -> AbstractContextManager[None]:
 
 
 def check_shared(engine: sa.Engine) -> None:
-    """See that all threads have the same database: a request on an event loop works in another.
+    """Make sure that all threads share one database: requests on an event loop work in others.
 
     Raises:
         UsageError: Each has its own, in memory, as engines for `sqlite://` do by default.

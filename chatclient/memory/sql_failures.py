@@ -38,7 +38,7 @@ def failure_of(error: Exception, engine: sa.Engine) -> ChatMemoryError:
 
 
 def check_size(error: Exception, engine: sa.Engine) -> None:
-    """See that a connection was not cut because of what was sent: it would be each time.
+    """Make sure that a connection was not cut because of what was sent, which no retry would help.
 
     Raises:
         ChatMemoryError: A value is larger than a packet may be.

@@ -11,7 +11,7 @@ from chatclient.serialization import message_from_dict, message_to_dict
 
 
 def digest(text: str) -> str:
-    """Return what stands for *text* in a key: of one length, compared alike everywhere."""
+    """Return *text* as part of a key: always of one length, and compared alike everywhere."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 

@@ -51,7 +51,11 @@ class VectorStoreDocumentRetriever:
         SimilaritySearch("", top_k, threshold, None if callable(where) else where)  # checks them
 
     async def __call__(self, query: Query, runtime: Runtime) -> Sequence[Document]:
-        """Return the documents nearest to *query*, best first."""
+        """Return the documents nearest to *query*, best first.
+
+        Raises:
+            UsageError: What the query's context has in its place is not a filter.
+        """
         where = query.context.get(self._filter_key)
         if where is None:
             where = self._where(query) if callable(self._where) else self._where

@@ -77,7 +77,11 @@ class JsonSchemaOutputConverter:
         self.json_schema = self._values.json_schema
 
     def convert(self, text: str) -> Any:
-        """Return the data in *text*."""
+        """Return the data in *text*.
+
+        Raises:
+            EntityError: There is none, or it does not fit the schema.
+        """
         return self._values.convert(text)
 
     def partial(self, text: str) -> Any:
@@ -110,7 +114,11 @@ class MapOutputConverter:
         self._objects: TypeOutputConverter[dict[str, Any]] = TypeOutputConverter(dict[str, Any])
 
     def convert(self, text: str) -> dict[str, Any]:
-        """Return the object in *text*."""
+        """Return the object in *text*.
+
+        Raises:
+            EntityError: There is none.
+        """
         return self._objects.convert(text)
 
     def partial(self, text: str) -> dict[str, Any]:

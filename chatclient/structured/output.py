@@ -148,7 +148,7 @@ def read_answer(answer: ChatResponse, converter: StructuredOutputConverter[T]) -
     """
     try:
         _refuse_unfinished(answer, converter)
-        return converter.convert(answer.text)
+        return converter.convert(_json_among_thoughts(answer) or answer.text)
     except EntityError as error:
         error.response = answer
         raise
@@ -157,6 +157,21 @@ def read_answer(answer: ChatResponse, converter: StructuredOutputConverter[T]) -
         unreadable = entity_error("value that can be read", answer.text, [str(cause)])
         unreadable.response = answer
         raise unreadable from cause
+
+
+def _json_among_thoughts(answer: ChatResponse) -> str:
+    """Return the JSON of an answer that says nothing, but is said to have thought just that.
+
+    Servers that look for thoughts may take an answer for one whose model did not think.
+    """
+    reasoning = () if answer.output is None else answer.output.reasoning
+    if not reasoning or cleaned(answer.text):
+        return ""
+    thoughts = "".join(thought.text for thought in reasoning)
+    try:
+        return thoughts if isinstance(loads(thoughts), dict | list) else ""
+    except ValueError:
+        return ""
 
 
 def _refuse_unfinished(answer: ChatResponse, converter: StructuredOutputConverter[Any]) -> None:

@@ -12,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from chatclient.errors import EntityError, UsageError
 from chatclient.json import loads
 from chatclient.schemas import JsonSchema, strict_form
+from chatclient.slips import repair_json
 from chatclient.structured.cleaning import (
     Cleaner,
     brackets,
@@ -25,7 +26,7 @@ from chatclient.texts import shortened
 from chatclient.tools.arguments import PYDANTIC_ERRORS, reason, typed_dict
 from chatclient.tools.binding import problems
 from chatclient.tools.generation import schema_of
-from chatclient.tools.repair import repair_json, repair_value
+from chatclient.tools.repair import repair_value
 from chatclient.values import deep_frozen
 
 if TYPE_CHECKING:
@@ -91,7 +92,11 @@ class TypeOutputConverter(Generic[T]):
         return make, ()
 
     def convert(self, text: str) -> T:
-        """Return what *text* says."""
+        """Return what *text* says.
+
+        Raises:
+            EntityError: It does not fit the type.
+        """
         try:
             return self._read(text)
         except ValidationError:

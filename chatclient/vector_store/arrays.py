@@ -47,7 +47,7 @@ def unit_rows(vectors: Sequence[Vector], length: int | None) -> "Matrix":
 
 
 class GrowingRows:
-    """Rows of vectors behind which more may come while others read those that they have in hand.
+    """Rows of vectors that can grow while others still read the rows they were given.
 
     Attributes:
         rows: All that are there.

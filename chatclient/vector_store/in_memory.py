@@ -1,7 +1,7 @@
 """A vector store in this process's memory."""
 
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from copy import deepcopy
 from typing import TYPE_CHECKING
 
@@ -32,18 +32,13 @@ class InMemoryVectorStore(VectorStore):
         UsageError: numpy is not installed.
     """
 
-    _fitting: "OrderedDict[str, _Fitting]"
-
     def __init__(self, embedding_model: EmbeddingModel) -> None:
         super().__init__(embedding_model)
         self._lock = ForkSafeLock()
-        self._places: dict[str, int] = {}
-        # Those who search have both in hand while others add to them: nothing is changed in place,
-        # what is new comes behind.
-        self._replace([], GrowingRows())
+        self._kept = _Kept([], GrowingRows())
 
     def __len__(self) -> int:
-        return len(self._documents)
+        return len(self._kept)
 
     async def store(
         self,
@@ -53,27 +48,15 @@ class InMemoryVectorStore(VectorStore):
     ) -> None:
         """Keep *documents* with their vectors."""
         with fork_barrier, self._lock:
-            rows = unit_rows(vectors, self._grown.rows.shape[1] or None)
-            fresh = [at for at, each in enumerate(documents) if each.id not in self._places]
+            kept = self._kept
+            rows = unit_rows(vectors, kept.rows.shape[1] or None)
+            places = [kept.place_of(each.id) for each in documents]
+            fresh = [at for at, place in enumerate(places) if place is None]
             if len(fresh) < len(documents):
-                self._change(documents, rows)
+                kept = kept.changed(zip(places, documents, rows, strict=True))
                 rows = rows[fresh]
-            self._append([documents[at] for at in fresh], rows)
-
-    def _change(self, documents: Sequence[Document], rows: "NDArray[np.float32]") -> None:
-        """Put those of *documents* that are here already in the place of what they were."""
-        everything, old = list(self._documents), self._grown.rows.copy()
-        for document, row in zip(documents, rows, strict=True):
-            place = self._places.get(document.id)
-            if place is not None:
-                everything[place], old[place] = document, row
-        self._replace(everything, GrowingRows(old))
-
-    def _append(self, documents: Sequence[Document], rows: "NDArray[np.float32]") -> None:
-        count = len(self._documents)
-        self._grown.extend(rows)
-        self._places.update((each.id, count + at) for at, each in enumerate(documents))
-        self._documents.extend(documents)
+            kept.append([documents[at] for at in fresh], rows)
+            self._kept = kept
 
     async def erase(
         self,
@@ -84,31 +67,30 @@ class InMemoryVectorStore(VectorStore):
         """Forget documents."""
         fits = predicate(where)
         with fork_barrier, self._lock:
-            before = self._documents
-            kept = [
+            before = self._kept
+            places = [
                 place
-                for place, document in enumerate(before)
+                for place, document in enumerate(before.documents[: len(before)])
                 if (ids is not None and document.id not in ids) or not fits(document.metadata)
             ]
-            documents = [before[place] for place in kept]
-            self._places = {document.id: place for place, document in enumerate(documents)}
             # With nothing left, the vectors that come may be another model's.
-            self._replace(documents, GrowingRows(self._grown.rows[kept] if kept else None))
-            return len(before) - len(documents)
+            rows = GrowingRows(before.rows[places] if places else None)
+            self._kept = _Kept([before.documents[place] for place in places], rows)
+            return len(before) - len(places)
 
     async def nearest(
         self, vector: Vector, search: SimilaritySearch, runtime: Runtime
     ) -> list[Document]:
         """Return the documents nearest to *vector*."""
-        if len(self._documents) > _AT_ONCE:
+        if len(self) > _AT_ONCE:
             return await runtime.invoke(self._nearest, vector, search)
         return self._nearest(vector, search)
 
     def _nearest(self, vector: Vector, search: SimilaritySearch) -> list[Document]:
         with fork_barrier, self._lock:
-            documents, rows = self._documents, self._grown.rows
-            places = self._fitting_places(search.where) if search.where else None
-            if places is not None and len(places) == len(documents):
+            documents, rows = self._kept.documents, self._kept.rows
+            places = self._kept.fitting(search.where) if search.where else None
+            if places is not None and len(places) == len(rows):
                 places = None  # spares a copy of all vectors
         if not len(rows):  # the list may have grown meanwhile
             return []
@@ -120,12 +102,50 @@ class InMemoryVectorStore(VectorStore):
             for at in found
         ]
 
-    def _replace(self, documents: list[Document], rows: GrowingRows) -> None:
-        self._documents = documents
-        self._grown = rows
-        self._fitting = OrderedDict()
 
-    def _fitting_places(self, where: Filter) -> "NDArray[np.intp]":
+class _Kept:
+    """Documents and their vectors; nothing is changed in place, what is new comes behind.
+
+    Those who search have both in hand while others add to them. A document is there when its
+    vector is: whoever added the rest was interrupted, as by Ctrl-C, and it is overwritten.
+    """
+
+    def __init__(self, documents: list[Document], grown: GrowingRows) -> None:
+        self.documents = documents
+        self._grown = grown
+        self._places = {each.id: place for place, each in enumerate(documents)}
+        self._fitting: OrderedDict[str, _Fitting] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def rows(self) -> "NDArray[np.float32]":
+        """The vectors."""
+        return self._grown.rows
+
+    def place_of(self, id: str) -> int | None:
+        """Return where the document of this id is, None if there is none."""
+        place = self._places.get(id, len(self))
+        return place if place < len(self) and self.documents[place].id == id else None
+
+    def changed(self, new: "Iterable[tuple[int | None, Document, NDArray[np.float32]]]") -> "_Kept":
+        """Return a copy in which those of the *new* documents that have a place take it."""
+        documents, rows = self.documents[: len(self)], self.rows.copy()
+        for place, document, row in new:
+            if place is not None:
+                documents[place], rows[place] = document, row
+        return _Kept(documents, GrowingRows(rows))
+
+    def append(self, documents: Sequence[Document], rows: "NDArray[np.float32]") -> None:
+        """Add *documents* with their vectors, which have no place yet."""
+        count = len(self)
+        self.documents[count:] = documents
+        self._places.update((each.id, place) for place, each in enumerate(documents, count))
+        self._grown.extend(rows)
+
+    def fitting(self, where: Filter) -> "NDArray[np.intp]":
+        """Return the places of the documents that fit a filter."""
         key = key_of(where)
         fitting = self._fitting.get(key)
         if fitting is None:
@@ -133,24 +153,21 @@ class InMemoryVectorStore(VectorStore):
             self._fitting[key] = fitting = _Fitting(deepcopy(where))
             if len(self._fitting) > _FILTERS:
                 self._fitting.popitem(last=False)
-        return fitting.places_among(self._documents)
+        return fitting.places_among(self.documents, len(self))
 
 
 class _Fitting:
     """Where the documents are that fit a filter; each is looked at once."""
 
-    _places: "NDArray[np.intp]"
-
     def __init__(self, where: Filter) -> None:
         self._fits = predicate(where)
-        self._places = numpy().empty(0, dtype=numpy().intp)
-        self._seen = 0
+        self._seen: tuple[int, NDArray[np.intp]] = 0, numpy().empty(0, dtype=numpy().intp)
 
-    def places_among(self, documents: Sequence[Document]) -> "NDArray[np.intp]":
-        """Return the places among *documents*, of which there may be more than the last time."""
-        new = range(self._seen, len(documents))
-        found = [place for place in new if self._fits(documents[place].metadata)]
+    def places_among(self, documents: Sequence[Document], count: int) -> "NDArray[np.intp]":
+        """Return the places among the first *count* documents; may be more than the last time."""
+        seen, places = self._seen
+        found = [place for place in range(seen, count) if self._fits(documents[place].metadata)]
         if found:
-            self._places = numpy().append(self._places, numpy().asarray(found, numpy().intp))
-        self._seen = len(documents)
-        return self._places
+            places = numpy().append(places, numpy().asarray(found, numpy().intp))
+        self._seen = count, places
+        return places

@@ -3,8 +3,8 @@
 import sqlite3
 import threading
 from bisect import bisect_left
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Collection, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -164,7 +164,8 @@ class SqliteVectorStore(VectorStore):
             return self._connection.executemany(f"{statement} AND id = ?", each).rowcount
 
     def _nearest(self, vector: Vector, search: SimilaritySearch) -> list[Document]:
-        with fork_barrier, self._lock, self._snapshot():
+        with fork_barrier, self._lock, self._connection:
+            self._connection.execute("BEGIN")  # sees one state, whatever others write meanwhile
             read = self._up_to_date()
             if not read.numbers:
                 return []
@@ -177,28 +178,21 @@ class SqliteVectorStore(VectorStore):
             found = best(scores, search.top_k, search.threshold)
             return [self._document(numbers[at], float(scores[at])) for at in found]
 
-    @contextmanager
-    def _snapshot(self) -> Iterator[None]:
-        """See one state of the file, whatever others write meanwhile."""
-        self._connection.execute("BEGIN")
-        try:
-            yield
-        finally:
-            self._connection.rollback()
-
     def _up_to_date(self) -> "_Read":
         """Return what has been read, with what has come since; anew if somebody changed it."""
         np = numpy()
         (version,) = self._one("PRAGMA data_version")  # grows when others have changed the file
         if version != self._version:
             self._read, self._version = _Read(), version
-        read = self._read
+        # Whoever is interrupted while they extend it leaves nothing half read.
+        read, self._read = self._read, _Read()
         statement = "SELECT number, vector FROM documents WHERE number > ? ORDER BY number"
         new = self._all(statement, read.last)
         if new:
             joined = np.frombuffer(b"".join(blob for _, blob in new), dtype=np.float32)
             read.grown.extend(joined.reshape(len(new), -1))
             read.numbers.extend(number for number, _ in new)
+        self._read = read
         return read
 
     def _fitting(self, read: "_Read", where: Filter) -> list[int]:

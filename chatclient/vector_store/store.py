@@ -201,7 +201,8 @@ class VectorStore(Closeable, ABC):
         """Forget the documents with these ids that fit *where*; return how many there were.
 
         Raises:
-            UsageError: There are neither ids nor a filter (`where={}` stands for all documents).
+            UsageError: There are neither ids nor a filter (`where={}` stands for all documents),
+                or *where* is not a filter.
         """
         return drive(self.remove(ids, where, BLOCKING))
 

@@ -3,20 +3,18 @@
 from functools import cached_property
 from typing import Any
 
-from jsonschema import SchemaError
 from jsonschema.protocols import Validator
-from jsonschema.validators import Draft202012Validator, validator_for
 from mcp import Client
 from mcp_types import CallToolResult, Tool
-from referencing import Registry
-from referencing.exceptions import Unresolvable
 
+from chatclient.errors import McpServerError
 from chatclient.events import ToolProgress
 from chatclient.runtime import Runtime
 from chatclient.tool import Effect, ToolContext, ToolDefinition, ToolMetadata, ToolResult
-from chatclient.tools.binding import MOST_LINES, unfit
+from chatclient.tools.binding import unfit
 from chatclient.tools.mcp.connection import Hub
 from chatclient.tools.mcp.content import result_of
+from chatclient.tools.mcp.schemas import misfits, validator_of
 from chatclient.tools.mcp.server import McpProgress, McpServer, ToolContextToMeta
 from chatclient.tools.naming import describe_name
 from chatclient.tools.schema import signature_of_schema
@@ -91,7 +89,9 @@ class McpToolCallback:
             return await connection.ask(exchange, repeatable=self.metadata.effect != "write")
 
         timeout = self.metadata.timeout if context.timeout is None else context.timeout
-        return result_of(await self._hub.run(context.runtime, call, timeout))
+        answer = await self._hub.run(context.runtime, call, timeout)
+        self._check(answer)
+        return result_of(answer)
 
     def read_arguments(self, arguments: str) -> dict[str, Any]:
         """Return what the server is sent; see `ToolInvocation.arguments`.
@@ -100,31 +100,38 @@ class McpToolCallback:
             ToolArgumentError: The arguments do not fit.
         """
         given = self._signature.read(arguments)
-        if self._validator is None:
-            return given
-        try:
-            problems = [
-                f"{error.json_path.removeprefix('$').removeprefix('.') or 'arguments'}:"
-                f" {error.message}"
-                for error in self._validator.iter_errors(given)
-            ]
-        except (Unresolvable, RecursionError, ArithmeticError):
-            return given  # the server checks what only it can
+        problems = [
+            f"{error.json_path.removeprefix('$').removeprefix('.') or 'arguments'}: {error.message}"
+            for error in misfits(self._input, given) or ()
+        ]
         if problems:
-            raise unfit(self.definition.name, problems[:MOST_LINES])
+            raise unfit(self.definition.name, problems)
         return given
 
+    def _check(self, answer: CallToolResult) -> None:
+        """Make sure that the server answers as it says it does.
+
+        Raises:
+            McpServerError: It does not.
+        """
+        if answer.is_error or self._tool.output_schema is None:
+            return
+        if "structured_content" not in answer.model_fields_set:
+            wrong = "its answer has no structured content"
+        elif found := misfits(self._output, answer.structured_content):
+            wrong = f"Invalid structured content: {found[0].message}"
+        else:
+            return
+        msg = f"the MCP server {self._server.name!r} does not keep to the protocol: {wrong}"
+        raise McpServerError(msg, server=self._server.name)
+
     @cached_property
-    def _validator(self) -> Validator | None:
-        """What checks arguments; None when the server's schema is broken."""
-        schema = self._tool.input_schema
-        kind = validator_for(schema, default=Draft202012Validator)
-        try:
-            kind.check_schema(schema)
-        except (SchemaError, RecursionError):
-            return None
-        # An empty registry: no schema is fetched from anywhere.
-        return kind(schema, registry=Registry())
+    def _input(self) -> Validator | None:
+        return validator_of(self._tool.input_schema)
+
+    @cached_property
+    def _output(self) -> Validator | None:
+        return validator_of(self._tool.output_schema or {})
 
     def __repr__(self) -> str:
         return f"McpToolCallback({self.definition.name!r}, server={self._server.name!r})"

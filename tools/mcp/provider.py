@@ -14,7 +14,7 @@ from chatclient.logs import get_logger
 from chatclient.runtime import BLOCKING, ON_LOOP, Runtime
 from chatclient.tool import ToolCallback, ToolRequest
 from chatclient.tools.mcp.names import ToolNamePrefix, names_for
-from chatclient.tools.mcp.server import McpServer, ToolContextToMeta
+from chatclient.tools.mcp.server import MAKE_ONE, McpServer, ToolContextToMeta
 
 if TYPE_CHECKING:  # the SDK loads with the first connection
     from chatclient.tools.mcp.connection import Connection, Hub
@@ -58,8 +58,7 @@ class McpToolCallbackProvider(Closeable):
         prompts: bool = False,
     ) -> None:
         for server in servers:
-            hint = "make one: McpServer.stdio(name, command, *args), or McpServer.http(name, url)"
-            check_kind("where tools are", server, McpServer, hint)
+            check_kind("where tools are", server, McpServer, MAKE_ONE)
         names = Counter(server.name for server in servers)
         if not servers or max(names.values()) > 1:
             msg = "a provider needs at least one MCP server, each with a name of its own"
@@ -85,6 +84,7 @@ class McpToolCallbackProvider(Closeable):
 
         Raises:
             McpServerError: A required server cannot be reached or does not answer.
+            UsageError: The provider was closed.
         """
         hub = self._connected()
         connections = hub.connections

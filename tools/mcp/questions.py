@@ -1,11 +1,10 @@
-"""What servers may ask the application back: something of its user, or a word of its model."""
+"""What servers may ask back: something of the user, a word of the model, where they may work."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-from jsonschema import ValidationError
-from jsonschema.validators import Draft202012Validator, validator_for
 from mcp.client.session import ClientRequestContext
 from mcp_types import (
     INTERNAL_ERROR,
@@ -18,10 +17,12 @@ from mcp_types import (
     ElicitResult,
     ErrorData,
     ImageContent,
+    ListRootsResult,
+    Root,
     SamplingMessage,
     TextContent,
 )
-from referencing import Registry
+from pydantic import FileUrl
 
 from chatclient.errors import ToolError, UsageError
 from chatclient.logs import described, get_logger
@@ -32,6 +33,7 @@ from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
 from chatclient.runtime import ON_LOOP
 from chatclient.tools.mcp.content import told
+from chatclient.tools.mcp.schemas import misfits, validator_of
 from chatclient.tools.mcp.server import ElicitationHandler, McpElicitation, McpServer
 
 log = get_logger(__name__)
@@ -46,7 +48,17 @@ def callbacks_of(server: McpServer) -> dict[str, Any]:
         found["elicitation_callback"] = partial(_elicit, server.on_elicitation, server.name)
     if server.sampling is not None:
         found["sampling_callback"] = partial(_sample, server.sampling, server.name)
+    if server.roots:
+        found["list_roots_callback"] = partial(_list_roots, server.roots)
     return found
+
+
+async def _list_roots(
+    roots: Sequence[str | Path], _context: ClientRequestContext
+) -> ListRootsResult:
+    return ListRootsResult(
+        roots=[Root(uri=FileUrl(Path(root).as_uri()), name=Path(root).name) for root in roots]
+    )
 
 
 async def _elicit(
@@ -110,16 +122,15 @@ async def _asked(
 
 
 def _check(values: dict[str, Any], schema: dict[str, Any]) -> None:
-    kind = validator_for(schema, default=Draft202012Validator)
-    kind.check_schema(schema)
-    try:
-        # An empty registry: a server cannot have anything fetched by naming it in its form.
-        kind(schema, registry=Registry()).validate(values)
-    except ValidationError as error:  # which shows the user's values
+    found = misfits(validator_of(schema), values)
+    if found is None:
+        msg = "the form cannot be checked, so nothing is filled in"
+        raise UsageError(msg)
+    for error in found:  # whose own message shows the user's values
         msg = (
             f"the values do not fit the form: {error.json_path} is against its {error.validator!r}"
         )
-        raise UsageError(msg) from None
+        raise UsageError(msg)
 
 
 async def _sampled(model: ChatModel, prompt: Prompt) -> CreateMessageResult:

@@ -3,15 +3,17 @@
 import importlib.util
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
-from chatclient.checks import seconds
+from chatclient.checks import check_callable, check_kind, check_word, seconds
 from chatclient.errors import UsageError
 from chatclient.model import ChatModel
 from chatclient.tool import ToolContext
+
+MAKE_ONE = "make one: McpServer.stdio(name, command, *args), or McpServer.http(name, url)"
 
 Connect = Callable[[], Any]
 """Returns a transport of the MCP SDK, a fresh one for each connection."""
@@ -48,6 +50,10 @@ ElicitationHandler = Callable[[McpElicitation], McpUserAnswer | Awaitable[McpUse
 the loop that the connections live on, which is no loop of the application's."""
 
 
+McpLogLevel = Literal["debug", "info", "warning", "error"]
+"""How much a message of a server's log has to matter."""
+
+
 class McpServerSettings(TypedDict, total=False):
     """The settings that `McpServer` has, however the server is reached."""
 
@@ -58,6 +64,8 @@ class McpServerSettings(TypedDict, total=False):
     trust_annotations: bool
     on_elicitation: ElicitationHandler | None
     sampling: ChatModel | None
+    roots: Sequence[str | Path]
+    log_level: McpLogLevel | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +90,15 @@ class McpServer:
             The time that the user takes counts towards `timeout`.
         sampling: A model that the server may put prompts of its own to, within the model's limit
             of tokens and at the application's cost; None if it may not.
+        roots: Files and folders that the server is told to keep to, if it asks. It is up to the
+            server to do so.
+        log_level: From which level on messages of the server's log are written to this library's;
+            None for none.
         command: The program that is started, for errors; None where none is.
 
     Raises:
-        UsageError: The name is blank, a time is not positive, or the MCP SDK is not installed.
+        UsageError: The name is blank, *connect* cannot be called, a time is not positive, a root is
+            no path, the level is not a known one, or the MCP SDK is not installed.
     """
 
     name: str
@@ -97,6 +110,8 @@ class McpServer:
     trust_annotations: bool = False
     on_elicitation: ElicitationHandler | None = None
     sampling: ChatModel | None = None
+    roots: Sequence[str | Path] = ()
+    log_level: McpLogLevel | None = None
     command: str | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -104,10 +119,19 @@ class McpServer:
         if not self.name.strip():
             msg = "an MCP server needs a name, for errors and for its tools where names clash"
             raise UsageError(msg)
+        check_callable("how an MCP server is reached", self.connect, MAKE_ONE)
         for name in ("timeout", "connect_timeout", "retry_after"):
             given = getattr(self, name)
             if given is not None or name != "timeout":
                 object.__setattr__(self, name, seconds(name, given))
+        roots = [self.roots] if isinstance(self.roots, str | Path) else self.roots
+        for root in roots:
+            check_kind("a root", root, (str, Path))
+        object.__setattr__(
+            self, "roots", tuple(Path(root).expanduser().absolute() for root in roots)
+        )
+        if self.log_level is not None:
+            check_word("log_level", self.log_level, McpLogLevel)
 
     @classmethod
     def stdio(
@@ -129,7 +153,13 @@ class McpServer:
                 nothing else of this process' environment is passed on.
             cwd: Where it runs.
             **settings: See the attributes.
+
+        Raises:
+            UsageError: The command or an argument is not a text; see `McpServer`, too.
         """
+        for part in (command, *args):
+            hint = "pass its arguments one by one, and a path as str(path)"
+            check_kind("the command of an MCP server", part, str, hint)
 
         def connect() -> Any:
             from mcp.client.stdio import StdioServerParameters, stdio_client  # noqa: PLC0415
@@ -163,7 +193,13 @@ class McpServer:
             headers: Sent with every request.
             auth: An `httpx2.Auth`, such as the OAuth providers of the MCP SDK.
             **settings: See the attributes.
+
+        Raises:
+            UsageError: The URL does not begin with http:// or https://; see `McpServer`, too.
         """
+        if not str(url).lower().startswith(("http://", "https://")):
+            msg = f"the URL of an MCP server must begin with http:// or https://, not {url!r}"
+            raise UsageError(msg)
 
         def connect() -> Any:
             from chatclient.tools.mcp.session import HttpTransport  # noqa: PLC0415

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 from chatclient.checks import wants_argument
 from chatclient.runtime import ON_LOOP
 from chatclient.tool import ToolCallback, ToolRequest
+from chatclient.tools.approval import AGENT_TURNS, DECISIONS
 from chatclient.tools.duplicates import check_unique
 from chatclient.tools.manager import ToolCallingManager
 from chatclient.tools.mcp.server import require_sdk
 from chatclient.tools.sources import ToolSource, resolve_sources, tool_callbacks
-from chatclient.values import EMPTY
+from chatclient.values import EMPTY, without
 
 if TYPE_CHECKING:  # the SDK loads with the first serving
     from mcp.server import Server
@@ -67,7 +68,11 @@ class McpToolServer:
         tool_callbacks(s for s in self._sources if isinstance(s, ToolCallback | str))
 
     async def callbacks(self) -> list[ToolCallback]:
-        """Return the tools as they are now."""
+        """Return the tools as they are now.
+
+        Raises:
+            DuplicateToolError: Two of them have the same name.
+        """
         callbacks: list[ToolCallback] = []
         for source in self._sources:
             if isinstance(source, ToolCallback):
@@ -82,7 +87,9 @@ class McpToolServer:
 
     def context_for(self, meta: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return what the tools are told in a call that came with *meta*."""
-        return {**self._context, **self._context_from_meta(meta)}
+        said = self._context_from_meta(meta)
+        # Where everything is believed, no client approves of its own calls.
+        return {**self._context, **without(said, DECISIONS, AGENT_TURNS)}
 
     @property
     def server(self) -> "Server[Any]":

@@ -1,6 +1,7 @@
 """One session with an MCP server, held open by a task of its own."""
 
 import asyncio
+import json
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from contextvars import Context
@@ -13,7 +14,15 @@ from mcp.client.session import IncomingMessage
 from mcp.client.streamable_http import streamable_http_client
 from mcp.client.subscriptions import SubscriptionLost
 from mcp.shared._httpx_utils import create_mcp_http_client  # the SDK has no other place for it
-from mcp_types import CONNECTION_CLOSED, Implementation, ToolListChangedNotification
+from mcp_types import (
+    CONNECTION_CLOSED,
+    EmptyResult,
+    Implementation,
+    LoggingMessageNotificationParams,
+    SetLevelRequest,
+    SetLevelRequestParams,
+    ToolListChangedNotification,
+)
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from chatclient.errors import McpServerError
@@ -28,6 +37,8 @@ _CLOSED = "Connection closed"
 _HTTP_ERROR = "Server returned an error response"
 _REFUSALS = (401, 403)  # of whoever asks, not of what is asked
 _CLIENT = Implementation(name="chatclient", version=__version__)
+_LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
+_MOST_LOGGED = 2_000  # characters of a message: what servers write is not to fill the disk
 
 log = get_logger(__name__)
 
@@ -104,7 +115,7 @@ class Session:
         return refused or _is_terminated(error)
 
     def refused(self) -> str:
-        """Return how the server's last answer refused whoever asks; nothing if it did not."""
+        """Return how the server's last answer refused its user; empty if it did not."""
         status = getattr(self._transport, "refusal", None)
         if status is None:
             return ""
@@ -123,6 +134,10 @@ class Session:
         try:
             with self._scope:
                 async with self._unopened() as client:
+                    session: Any = client.session
+                    # By the SDK's own check, on the thread of all servers, one could stop them
+                    # all; `McpToolCallback` checks answers in a way that ends.
+                    session.validate_tool_result = _leave_unchecked
                     self._ready.set_result(client)
                     listener = asyncio.create_task(self._listen(client))
                     try:
@@ -146,6 +161,8 @@ class Session:
             cache=None,
             client_info=_CLIENT,
             message_handler=self._on_message,
+            logging_callback=self._on_log,
+            log_level=self._server.log_level,
             **callbacks_of(self._server),
         )
 
@@ -153,11 +170,26 @@ class Session:
         if isinstance(message, ToolListChangedNotification):
             self._changed()
 
-    async def _listen(self, client: Client) -> None:
-        """Take note of changes on servers that tell them only to who asks."""
-        tools = client.server_capabilities.tools
-        if client.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+    async def _on_log(self, params: LoggingMessageNotificationParams) -> None:
+        least = self._server.log_level
+        if least is None or _LEVELS.index(params.level) < _LEVELS.index(least):
             return
+        text = params.data if isinstance(params.data, str) else json.dumps(params.data)
+        write = {"debug": log.debug, "info": log.info, "notice": log.info}
+        write.get(params.level, log.warning)(
+            "mcp server log",
+            server=self._server.name,
+            level=params.level,
+            logger=params.logger,
+            text=text[:_MOST_LOGGED],
+        )
+
+    async def _listen(self, client: Client) -> None:
+        """Take note of what servers tell only to who asks: their log, and changes."""
+        if client.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+            await self._ask_for_log(client)
+            return
+        tools = client.server_capabilities.tools
         while tools is not None and tools.list_changed:
             with suppress(SubscriptionLost, MCPError, TimeoutError):
                 async with client.listen(tools_list_changed=True) as changes:
@@ -165,6 +197,17 @@ class Session:
                     async for _ in changes:
                         self._changed()
             await asyncio.sleep(self._server.retry_after)
+
+    async def _ask_for_log(self, client: Client) -> None:
+        level = self._server.log_level
+        if level is not None and client.server_capabilities.logging is not None:
+            wanted = SetLevelRequest(params=SetLevelRequestParams(level=level))
+            with suppress(MCPError, TimeoutError):  # then it logs as it thinks fit
+                await client.session.send_request(wanted, EmptyResult)
+
+
+async def _leave_unchecked(_name: str, _result: object) -> None:
+    return
 
 
 def _is_terminated(error: MCPError) -> bool:

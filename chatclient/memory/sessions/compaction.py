@@ -48,7 +48,11 @@ class CompactionStrategy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TurnCountTrigger:
-    """Due when there are more than *most* turns; only the user's are counted."""
+    """Due when there are more than *most* turns; only the user's are counted.
+
+    Raises:
+        UsageError: *most* is less than one.
+    """
 
     most: int
 
@@ -62,7 +66,11 @@ class TurnCountTrigger:
 
 @dataclass(frozen=True, slots=True)
 class TokenCountTrigger:
-    """Due when the events come to *threshold* tokens or more, as *estimator* counts."""
+    """Due when the events come to *threshold* tokens or more, as *estimator* counts.
+
+    Raises:
+        UsageError: *threshold* is less than one.
+    """
 
     threshold: int
     estimator: TokenEstimator = estimated_tokens
@@ -77,7 +85,11 @@ class TokenCountTrigger:
 
 @dataclass(frozen=True, slots=True, init=False)
 class AnyTrigger:
-    """Due when one of several triggers says so."""
+    """Due when one of several triggers says so.
+
+    Raises:
+        UsageError: No trigger is given.
+    """
 
     triggers: tuple[CompactionTrigger, ...]
 
@@ -100,6 +112,9 @@ class SlidingWindow:
     """Keeps the newest *most* of the root's events, less what would be half a turn.
 
     Events of branches are not counted and stay or go with their turn.
+
+    Raises:
+        UsageError: *most* is less than one.
     """
 
     most: int = 20
@@ -119,7 +134,11 @@ class SlidingWindow:
 
 @dataclass(frozen=True, slots=True)
 class TurnWindow:
-    """Keeps the newest *most* turns, and whatever stands before the first turn there is."""
+    """Keeps the newest *most* turns, and whatever stands before the first turn there is.
+
+    Raises:
+        UsageError: *most* is less than one.
+    """
 
     most: int = 10
 
@@ -141,7 +160,11 @@ class TurnWindow:
 
 @dataclass(frozen=True, slots=True)
 class TokenWindow:
-    """Keeps the newest turns that come to *most* tokens, with the synthetic events."""
+    """Keeps the newest turns that come to *most* tokens, with the synthetic events.
+
+    Raises:
+        UsageError: *most* is less than one.
+    """
 
     most: int = 4000
     estimator: TokenEstimator = estimated_tokens

@@ -20,7 +20,7 @@ def now() -> datetime:
 
 
 def timely(moment: datetime | None, what: str) -> None:
-    """See that *moment* is a point in time wherever it is read.
+    """Make sure that *moment* has a time zone, so that it means the same wherever it is read.
 
     Raises:
         UsageError: It has no time zone.
@@ -40,6 +40,9 @@ class Session:
         created_at: Since when.
         expires_at: When it is gone, or None for never.
         metadata: Whatever the application wants to remember; JSON values.
+
+    Raises:
+        UsageError: An id is blank, or a time has no time zone.
     """
 
     id: str
@@ -74,6 +77,9 @@ class SessionEvent:
         metadata: Whatever the application wants to remember; JSON values.
         synthetic: Whether it was never said: it stands for events that compaction has archived.
         archived: Whether compaction took it out of what the model is shown.
+
+    Raises:
+        UsageError: The timestamp has no time zone, or the branch is not a dotted path.
     """
 
     id: str
@@ -115,7 +121,7 @@ def _named(value: object, what: str) -> None:
 
 
 def check_branch(branch: str | None) -> None:
-    """See that *branch* is one, or None.
+    """Make sure that *branch* is well-formed, or None.
 
     Raises:
         UsageError: It is not made of names with dots between.

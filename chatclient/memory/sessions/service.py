@@ -24,7 +24,8 @@ class NewSession(TypedDict, total=False):
 
     Attributes:
         session_id: What it is called; default: something that nobody can guess.
-        time_to_live: How long it lasts; default: as long as the service's sessions do.
+        time_to_live: How long it lasts, in seconds or as a `timedelta`; default: as long as the
+            service's sessions do.
         metadata: What the application knows about it.
     """
 
@@ -112,6 +113,7 @@ class SessionService:
 
         Raises:
             ChatMemoryError: There is no such session.
+            WrongTypeError: One of *messages* is something else, such as a text.
         """
         return drive(self.sessions.append(session_id, flat_messages(messages), BLOCKING, **how))
 
@@ -164,11 +166,15 @@ class SessionService:
         return await self.sessions.compact(session_id, trigger, strategy, ON_LOOP)
 
     def delete(self, session_id: str) -> bool:
-        """Delete a session with its log; return whether there was one."""
+        """Delete a session with its log; return whether there was one.
+
+        Raises:
+            UsageError: The id is blank.
+        """
         return drive(self.sessions.repository.delete(checked_id(session_id), BLOCKING))
 
     async def adelete(self, session_id: str) -> bool:
-        """Delete a session with its log; return whether there was one."""
+        """Delete a session with its log; see `delete`."""
         return await self.sessions.repository.delete(checked_id(session_id), ON_LOOP)
 
     def delete_expired(self) -> int:

@@ -1,0 +1,50 @@
+"""What is new where an advisor outside of a memory asks again in the same turn."""
+
+from collections.abc import Sequence
+
+from chatclient.advisors.recognition import end_of, without_end
+from chatclient.messages import AssistantMessage, Message
+from chatclient.turn_taking import present_turn
+
+
+def asked_again(
+    own: tuple[Message, ...],
+    history: tuple[Message, ...],
+    said: tuple[Message, ...],
+    known: Sequence[Message],
+    earlier: Sequence[tuple[Message, ...]],
+) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
+    """Return what the request adds to the *earlier* turns, and the history to show before it.
+
+    It asks with words to the last answer, from what tools have said already, or just once more.
+
+    Args:
+        own: What the request would add, had nothing been asked before.
+        history: What the memory shows, the earlier turns included.
+        said: The messages of the request.
+        known: Those of them that tools have said, and the calls.
+        earlier: What the request has already led to, as it was remembered.
+    """
+    end = end_of(earlier[-1], said)
+    own = not_among(own, known) if end is None else said[end:]
+    heard = _end_of_messages(known, said)
+    if heard:
+        answered = [at for at, m in enumerate(said, 1) if isinstance(m, AssistantMessage)]
+        # Behind what the tools have said stand answers, and what is wrong with the last of them.
+        own = said[max(heard, *answered) :] or not_among(said[present_turn(said) :], known)
+    if end is not None or heard:
+        # The request itself shows what the model has said, or its tools have done.
+        history = without_end(history, [message for each in earlier for message in each])
+    return own, history
+
+
+def not_among(messages: Sequence[Message], known: Sequence[Message]) -> tuple[Message, ...]:
+    """Return those of *messages* that are not among those *known*."""
+    present = {id(message) for message in known}
+    return tuple(message for message in messages if id(message) not in present)
+
+
+def _end_of_messages(part: Sequence[Message], whole: Sequence[Message]) -> int:
+    """Return the index behind the last of *part* in *whole*; 0 if there is none of it."""
+    present = {id(message) for message in part}
+    return max((at for at, m in enumerate(whole, 1) if id(m) in present), default=0)

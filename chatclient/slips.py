@@ -1,0 +1,97 @@
+"""Slips of models when they write JSON, mended where only one thing can be meant."""
+
+import json
+import re
+
+from chatclient.json import loads
+
+_FENCE = "```"
+_TOKEN = re.compile(
+    r"""
+    \s*(?:
+        (?P<double>"(?:[^"\\]|\\.)*(?P<double_end>")?)
+      | (?P<single>'(?:[^'\\]|\\.)*(?P<single_end>')?)
+      | (?P<open>[{\[])
+      | (?P<close>[}\]])
+      | (?P<comma>,)
+      | (?P<colon>:)
+      | (?P<word>[\w.+-]+)
+    )
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_CLOSER = {"{": "}", "[": "]"}
+_WORDS = {"True": "true", "False": "false", "None": "null"}
+
+
+def repair_json(text: str) -> str | None:
+    """Return the JSON that *text* was meant to be, or None when that is not certain.
+
+    Mends code fences around it, a trailing comma, brackets, braces and a quote missing at the end
+    or too many of them, single quotes, Python's `True`, `False` and `None`, line breaks inside
+    strings, and JSON that was encoded twice. JSON without damage comes back as it is.
+    """
+    text = whole_text(text).strip().removeprefix("\ufeff")
+    if text.startswith(_FENCE):
+        text = re.sub(r"^[a-zA-Z0-9]*", "", text[len(_FENCE) :]).removesuffix(_FENCE).strip()
+    for candidate in (text, _rewritten(text)):
+        if candidate is None:
+            continue
+        try:
+            value = loads(candidate)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(value, str):
+            return repair_json(value) if value.lstrip()[:1] in ("{", "[", '"') else candidate
+        return candidate
+    return None
+
+
+def _rewritten(text: str) -> str | None:
+    """Return *text* with its tokens as JSON writes them and what is open closed."""
+    result: list[str] = []
+    closers: list[str] = []
+    at = 0
+    while at < len(text):
+        token = _TOKEN.match(text, at)
+        if token is None:
+            return None
+        at = token.end()
+        piece = token[0].lstrip()
+        match token.lastgroup:
+            case "open":
+                closers.append(_CLOSER[piece])
+            case "close":
+                if not closers:
+                    return "".join(result) if not text[at:].strip("}] \t\r\n") else None
+                if closers.pop() != piece:
+                    return None
+                _drop_comma(result)
+            case "word":
+                piece = _WORDS.get(piece, piece)
+            case "double" | "double_end" | "single" | "single_end":
+                piece = _string(piece, ended=bool(token["double_end"] or token["single_end"]))
+            case _:
+                pass
+        result.append(piece)
+    _drop_comma(result)
+    return "".join([*result, *reversed(closers)])
+
+
+def _drop_comma(pieces: list[str]) -> None:
+    if pieces and pieces[-1] == ",":
+        pieces.pop()
+
+
+def _string(written: str, *, ended: bool) -> str:
+    """Return a string as it was *written*, with JSON's quotes and escapes."""
+    inside = written[1:-1] if ended else written[1:]
+    inside = inside.replace("\\'", "'")
+    if written[0] == "'":
+        inside = re.sub(r'(\\.)|"', lambda match: match[1] or '\\"', inside)
+    return '"' + re.sub(r"[\x00-\x1f]", lambda match: json.dumps(match[0])[1:-1], inside) + '"'
+
+
+def whole_text(text: str) -> str:
+    """Return *text* with each half of a surrogate pair replaced by U+FFFD."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -1,0 +1,35 @@
+"""Ctrl-C at a certain line."""
+
+import linecache
+import sys
+from collections.abc import Callable
+from types import FrameType, ModuleType
+from typing import Any
+
+
+def interrupt_at(line: int, function: Callable[[], object], *modules: ModuleType) -> bool:
+    """Return whether *function* was interrupted when it began its *line*th line in *modules*."""
+    files = {module.__file__ for module in modules}
+    left = line
+
+    def trace(frame: FrameType, event: str, _argument: object) -> Any:
+        nonlocal left
+        if frame.f_code.co_filename not in files:
+            return None
+        # Python lets no signal in between leaving a `with` block and what that does.
+        text = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+        if event == "line" and not text.lstrip().startswith("with"):
+            left -= 1
+            if left == 0:
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        function()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
