@@ -527,14 +527,18 @@ def test_no_tool_begins_once_another_has_ended_the_turn(ask: Ask) -> None:
 
 def test_no_agent_is_asked_once_a_tool_has_ended_the_turn(ask: Ask) -> None:
     """Nor any other tool that does not go through a function."""
+    looking, failed = threading.Event(), threading.Event()
 
     @tool(concurrency_group="bank")
     def look() -> None:
-        time.sleep(0.5)
+        looking.set()
+        assert failed.wait(30)
+        time.sleep(0.5)  # until the turn has heard of it
 
     @tool
     def fails() -> None:
-        time.sleep(0.1)
+        assert looking.wait(30)
+        failed.set()
         raise LookupError
 
     inner = ScriptedModel("never")
