@@ -261,14 +261,14 @@ def test_time_is_a_limit_between_rounds(ask: Ask) -> None:
 
     @tool
     def step(n: int) -> int:
-        time.sleep(0.13)
+        time.sleep(1.6)
         return n
 
     model = stepping()
-    client = client_of(model, step, limits=ToolLimits(max_seconds=0.2))
+    client = client_of(model, step, limits=ToolLimits(max_seconds=2.5))
     result = ask(client.prompt("x"))
 
-    assert result.text == "Time limit (0.2 s) reached for this turn."
+    assert result.text == "Time limit (2.5 s) reached for this turn."
     assert len(model.prompts) == 2
     assert [each.response.data for each in result.executions] == ["0", "1"]
 
