@@ -108,8 +108,8 @@ class ForkSafeLock:
     For what each change leaves in order: a child goes on from what it finds, or makes it anew.
     """
 
-    # Methods in Python would let Ctrl-C come between the lock that is taken and the `with` block that
-    # gives it back, and it would stay taken for ever.
+    # Methods in Python would let Ctrl-C come between the lock that is taken and the `with` block
+    # that gives it back, and it would stay taken for ever.
     __enter__: Any = _OfLock(attrgetter("_lock.__enter__"))
     __exit__: Any = _OfLock(attrgetter("_lock.__exit__"))
 

@@ -26,8 +26,8 @@ from chatclient.memory.sessions import (
     SessionLog,
     SessionRepository,
     SqlSessionRepository,
+    in_memory,
 )
-from chatclient.memory.sessions import in_memory
 from chatclient.memory.sessions.sql_tables import SessionTables
 from chatclient.messages import Message, SystemMessage, UserMessage
 from chatclient.runtime import BLOCKING, ON_LOOP, Runtime

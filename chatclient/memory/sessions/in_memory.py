@@ -1,6 +1,6 @@
 """Sessions in the memory of this process."""
 
-from collections.abc import Sequence, Set
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from heapq import merge
@@ -40,7 +40,7 @@ class _Kept:
             return [event for _, event in self.active]
         return [event for _, event in merge(self.archived, self.active, key=lambda it: it[0])]
 
-    def holds_any(self, ids: Set[str]) -> bool:
+    def holds_any(self, ids: Collection[str]) -> bool:
         """Return whether an event of one of *ids* is in the log."""
         if self.ids.isdisjoint(ids):  # as nearly always
             return False
