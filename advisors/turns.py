@@ -5,14 +5,15 @@ reading the memory, and written to it at its end, as a unit. One that comes to n
 failed, was cancelled or limited by an error, or waits for approval) leaves nothing behind.
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import takewhile
 from typing import Any
 from uuid import uuid4
 
 from chatclient.advisors.asking_again import asked_again, not_among
+from chatclient.advisors.keeping import in_time, in_time_to_store, keeping, stored
 from chatclient.advisors.notes import note_messages, noted, noted_messages
 from chatclient.advisors.recognition import going_before
 from chatclient.advisors.remembering import remembered
@@ -25,7 +26,7 @@ from chatclient.advisors.tool_calling import (
 )
 from chatclient.chain import ChatClientRequest, ChatClientResponse, Next
 from chatclient.checks import check_kind
-from chatclient.errors import DeadlineExceededError, UsageError
+from chatclient.errors import UsageError
 from chatclient.memory.chat_memory import ChatMemory
 from chatclient.memory.repository import checked_id
 from chatclient.messages import (
@@ -113,6 +114,11 @@ class Turns:
                 said = spoken(request)
                 history, _ = going_before(history, said, default_count(request, said))
             return await call_next(show(request, history))
+        return await keeping(request, partial(self._whole, call_next=call_next, show=show))
+
+    async def _whole(
+        self, request: ChatClientRequest, call_next: Next, show: Show
+    ) -> ChatClientResponse:
         turn = await self.begin(request)
         begun = request.mutate(context={NEW_MESSAGES: turn.own})
         response = await self.end(turn, request, await call_next(show(begun, turn.history)))
@@ -212,12 +218,12 @@ class Turns:
             return waiting
         kept = remembered(turn.own, said, response.chat_response, tool_messages=self.tool_messages)
         if kept:
-            in_time(request.runtime)
+            in_time_to_store(request)
             runtime = request.runtime
             access = MemoryAccess("store", turn.conversation_id, self.slot)
             with runtime.observe(access) as observed:
                 work = self.memory.append(turn.conversation_id, kept, runtime, key=turn.key)
-                await stored(work, runtime)
+                await stored(work, request)
                 observed.result = kept
         return response
 
@@ -245,6 +251,9 @@ class WholeTurns:
 
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         """Return the response of the loop, once its turn is remembered."""
+        return await keeping(request, partial(self._whole, call_next=call_next))
+
+    async def _whole(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         turns = self._turns
         turn = await turns.begin(request)
         begun = request.mutate(context={turns.slot: turn, NEW_MESSAGES: turn.own})
@@ -272,31 +281,6 @@ def turn_key_of(request: ChatClientRequest) -> str | None:
     """Return the key that *request* gives its turn, or None."""
     key = request.context.get(TURN_KEY)
     return None if key is None else str(key)  # ids of jobs are numbers or UUIDs, too
-
-
-async def stored(work: Awaitable[object], runtime: Runtime) -> None:
-    """Await *work*, which stores the turn; what the turn has done is not undone from then on.
-
-    A memory must not tell of what was undone. A cancelled request is no exception: stores finish
-    what they have begun.
-    """
-    try:
-        await work
-    except asyncio.CancelledError:
-        runtime.settle()
-        raise
-    runtime.settle()
-
-
-def in_time(runtime: Runtime) -> None:
-    """Make sure that the deadline has not passed; how long a store takes is for it to limit.
-
-    Raises:
-        DeadlineExceededError: It has.
-    """
-    if not runtime.remaining():
-        msg = "the deadline passed before the conversation could be read or written"
-        raise DeadlineExceededError(msg)
 
 
 def spoken(request: ChatClientRequest) -> tuple[Message, ...]:

@@ -2,24 +2,20 @@
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from html import escape
 from uuid import NAMESPACE_OID, uuid4, uuid5
 
+from chatclient.advisors.keeping import in_time, in_time_to_store, keeping, stored
 from chatclient.advisors.notes import note_of, noted
 from chatclient.advisors.questions import question_in
 from chatclient.advisors.remembering import answer_of
 from chatclient.advisors.tool_calling import EARLIER_MESSAGES
-from chatclient.advisors.turns import (
-    conversation_id_of,
-    in_time,
-    stored,
-    turn_key_of,
-)
+from chatclient.advisors.turns import conversation_id_of, turn_key_of
 from chatclient.chain import MEMORY_ORDER, ChatClientRequest, ChatClientResponse, Next
 from chatclient.errors import ChatMemoryError, UsageError
 from chatclient.messages import Message, UserMessage, last_user_message
 from chatclient.operations import MemoryAccess
-from chatclient.runtime import Runtime
 from chatclient.template import PromptTemplate, require_placeholders
 from chatclient.vector_store import Document, SimilaritySearch, VectorStore
 
@@ -90,6 +86,9 @@ class VectorStoreChatMemoryAdvisor:
             ChatMemoryError: The store failed; the model may have answered.
             DeadlineExceededError: The request's time is over before the store could be asked.
         """
+        return await keeping(request, partial(self._whole, call_next=call_next))
+
+    async def _whole(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         # Inside the tool loop, the first round says what is asked and what is recalled for it.
         begun: tuple[UserMessage, tuple[Document, ...]] | None = request.context.get(self._slot)
         note = note_of(_NOTE, request)
@@ -110,7 +109,7 @@ class VectorStoreChatMemoryAdvisor:
             return waiting.mutate(context={self._slot: begun})
         answer = answer_of(response.chat_response)
         if answer is not None:
-            await self._remember(turn, (asked, answer), conversation_id, request.runtime)
+            await self._remember(turn, (asked, answer), conversation_id, request)
         return response.mutate(context={self._slot: begun})
 
     def _turn_of(self, request: ChatClientRequest, asked: UserMessage) -> str:
@@ -165,10 +164,14 @@ class VectorStoreChatMemoryAdvisor:
         return tuple(sorted(entries, key=lambda entry: entry.metadata["created"]))
 
     async def _remember(
-        self, turn: str, said: tuple[Message, Message], conversation_id: str, runtime: Runtime
+        self,
+        turn: str,
+        said: tuple[Message, Message],
+        conversation_id: str,
+        request: ChatClientRequest,
     ) -> None:
         """Keep question and answer; what is kept of the same turn already is replaced."""
-        in_time(runtime)
+        in_time_to_store(request)
         now = time.time()
         entries = [
             Document(
@@ -184,15 +187,19 @@ class VectorStoreChatMemoryAdvisor:
             if message.text.strip()
         ]
         access = MemoryAccess("store", conversation_id, self._slot, turn)
-        with runtime.observe(access) as observed:
-            await self._put(entries, conversation_id, runtime)
+        with request.runtime.observe(access) as observed:
+            await self._put(entries, conversation_id, request)
             observed.result = said
 
-    async def _put(self, entries: list[Document], conversation_id: str, runtime: Runtime) -> None:
+    async def _put(
+        self, entries: list[Document], conversation_id: str, request: ChatClientRequest
+    ) -> None:
+        runtime = request.runtime
         try:
             texts = [entry.text for entry in entries]
             vectors = await self._store.embedding_model.embed_all(texts, runtime)
-            await stored(self._store.store(entries, vectors, runtime), runtime)
+            work = self._store.store(entries, vectors, runtime)
+            await stored(runtime.shielded(work), request)
         except Exception as error:
             msg = f"the long-term memory of conversation {conversation_id!r} cannot be written"
             raise ChatMemoryError(msg, conversation_id=conversation_id) from error

@@ -3,6 +3,7 @@
 import os
 import threading
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, Protocol
 from weakref import WeakSet
 
@@ -36,32 +37,36 @@ class ForkBarrier:
 
     def reset(self) -> None:
         """Forget who is inside: a child has none of the parent's other threads."""
-        self._changed = threading.Condition()
-        self._inside = 0
+        self._lock = (
+            threading.Lock()
+        )  # taken itself: a condition's `with` is Python, see `ForkSafeLock`
+        self._changed = threading.Condition(self._lock)
+        self._inside: set[int] = set()  # threads
         self._forks = 0
 
     def __enter__(self) -> None:
-        with self._changed:
+        with self._lock:
             while self._forks:
                 self._changed.wait()
-            self._inside += 1
+            self._inside.add(threading.get_ident())
 
     def __exit__(self, *_: object) -> None:
-        with self._changed:
-            self._inside -= 1
+        with self._lock:
+            self._inside.discard(threading.get_ident())
             if self._forks:
                 self._changed.notify_all()
 
     def begin_fork(self) -> None:
         """Wait until nothing is inside, and let nothing in."""
-        with self._changed:
+        here = {threading.get_ident()}  # who forks is not inside; Ctrl-C may have kept it there
+        with self._lock:
             self._forks += 1
-            self._changed.wait_for(lambda: not self._inside, _PATIENCE)
+            self._changed.wait_for(lambda: self._inside <= here, _PATIENCE)
 
     def end_fork(self) -> None:
         """Let in what waits."""
-        with self._changed:
-            self._forks -= 1
+        with self._lock:
+            self._forks = max(0, self._forks - 1)  # Ctrl-C may have kept it from beginning
             self._changed.notify_all()
 
 
@@ -89,11 +94,24 @@ def register_before_fork(thing: BeforeFork) -> None:
     _before_fork.add(thing)
 
 
+class _OfLock(property):
+    """A method of another object's, found without a line of Python."""
+
+    def __call__(self, holder: object, *args: object) -> Any:
+        """Call it as what a class has under its name: so does `contextlib.ExitStack`."""
+        return self.__get__(holder)(*args)
+
+
 class ForkSafeLock:
     """A lock that is free in every forked child, whichever thread of the parent had it.
 
     For what each change leaves in order: a child goes on from what it finds, or makes it anew.
     """
+
+    # Methods in Python would let Ctrl-C come between the lock that is taken and the `with` block
+    # that gives it back, and it would stay taken for ever.
+    __enter__: Any = _OfLock(attrgetter("_lock.__enter__"))
+    __exit__: Any = _OfLock(attrgetter("_lock.__exit__"))
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -102,12 +120,6 @@ class ForkSafeLock:
     def after_fork(self) -> None:
         """Take a lock of one's own: no thread of the parent's goes on to release the other."""
         self._lock = threading.Lock()
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
 
 
 def keep(inherited: object) -> None:

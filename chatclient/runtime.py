@@ -249,7 +249,12 @@ class Runtime:
 
         Like `finish`, for a coroutine. Neither a task that is cancelled nor a cancelled scope of
         anyio, which would cancel whatever is awaited in it, gets in its way; nor does whoever
-        interrupts a thread.
+        interrupts a thread. The end of the event loop waits, too, but cancels tasks that *work*
+        itself has begun.
+
+        Raises:
+            CancelledError: (at the end) the request was cancelled; the cause of it is what *work*
+                has failed of, if it did.
         """
         if not self.blocking:
             return await to_its_end(work)

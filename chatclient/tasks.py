@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Collection
+from collections.abc import Collection, Coroutine
 from typing import Any, TypeVar
 
 import anyio
@@ -10,11 +10,22 @@ import anyio
 T = TypeVar("T")
 
 
-async def to_its_end(awaitable: Awaitable[T]) -> T:
-    """Await *awaitable* in a task of its own; a cancellation waits until it is done."""
-    work = asyncio.ensure_future(awaitable)
-    await ended([work])
-    return work.result()
+async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
+    """Await *work* in a task of its own; a cancellation waits until it is done.
+
+    So does the end of the loop, which cancels all tasks that it knows of: of this one it does not.
+    It ends before the task that waits for it, which the loop knows.
+
+    Raises:
+        CancelledError: (then) it was cancelled; the cause is what *work* failed of, if it did.
+    """
+    task = asyncio.get_running_loop().create_task(work)
+    asyncio._unregister_task(task)  # noqa: SLF001 - documented, for tasks of other makers
+    try:
+        await ended([task])
+    except asyncio.CancelledError as cancelled:
+        raise cancelled from error_of(task)
+    return task.result()
 
 
 async def ended(tasks: Collection["asyncio.Future[Any]"], end: float | None = None) -> None:
@@ -46,7 +57,11 @@ async def ended(tasks: Collection["asyncio.Future[Any]"], end: float | None = No
         raise cancelled
 
 
+def error_of(task: "asyncio.Future[Any]") -> BaseException | None:
+    """Return what *task* has failed of, if it did."""
+    return None if task.cancelled() or not task.done() else task.exception()
+
+
 def look_at_error(task: "asyncio.Future[Any]") -> None:
     """Keep asyncio from reporting an error that nobody waits for any more."""
-    if task.done() and not task.cancelled():
-        task.exception()
+    error_of(task)

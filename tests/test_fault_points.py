@@ -11,7 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from conftest import Ask, Mode
@@ -40,7 +40,7 @@ from chatclient.memory.sessions import (
 from chatclient.messages import ToolResponseMessage
 from chatclient.runtime import Runtime
 from chatclient.testing import Answer, ScriptedModel, call
-from chatclient.tools import ToolCallingManager, tool
+from chatclient.tools import ToolCallingManager, ToolContext, tool
 
 
 class Boom(Exception):  # noqa: N818 - a fault of nobody's
@@ -56,6 +56,7 @@ class Fault:
     passed: int = 0
     armed: bool = False
     task: "asyncio.Task[None] | None" = None
+    over: "asyncio.Future[None] | None" = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def strikes(self) -> bool:
@@ -72,8 +73,9 @@ class Fault:
     async def wait(self, runtime: Runtime) -> None:
         """Pass a point where a cancellation arrives at once."""
         self.point()
-        if not runtime.blocking and self.passed == self.at and self.kind == "interrupt":
-            await asyncio.sleep(0.05)  # a store would finish what it has begun
+        if not runtime.blocking:
+            struck = self.passed == self.at and self.kind == "interrupt"
+            await asyncio.sleep(0.05 if struck else 0)
 
     def strike(self) -> None:
         """Let it happen."""
@@ -131,7 +133,9 @@ class Turn:
         self.done[city] += 1
         return city
 
-    async def unbook(self, city: str) -> None:
+    async def unbook(self, city: str, context: ToolContext) -> None:
+        if not context.runtime.blocking:
+            await asyncio.sleep(0)
         self.undone[city] += 1
 
     @tool
@@ -153,7 +157,7 @@ class Turn:
 
     def run(self, mode: Mode) -> None:
         """Put the request, with whatever the fault makes of it."""
-        request = self.client.prompt("now").conversation("c")
+        request = self.request()
         self.fault.armed = True
         try:
             if Ask(mode).blocking:
@@ -164,6 +168,9 @@ class Turn:
             pass
         finally:
             self.fault.armed = False
+
+    def request(self) -> ChatClientRequestSpec:
+        return self.client.prompt("now").conversation("c")
 
     def ask(self, mode: Mode, request: ChatClientRequestSpec) -> None:
         if mode == "call":
@@ -187,10 +194,13 @@ class Turn:
                     if self.fault.strikes():
                         return
 
-        self.fault.task = asyncio.ensure_future(consume())
-        await asyncio.wait([self.fault.task])
+        fault, over = self.fault, asyncio.get_running_loop().create_future()
+        fault.task, fault.over = asyncio.ensure_future(consume()), over
+        await asyncio.wait([fault.task, over], return_when=asyncio.FIRST_COMPLETED)
+        if over.done():
+            return
         assert asyncio.all_tasks() == {asyncio.current_task()}
-        task, self.fault.task = self.fault.task, None
+        task, fault.task = fault.task, None
         task.result()
 
     def get(self, answer: Any) -> Any:
@@ -202,7 +212,7 @@ class Turn:
         remembered = self.memory.get("c")
         assert conversation_problems(remembered, ending="answer") == ()
         told = [r for m in remembered if isinstance(m, ToolResponseMessage) for r in m.responses]
-        kept = Counter(r.data for r in told if r.name == "book" and not r.is_error)
+        kept = Counter(r.data for r in told if r.name in ("book", "pay") and not r.is_error)
         assert self.done - self.undone == kept
         assert not self.undone - self.done
         assert self.client.prompt("later").conversation("c").call().content() == "done"
@@ -262,11 +272,15 @@ class Repository(InMemoryChatMemoryRepository):
     fault: Fault
 
     async def load(self, *given: Any, **more: Any) -> Any:
-        self.fault.point()
+        await self.fault.wait(given[-1])
         return await super().load(*given, **more)
 
+    async def append(self, *given: Any, **more: Any) -> bool:
+        await self.fault.wait(given[-1])
+        return await super().append(*given, **more)
+
     async def replace(self, *given: Any, **more: Any) -> bool:
-        self.fault.point()
+        await self.fault.wait(given[-1])
         return await super().replace(*given, **more)
 
 
@@ -288,7 +302,7 @@ class Sessions(InMemorySessionRepository):
         return await super().append(*given, **more)
 
     async def compact(self, *given: Any, **more: Any) -> bool:
-        self.fault.point()
+        await self.fault.wait(given[-1])
         return await super().compact(*given, **more)
 
 
@@ -342,30 +356,47 @@ def test_wherever_a_turn_is_cut_short_all_is_in_order(mode: Mode, kind: str, mem
         turn.check()
 
 
-@pytest.mark.parametrize("memory", [*MEMORIES, "asked again"])
-@pytest.mark.parametrize("times", [1, 3])
-@pytest.mark.parametrize("mode", ["acall", "astream"])
-def test_whenever_a_turn_is_cancelled_all_is_in_order(
-    mode: Mode, times: int, memory: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """At each step of the event loop, by who is patient and by who is not."""
+Cut = Literal["cancelled", "cancelled impatiently", "the loop ends"]
+CUTS: tuple[Cut, ...] = ("cancelled", "cancelled impatiently", "the loop ends")
+
+
+def cut_short_at_each_step(
+    start: Callable[[Fault], Turn], mode: Mode, cut: Cut, monkeypatch: pytest.MonkeyPatch
+) -> int:
+    """Cut a turn short at each step of the event loop there is, and return how many there are."""
     steps = at = 0
-    turn = turn_of(memory, Fault("none", 0))
+    fault = Fault("none", 0)
     once = asyncio.base_events.BaseEventLoop._run_once  # type: ignore[attr-defined]
 
     def step(loop: asyncio.AbstractEventLoop) -> None:
         nonlocal steps
-        task = turn.fault.task
-        if task is not None and task.get_loop() is loop:
+        task, over = fault.task, fault.over
+        if task is not None and over is not None and task.get_loop() is loop:
             steps += 1
-            if at <= steps < at + times:
+            if cut == "the loop ends":
+                if at == steps:
+                    over.set_result(None)
+            elif at <= steps < at + (1 if cut == "cancelled" else 3):
                 task.cancel()
         once(loop)
 
     monkeypatch.setattr(asyncio.base_events.BaseEventLoop, "_run_once", step)
     while steps >= at:
         steps, at = 0, at + 1
-        turn = turn_of(memory, Fault("none", 0))
+        fault = Fault("none", 0)
+        turn = start(fault)
         turn.run(mode)
         turn.check()
-    assert at > 5
+    return at
+
+
+@pytest.mark.parametrize("memory", [*MEMORIES, "asked again"])
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("mode", ["acall", "astream"])
+def test_whenever_a_turn_is_cancelled_all_is_in_order(
+    mode: Mode, cut: Cut, memory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At each step of the event loop, by who is patient, by who is not, and by the loop's end."""
+    steps = cut_short_at_each_step(lambda fault: turn_of(memory, fault), mode, cut, monkeypatch)
+
+    assert steps > 5

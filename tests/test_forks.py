@@ -3,10 +3,13 @@
 import os
 import signal
 import sqlite3
+import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -15,7 +18,7 @@ from bag_of_words import BagOfWords
 from chatclient import ChatClient, forks
 from chatclient.advisors.caching import InMemoryResponseStore, ResponseCacheAdvisor
 from chatclient.advisors.rate_limit import RateLimitAdvisor
-from chatclient.forks import ForkBarrier
+from chatclient.forks import ForkBarrier, ForkSafeLock
 from chatclient.memory import InMemoryChatMemoryRepository, SqlChatMemoryRepository
 from chatclient.memory.sessions import InMemorySessionRepository, SessionService
 from chatclient.messages import UserMessage
@@ -184,6 +187,44 @@ def test_only_what_knows_of_forks_has_a_lock_of_its_own() -> None:
         "replaying.py",  # a test's
         "llama_server.py",  # looks at the process id
     }
+
+
+def test_ctrl_c_does_not_keep_a_lock() -> None:
+    """No line of Python is run between what takes it and the block that gives it back."""
+    lock, lines = ForkSafeLock(), []
+
+    def note(frame: FrameType, event: str, _argument: object) -> Any:
+        lines.append(f"{event} in {frame.f_code.co_name}")
+        return note
+
+    before = sys.gettrace()
+    sys.settrace(note)
+    try:
+        with lock:
+            held = lock._lock.locked()
+    finally:
+        sys.settrace(before)
+
+    assert held
+    assert not lock._lock.locked()
+    assert lines == []
+
+
+def test_who_was_interrupted_inside_may_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C may come before a thread is known to have left, and before a fork is known of."""
+    monkeypatch.setattr(forks, "_PATIENCE", 60.0)
+    barrier = ForkBarrier()
+    barrier.__enter__()
+    began = time.monotonic()
+    barrier.begin_fork()
+    assert time.monotonic() - began < 30
+    barrier.end_fork()
+    barrier.end_fork()
+    entering = threading.Thread(target=barrier.__enter__, daemon=True)
+    entering.start()
+    entering.join(30)
+
+    assert not entering.is_alive()
 
 
 def test_a_fork_and_what_must_not_be_disturbed_wait_for_each_other() -> None:

@@ -499,6 +499,58 @@ def test_the_end_of_the_loop_does_not_keep_a_function_from_beginning(
     assert task.cancelled()
 
 
+@pytest.mark.parametrize("steps", [1, 2, 3, 4, 5])
+def test_the_end_of_the_loop_does_not_cut_off_what_is_shielded(steps: int) -> None:
+    """It cancels all tasks; time-outs and scopes inside hold all the same."""
+    done: list[str] = []
+
+    async def work() -> None:
+        try:
+            async with asyncio.timeout(0.01):
+                await asyncio.sleep(60)
+        except TimeoutError:
+            done.append("timeout")
+        with anyio.move_on_after(0.01):
+            await asyncio.sleep(60)
+        done.append("scope")
+        await anyio.to_thread.run_sync(done.append, "thread")
+        async with anyio.create_task_group() as group:
+            group.start_soon(anyio.sleep, 0.01)
+        await ON_LOOP.shielded(asyncio.sleep(0.01))
+        done.append("end")
+
+    async def main() -> "asyncio.Task[None]":
+        task = asyncio.create_task(ON_LOOP.shielded(work()))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        return task
+
+    task = asyncio.run(main())
+    assert done == ["timeout", "scope", "thread", "end"]
+    assert task.cancelled()
+
+
+async def test_what_fails_while_it_is_shielded_is_the_cause_of_the_cancellation() -> None:
+    """Whoever is cancelled knows whether it has been done."""
+    cancelled = asyncio.Event()
+
+    async def work() -> None:
+        await cancelled.wait()
+        raise LookupError
+
+    async def outer() -> None:
+        await ON_LOOP.shielded(work())
+
+    task = asyncio.ensure_future(outer())
+    await asyncio.sleep(0)
+    task.cancel()
+    asyncio.get_running_loop().call_soon(cancelled.set)
+    with pytest.raises(asyncio.CancelledError) as caught:
+        await task
+
+    assert isinstance(caught.value.__cause__, LookupError)
+
+
 # --- gather ---
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -12,6 +13,7 @@ from uuid import uuid4
 import pytest
 import sqlalchemy as sa
 from databases import SQL_KINDS, sql_place
+from interrupts import interrupt_at
 from sqlalchemy.schema import CreateTable
 
 from chatclient.driving import drive
@@ -24,6 +26,7 @@ from chatclient.memory.sessions import (
     SessionLog,
     SessionRepository,
     SqlSessionRepository,
+    in_memory,
 )
 from chatclient.memory.sessions.sql_tables import SessionTables
 from chatclient.messages import Message, SystemMessage, UserMessage
@@ -488,6 +491,41 @@ def test_tables_may_be_there_in_part(kind: str, there: str, tmp_path: Path) -> N
         engine.dispose()
 
         assert {index.name for index in tables.sessions.indexes} <= indexes
+
+
+@pytest.mark.parametrize("operation", ["append", "compact"])
+def test_an_interrupt_at_any_line_leaves_the_state_before_or_after(operation: str) -> None:
+    """Ctrl-C may come between any two lines; what is made again then comes to the same."""
+    summary = [an_event("s", "summary", synthetic=True)]
+
+    def change(store: Store) -> bool:
+        if operation == "append":
+            return store.append("s", an_event("s", "2"), an_event("s", "3"))
+        return store.compact("s", "1", summary=summary)
+
+    def begun() -> Store:
+        store = Store(InMemorySessionRepository(), blocking=True)
+        store.create(a_session("s"))
+        store.append("s", an_event("s", "1"))
+        return store
+
+    whole = begun()
+    before = whole.read("s")
+    change(whole)
+    after, seen = whole.read("s"), []
+    line, interrupted = 0, True
+    while interrupted:
+        line += 1
+        store = begun()
+        interrupted = interrupt_at(line, partial(change, store), in_memory)
+        found = store.read("s")
+        assert found in (before, after)
+        seen.append(found)
+        assert change(store) is (found == before)
+        assert store.read("s") == after
+
+    assert before in seen
+    assert seen[-1] == after
 
 
 def test_what_has_no_json_form_is_named() -> None:

@@ -5,6 +5,7 @@ in a turn, or when the turn ends with an error, all calls of the turn that succe
 last one first. What the model was told about them is rewritten, so that it knows where it stands.
 """
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -125,7 +126,9 @@ async def _undo(
         try:
             run = _as_run(turn.done.get(id(call), execution))
             await _compensate(tool.metadata.compensation, tool, run, context)
-        except Exception as error:  # noqa: BLE001 - the others are to be undone all the same
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001
+            # The others are to be undone all the same, also where something that this one waits for
+            # was cancelled: the request itself is not, here.
             log.warning("tool call not undone", tool=call.name, id=call.id, error=repr(error))
             continue
         log.info("tool call undone", tool=call.name, id=call.id)

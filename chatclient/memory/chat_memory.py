@@ -284,8 +284,21 @@ async def append_messages(
     """Add *messages* to a conversation; system messages among them replace those before.
 
     They are added as a unit, together with new system messages. Old ones are taken away
-    afterwards: whoever looks in between sees both.
+    afterwards: whoever looks in between sees both. Whoever cancels waits for all of it, and knows
+    by the cause of the cancellation if they could not be added.
     """
+    work = _append_messages(repository, conversation_id, messages, runtime, key=key)
+    await runtime.shielded(work)
+
+
+async def _append_messages(
+    repository: ChatMemoryRepository,
+    conversation_id: str,
+    messages: Sequence[Message],
+    runtime: Runtime,
+    *,
+    key: str | None,
+) -> None:
     systems = system_messages(messages)
     if not systems:
         await repository.append(conversation_id, messages, runtime, key=key)

@@ -82,13 +82,13 @@ class SqliteVectorStore(VectorStore):
         self, documents: Sequence[Document], vectors: Sequence[Vector], runtime: Runtime
     ) -> None:
         """Keep *documents* with their vectors."""
-        await runtime.invoke(self._store, documents, vectors)
+        await runtime.finish(self._store, documents, vectors)
 
     async def erase(
         self, ids: Collection[str] | None, where: Filter | None, runtime: Runtime
     ) -> int:
         """Forget documents."""
-        return await runtime.invoke(self._erase, ids, where)
+        return await runtime.finish(self._erase, ids, where)
 
     async def nearest(
         self, vector: Vector, search: SimilaritySearch, runtime: Runtime

@@ -1,6 +1,6 @@
 """Sessions in the memory of this process."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from heapq import merge
@@ -22,7 +22,11 @@ _Numbered = tuple[int, SessionEvent]
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """A session with its log, whose events are numbered; what is archived is kept apart."""
+    """A session with its log, whose events are numbered; what is archived is kept apart.
+
+    The states of a session share the ids, which only grow: there may be some of events that an
+    interrupt (Ctrl-C) has kept from coming, so the log itself says what it holds.
+    """
 
     session: Session
     version: int = 0
@@ -35,6 +39,12 @@ class _Kept:
         if filter.exclude_archived:
             return [event for _, event in self.active]
         return [event for _, event in merge(self.archived, self.active, key=lambda it: it[0])]
+
+    def holds_any(self, ids: Collection[str]) -> bool:
+        """Return whether an event of one of *ids* is in the log."""
+        if self.ids.isdisjoint(ids):  # as nearly always
+            return False
+        return any(event.id in ids for _, event in (*self.active, *self.archived))
 
 
 class InMemorySessionRepository(SessionRepository):
@@ -102,12 +112,13 @@ class InMemorySessionRepository(SessionRepository):
             kept = self._kept.get(session_id)
             if kept is None:
                 raise ChatMemoryError(no_session(session_id), conversation_id=session_id)
-            if not kept.ids.isdisjoint(event.id for event in events):
+            ids = {event.id for event in events}
+            if kept.holds_any(ids):
                 return False
             added = tuple(enumerate(events, kept.version))
             version = kept.version + len(events)
+            kept.ids.update(ids)
             self._kept[session_id] = replace(kept, version=version, active=kept.active + added)
-            kept.ids.update(event.id for event in events)
             return True
 
     async def read(
@@ -155,13 +166,13 @@ class InMemorySessionRepository(SessionRepository):
                 for at, e in kept.active
                 if e.id not in away and (summary is None or not e.synthetic)
             )
+            kept.ids.update(event.id for event in summary or ())
             self._kept[session_id] = replace(
                 kept,
                 version=kept.version + 1 + len(summary or ()),
                 active=(*staying, *enumerate(summary or (), kept.version)),
                 archived=tuple(merge(kept.archived, leaving, key=lambda it: it[0])),
             )
-            kept.ids.update(event.id for event in summary or ())
             return True
 
     def _of_user(self, user_id: str) -> list[_Kept]:
