@@ -117,8 +117,8 @@ class _Ledger:
 
     Attributes:
         budget: Says how much that may be.
-        around: What books another budget of the same turn, or the turn in which this one is made,
-            if any.
+        around: The ledger further out, if any: that of another budget of the same turn, or of the
+            turn in which this one is made.
         steps: What the turn consists of; tells it from others while it goes on.
         spent: How much it is.
         closed: Whether the turn is over: what it has begun for later is not booked any more.
@@ -144,7 +144,11 @@ class _Ledger:
         self.closed, self.steps = True, None
 
     def check(self) -> None:
-        """Raise when a limit is reached, here or around."""
+        """Make sure that no limit is reached, here or further out.
+
+        Raises:
+            BudgetExceededError: One is.
+        """
         for unit, limit in () if self.closed else self.budget.limits.items():
             of = self.spent if unit in ("calls", "cost") else self.spent.usage
             spent = getattr(of, unit)
@@ -156,7 +160,7 @@ class _Ledger:
             self.around.check()
 
     def add(self, answer: ChatResponse) -> None:
-        """Book *answer*, here and around."""
+        """Book *answer*, here and further out."""
         price = self.budget.price
         cost = 0.0 if price is None else price(answer)
         with self.lock:

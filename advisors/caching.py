@@ -8,8 +8,8 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, Protocol
-from weakref import ref
 
+from chatclient.advisors.last_options import LastOptions
 from chatclient.chain import (
     LOWEST_PRECEDENCE,
     Advisor,
@@ -50,7 +50,7 @@ log = get_logger(__name__)
 _COMPLETE = ("stop", "tool_call")
 # What a request tells its tools is not sent, and callbacks are described by their definitions.
 _NOT_SENT = frozenset({"tool_context", "tool_callbacks", "internal_tool_execution_enabled"})
-# As messages are written: what of them consists of several, and which parts are sent as they are.
+# Of a message as a dict: the fields that are lists, and the types of parts that are sent unchanged.
 _SEVERAL = frozenset({"content", "responses", "media"})
 _SENT_WHOLE = frozenset({"reasoning", "tool_call", "tool_call_chunk", "provider"})
 # What tools tell the application is not sent, but for what the library itself makes of it.
@@ -144,7 +144,7 @@ class ResponseCacheAdvisor:
             check_method("a response store", store, "get")
         self.store: ResponseStore = InMemoryResponseStore() if store is None else store
         self.order = order
-        self._last: tuple[ref[ChatOptions], bytes] | None = None
+        self._options = LastOptions(_written)
 
     def before_model(self, model: ChatModel) -> Advisor:
         """Return this advisor for a chain that ends in *model*: its answers are its own."""
@@ -160,7 +160,8 @@ class ResponseCacheAdvisor:
         wanted = request.context.get(CACHE_RESPONSES)
         if wanted is False:
             return await call_next(request)
-        key = self._key(request.prompt, model)
+        prompt = request.prompt
+        key = _key_of(prompt, self._options.get(prompt.options), model)
         runtime = request.runtime
         known = None if wanted == REFRESH else await self._kept(key, runtime)
         if known is None:
@@ -176,14 +177,6 @@ class ResponseCacheAdvisor:
                     await runtime.emit(event)
             await runtime.emit(RoundEnded(known))
         return ChatClientResponse(known, request.context)
-
-    def _key(self, prompt: Prompt, model: tuple[str, ...]) -> str:
-        # All rounds of a request, and most requests, have the same options. They are not held on
-        # to: with them, what a request tells its tools would live as long as the advisor.
-        last = self._last
-        if last is None or last[0]() is not prompt.options:
-            last = self._last = (ref(prompt.options), _written(prompt.options))
-        return _key_of(prompt, last[1], model)
 
     async def _kept(self, key: str, runtime: Runtime) -> ChatResponse | None:
         try:

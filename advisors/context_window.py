@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from typing import Literal
-from weakref import ref
 
+from chatclient.advisors.last_options import LastOptions
 from chatclient.chain import LOWEST_PRECEDENCE, ChatClientRequest, ChatClientResponse, Next
 from chatclient.checks import check_word
 from chatclient.errors import ContextWindowError, UsageError
@@ -63,7 +63,7 @@ class ContextWindowAdvisor:
         self._trim = on_exceeded == "trim"
         self._reserve = reserve
         self._estimate = estimator
-        self._last: tuple[ref[ChatOptions], int] | None = None
+        self._tokens_beside = LastOptions(_tokens_beside)
 
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         """Return the response to the prompt, or to what of it fits.
@@ -73,7 +73,7 @@ class ContextWindowAdvisor:
         """
         prompt = request.prompt
         answer = prompt.options.max_tokens or self._reserve
-        room = self.max_tokens - answer - self._beside(prompt.options)
+        room = self.max_tokens - answer - self._tokens_beside.get(prompt.options)
         if self._tokens(prompt.messages) <= room:
             return await call_next(request)
         kept = self._kept(prompt.messages, room) if self._trim else prompt.messages
@@ -88,14 +88,6 @@ class ContextWindowAdvisor:
         trimmed = len(prompt.messages) - len(kept)
         response = await call_next(request.mutate(prompt=Prompt.of(kept, prompt.options)))
         return response.mutate(context={TRIMMED_MESSAGES: trimmed})
-
-    def _beside(self, options: ChatOptions) -> int:
-        # All rounds of a request, and most requests, have the same options. They are not held on
-        # to: with them, what a request tells its tools would live as long as the advisor.
-        last = self._last
-        if last is None or last[0]() is not options:
-            last = self._last = (ref(options), _tokens_beside(options))
-        return last[1]
 
     def _kept(self, messages: tuple[Message, ...], room: int) -> tuple[Message, ...]:
         """Return the newest whole turns that there is room for, and all system messages."""

@@ -1,34 +1,57 @@
 """Checks what goes to the model and what comes back, and may ask for something better."""
 
-import re
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from itertools import takewhile
-from typing import Any, Literal
+from typing import Any
 
 from chatclient.advisors.caching import CACHE_RESPONSES, REFRESH
+from chatclient.advisors.guardrail_result import (
+    GuardrailResult,
+    InputGuardrail,
+    Judgement,
+    Outcome,
+    OutputGuardrail,
+)
 from chatclient.advisors.holding import HeldBack
 from chatclient.advisors.questions import RETRIEVED
+from chatclient.advisors.ready_guardrails import (
+    json_guardrail,
+    moderated_input,
+    moderated_output,
+    refuse_prompt_injection,
+)
 from chatclient.advisors.tool_calling import (
     RESUME,
     TOOL_EXECUTIONS,
     TOOL_MESSAGES,
-    wants_both,
 )
 from chatclient.chain import MEMORY_ORDER, ChatClientRequest, ChatClientResponse, Next, name_of
-from chatclient.checks import check_callable, check_number, check_word
-from chatclient.errors import EntityError, GuardrailError, UsageError, WrongTypeError
+from chatclient.checks import check_callable, check_number, wants_both
+from chatclient.errors import GuardrailError, UsageError, WrongTypeError
 from chatclient.events import TextDelta
 from chatclient.exchange import as_said
 from chatclient.messages import Message, UserMessage, last_user_message
-from chatclient.moderation import ModerationModel
 from chatclient.operations import ClientCall
 from chatclient.prompt import Prompt, is_blank
 from chatclient.response import NO_USAGE, ChatResponse
 from chatclient.runtime import Runtime
-from chatclient.structured.converters import converter_of
-from chatclient.structured.output import read_answer
 from chatclient.turn_taking import CORRECTION, corrected, present_turn
+
+__all__ = [
+    "INPUT_GUARDRAIL_ORDER",
+    "OUTPUT_GUARDRAIL_ORDER",
+    "GuardrailResult",
+    "InputGuardrail",
+    "InputGuardrailAdvisor",
+    "Judgement",
+    "Outcome",
+    "OutputGuardrail",
+    "OutputGuardrailAdvisor",
+    "json_guardrail",
+    "moderated_input",
+    "moderated_output",
+    "refuse_prompt_injection",
+]
 
 INPUT_GUARDRAIL_ORDER = MEMORY_ORDER - 50
 """Where input guardrails stand by default: outside memory, which never sees what they refuse."""
@@ -37,74 +60,10 @@ OUTPUT_GUARDRAIL_ORDER = MEMORY_ORDER + 40
 """Where output guardrails stand by default: inside memory, which only sees what they let pass, and
 outside of the tool loop, so that they judge answers and not the steps towards them."""
 
-
-Outcome = Literal["success", "failure", "fatal", "retry", "reprompt"]
-"""What a guardrail may say."""
-
-
-@dataclass(frozen=True, slots=True)
-class GuardrailResult:
-    """What a guardrail says; made by one of the methods.
-
-    Attributes:
-        outcome: Which of them.
-        message: Why, for whoever reads the error.
-        text: What to go on with: the rewritten text, or the words to ask again with.
-
-    Raises:
-        UsageError: *outcome* is not a known value.
-    """
-
-    outcome: Outcome
-    message: str = ""
-    text: str | None = None
-
-    def __post_init__(self) -> None:
-        check_word("a guardrail's outcome", self.outcome, Outcome)
-
-    @classmethod
-    def success(cls, text: str | None = None) -> "GuardrailResult":
-        """Let it pass, as *text* if that is given."""
-        return cls("success", text=text)
-
-    @classmethod
-    def failure(cls, message: str) -> "GuardrailResult":
-        """Refuse it, but let the other guardrails have their say first."""
-        return cls("failure", message)
-
-    @classmethod
-    def fatal(cls, message: str) -> "GuardrailResult":
-        """Refuse it at once."""
-        return cls("fatal", message)
-
-    @classmethod
-    def retry(cls, message: str) -> "GuardrailResult":
-        """Ask the model for its answer once more, from the same results of tools (output only)."""
-        return cls("retry", message)
-
-    @classmethod
-    def reprompt(cls, message: str, prompt: str) -> "GuardrailResult":
-        """Show the model its answer, and ask again with the words of *prompt* (output only)."""
-        return cls("reprompt", message, prompt)
-
-
-Judgement = GuardrailResult | None | Awaitable[GuardrailResult | None]
-"""What a guardrail returns, plain or async; None lets pass."""
-
-InputGuardrail = Callable[[ChatClientRequest], Judgement]
-"""Looks at a request and returns a `GuardrailResult`, or None for success; plain or async."""
-
-OutputGuardrail = (
-    Callable[[ChatResponse], Judgement] | Callable[[ChatResponse, ChatClientRequest], Judgement]
-)
-"""Looks at a response and returns a `GuardrailResult`, or None for success; plain or async.
-
-It may ask for the request as well. The context of that is what advisors found out for the answer:
-the documents that it rests on (`SOURCES`), the tools that were run."""
-
 _PASSED = GuardrailResult("success")
 
-# What is not done again for another answer: the loop goes on from what its tools have said.
+# What a request for another answer takes over from the answer before, so that nothing of it is done
+# twice: no tool is run again, and no document looked for.
 _DONE = (TOOL_EXECUTIONS, TOOL_MESSAGES, RETRIEVED)
 
 
@@ -137,7 +96,8 @@ class InputGuardrailAdvisor:
             UsageError: One of them left nothing of it.
         """
         failures = _Failures()
-        judged = as_said(request)  # that of a turn that goes on is what advisors have made of it
+        # Guardrails judge the user's words. A turn that goes on has what advisors made of them.
+        judged = as_said(request)
         for guardrail in self.guardrails:
             result = await _ask(guardrail, request.runtime, judged)
             if result.outcome in ("retry", "reprompt"):
@@ -173,7 +133,7 @@ def _rewritten(
 
 
 def _note(request: ChatClientRequest, judged: ChatClientRequest) -> None:
-    """Have the trail and the turn's messages show what the user says as guardrails let it pass."""
+    """Let the trail and the turn's messages show the user's words as guardrails left them."""
     steps = request.runtime.steps
     after = last_user_message(judged.prompt.messages)
     if steps and isinstance(call := steps[0].operation, ClientCall) and after is not None:
@@ -182,11 +142,11 @@ def _note(request: ChatClientRequest, judged: ChatClientRequest) -> None:
 
 
 def _own_words(asked: Sequence[Message], shown: Sequence[Message]) -> Message | None:
-    """Return the one of the messages *asked* that is judged, or None.
+    """Return which of the messages *asked* the guardrails have judged, or None for none of them.
 
-    Judged is the user's last message that is *shown*. If it was not asked, an advisor further out
-    has put it in the place of one that is shown no more, which is returned, or has added it; or
-    the user has said it meanwhile.
+    They judge the user's last message that is *shown*. If that is not among those asked, either an
+    advisor further out has rewritten one of them, which is no longer shown: that one is returned.
+    Or it is new: an advisor has added it, or the user has said it meanwhile.
     """
     judged = last_user_message(shown)
     if any(message is judged for message in asked):
@@ -334,9 +294,9 @@ async def _release(
 def _again(
     sent: ChatClientRequest, response: ChatClientResponse, text: str | None
 ) -> ChatClientRequest:
-    """Return the request for another answer, from what the tools have said for this one.
+    """Return the request for another answer, which goes on from what tools have said for this one.
 
-    With *text*, the model is shown its answer, and asked with that.
+    With a *text*, the model is also shown its answer, and then asked with that text.
     """
     context = {key: response.context[key] for key in _DONE if key in response.context}
     if sent.context.get(CACHE_RESPONSES) is not False:
@@ -359,78 +319,3 @@ def _exhausted(
     name = name_of(guardrail)
     msg = f"{name} still refuses the answer after {retries} retries: {result.message}"
     return GuardrailError(msg, guardrail=name, messages=[result.message], response=answer)
-
-
-# --- guardrails that come with the library --------------------------------------------------
-
-# After OWASP's cheat sheet on prompt injection: a first line of defence, and no more than that.
-_INJECTIONS = re.compile(
-    r"""
-      \b(?:ignore|disregard|forget|override)\b.{0,40}\b(?:previous|prior|above|earlier|all|your)\b
-        .{0,40}\b(?:instruction|prompt|rule|direction|guideline)s?\b
-    | \b(?:reveal|show|print|repeat|tell\s+me)\b.{0,40}\b(?:system|hidden|initial)\s+
-        (?:prompt|instructions?|message)\b
-    | \byou\s+are\s+now\b.{0,40}\b(?:dan|developer\s+mode|jailbroken|unrestricted)\b
-    | \b(?:enable|enter|activate)\b.{0,20}\b(?:developer|debug|admin|god)\s+mode\b
-    | \bbypass\b.{0,40}\b(?:safety|security|filter|restriction|guardrail)s?\b
-    | <\|(?:im_start|im_end|system|endoftext)\|>
-    """,
-    re.VERBOSE | re.IGNORECASE | re.DOTALL,
-)
-
-
-def refuse_prompt_injection(request: ChatClientRequest) -> GuardrailResult:
-    """Refuse a user's text that looks like an attempt to override the application's instructions.
-
-    Patterns find the clumsy attempts only.
-    """
-    message = request.prompt.user_message
-    if message is not None and _INJECTIONS.search(message.text):
-        return GuardrailResult.fatal("the text looks like a prompt injection")
-    return GuardrailResult.success()
-
-
-def json_guardrail(kind: Any = dict[str, Any]) -> OutputGuardrail:
-    """Return an output guardrail that asks again until the answer is JSON of a type."""
-    converter = converter_of(kind)
-
-    def json_answer(answer: ChatResponse) -> GuardrailResult:
-        try:
-            read_answer(answer, converter)
-        except EntityError as error:
-            told = "\n".join(f"- {line}" for line in error.errors)
-            prompt = f"That is not what was asked for:\n{told}\n{converter.format}"
-            return GuardrailResult.reprompt("the answer is not the JSON asked for", prompt)
-        return GuardrailResult.success()
-
-    return json_answer
-
-
-def moderated_input(model: ModerationModel) -> InputGuardrail:
-    """Return an input guardrail that refuses what a moderation model flags of what the user says.
-
-    The error names the categories.
-    """
-
-    def moderated(request: ChatClientRequest) -> GuardrailResult:
-        message = request.prompt.user_message
-        return _moderated(model, "" if message is None else message.text)
-
-    return moderated
-
-
-def moderated_output(model: ModerationModel) -> OutputGuardrail:
-    """Return an output guardrail that refuses what a moderation model flags of an answer."""
-
-    def moderated(answer: ChatResponse) -> GuardrailResult:
-        return _moderated(model, answer.text)
-
-    return moderated
-
-
-def _moderated(model: ModerationModel, text: str) -> GuardrailResult:
-    if text.strip():
-        verdict = model.moderate(text)
-        if verdict.flagged:
-            return GuardrailResult.fatal(f"flagged for {', '.join(verdict.categories)}")
-    return GuardrailResult.success()

@@ -20,7 +20,7 @@ class Keeping:
 
     Attributes:
         kept: Whether one of them has the turn.
-        cancelled: What waits until all have it.
+        cancelled: The cancellation that waits until all of them have it, or None.
     """
 
     def __init__(self) -> None:
@@ -58,7 +58,8 @@ async def stored(work: Awaitable[object], request: ChatClientRequest) -> None:
     """Await *work*, which stores the turn; what the turn has done is not undone from then on.
 
     A memory must not tell of what was undone. A cancelled request is no exception: stores finish
-    what they have begun. If they fail of it then, that is the cause of the cancellation.
+    what they have begun. If a store fails after it was cancelled, the failure is the cause of the
+    cancellation, which is then raised at once.
     """
     keeping: Keeping = request.context[_KEEPING]
     try:

@@ -19,9 +19,13 @@ RATE_LIMIT_ORDER = LOWEST_PRECEDENCE - 500
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    """A model call: when it began or will begin, and its tokens as far as known.
+    """A model call that has begun, or has been given a time to begin.
 
-    It counts for the next one, unless that begins a period later at the earliest.
+    Attributes:
+        at: That time.
+        tokens: How many tokens it takes; estimated, until its answer says.
+        counts: Whether its period still runs when the last call in line begins, so that it takes
+            room from the call after that.
     """
 
     at: float
@@ -74,8 +78,8 @@ class RateLimitAdvisor:
         self._period = period
         self._max_wait = 0.0 if on_exceeded == "raise" else max_wait
         self._clock = clock
-        # In the order of their times. The first so many will not count for the next one, for it
-        # begins after the last one; the tokens of the others are known without looking at all.
+        # In the order of their times. The first `_passed` ones do not count any more; the others
+        # have `_counted` tokens, which is known without looking at them.
         self._calls: deque[_Call] = deque()
         self._passed = 0
         self._counted = 0
@@ -137,9 +141,11 @@ class RateLimitAdvisor:
             self._passed = self._counted = 0
 
     def _first_room(self, at: float, tokens: int) -> tuple[float, int, int]:
-        """Return the earliest time from *at* on at which a call fits in.
+        """Return when a call fits in: at *at*, or as soon as possible after that.
 
-        And how many of the calls are no longer counted then, and the tokens of the others.
+        Returns:
+            The time, how many of the calls do not count any more then, and the tokens of the
+            others.
         """
         passed, counted = self._passed, self._counted
         while passed < len(self._calls):
@@ -170,7 +176,7 @@ class RateLimitAdvisor:
             self._calls.remove(call)
             self._passed -= not call.counts
             self._counted -= call.tokens if call.counts else 0
-            # What the next call finds is what the last one that is left has found.
+            # The next call finds what the call that is now the last one in line had found.
             end = self._calls[-1].at - self._period if self._calls else 0.0
             while self._passed and self._calls[self._passed - 1].at > end:
                 self._passed -= 1

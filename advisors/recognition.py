@@ -54,7 +54,10 @@ def going_before(
 def _without_overlap(
     history: tuple[Message, ...], said: tuple[Message, ...], begin: int
 ) -> tuple[tuple[Message, ...], int]:
-    """Return the same if, from *begin* on, *said* begins with the last turns of *history*."""
+    """Return what `going_before` does if only the last turns of *history* come again.
+
+    They have to stand at the beginning of *said*, from *begin* on.
+    """
     places = [at for at in _places_of(said) if at >= begin]
     if len(places) < 2:  # noqa: PLR2004 - a question and its answer; most requests bring none
         return history, begin
@@ -70,7 +73,7 @@ def _without_overlap(
 
 
 def _places_of(said: tuple[Message, ...]) -> list[int]:
-    """Return where in *said* stands what was said before it."""
+    """Return where in *said* user and model speak, except for what the user asks now."""
     places = [at for at, message in enumerate(said) if _is_said(message)]
     if said and isinstance(said[-1], UserMessage):
         places.pop()  # it is asked now, even if in the same words as before
@@ -92,5 +95,6 @@ def _is_said(message: Message) -> bool:
 
 
 def _words(message: Message) -> tuple[object, ...]:
+    """Return what *message* is recognised by."""
     media = [part for part in getattr(message, "parts", ()) if isinstance(part, Media)]
     return message.role, message.text, media

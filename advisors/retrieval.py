@@ -201,7 +201,7 @@ async def _run_step(
 def _list_of(kind: type[T], step: Any, returned: Any) -> list[T]:
     several = list(returned) if isinstance(returned, Iterable) else [returned]
     if not all(isinstance(each, kind) for each in several):
-        msg = f"{name_of(step)} returned {returned!r}; it has to return a list[{kind.__name__}]"
+        msg = f"{name_of(step)} returned {returned!r}; it must return a list[{kind.__name__}]"
         raise WrongTypeError(msg)
     return several
 

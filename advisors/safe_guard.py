@@ -82,7 +82,7 @@ class SafeGuardAdvisor:
         self._failure = failure_response
         self._check_input = check_input
         self._check_output = check_output
-        # Where the two halves meet; other guards have requests of their own.
+        # The key under which the two halves of this guard share a judge. Others have their own.
         self._slot = f"safe_guard_{id(self):x}"
         self.order = order
 
@@ -173,7 +173,7 @@ class ForbiddenText:
             return 0
         if self._words is None:
             return len(text)
-        # At its end, a word may still become another one: `class` forbids `classic` nothing.
+        # A word at the end of the text may still go on: `classic` is not the forbidden `class`.
         ended = self._words.search(text, known)
         if ended is not None and ended.end() < len(text):
             return -1
@@ -218,9 +218,12 @@ def _said_meanwhile(request: ChatClientRequest) -> str:
 
 
 def _said_by_user(request: ChatClientRequest, since: type[Message]) -> str:
-    """Return what the user says behind the last message of a kind; advisors may have spoken too."""
+    """Return what the user said after the last message of the type *since*.
+
+    The corrections that advisors put in the user's mouth are left out.
+    """
     messages: Iterable[Message] = reversed(request.prompt.messages)
-    # What the answer is to begin with may stand behind it.
+    # An assistant's message at the end is what the answer is to begin with.
     messages = dropwhile(lambda m: isinstance(m, AssistantMessage), messages)
     said = list(takewhile(lambda m: not isinstance(m, since), messages))
     return "\n".join(
@@ -243,7 +246,7 @@ def _refusal(response: ChatClientResponse, failure: str, what: str) -> ChatClien
     return response.mutate(chat_response=refusal, context={SAFE_GUARD_BLOCKED: what})
 
 
-_REFUSED = "refused"  # in the place of its judge: what has become of a request
+_REFUSED = "refused"  # stands in the place of the judge once a round was refused
 
 
 class _Judge:
@@ -262,9 +265,9 @@ class _Judge:
 
 
 class _EachRound:
-    """Refuses a round of the tool loop in which something forbidden was said, and so ends it.
+    """Refuses a round of the tool loop in which something forbidden was said, and so ends the loop.
 
-    By the model, or by the user while the tools of the round before were running.
+    The model may have said it, or the user while the tools of the round before were running.
     """
 
     name = "SafeGuardAdvisor, each round"
@@ -311,7 +314,7 @@ class _Heard:
     nothing is let through: what becomes of the round is decided when it returns.
 
     Attributes:
-        withheld: Whether something was, since anything was last let through.
+        withheld: Whether something was withheld after the last words that were let through.
     """
 
     def __init__(self, forbidden: ForbiddenText, judge: _Judge, runtime: Runtime) -> None:

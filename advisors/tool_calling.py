@@ -2,8 +2,7 @@
 
 import copy
 from collections.abc import Callable, Mapping
-from inspect import signature
-from typing import Any, Self, cast
+from typing import Self, cast
 
 from chatclient.advisors.resumed import Resumed
 from chatclient.advisors.tool_loop import (
@@ -28,7 +27,7 @@ from chatclient.chain import (
     ChatClientResponse,
     Next,
 )
-from chatclient.checks import check_callable, check_kind
+from chatclient.checks import check_callable, check_kind, wants_both
 from chatclient.errors import UsageError
 from chatclient.messages import Message, system_messages
 from chatclient.options import ChatOptions
@@ -51,7 +50,6 @@ __all__ = [
     "RefreshTools",
     "ToolCallingAdvisor",
     "has_tool_calls",
-    "wants_both",
 ]
 
 EligibilityChecker = (
@@ -64,12 +62,6 @@ may be asynchronous."""
 def has_tool_calls(response: ChatResponse) -> bool:
     """Return whether *response* asks for tools; the default eligibility checker."""
     return response.has_tool_calls()
-
-
-def wants_both(function: Callable[..., Any]) -> bool:
-    """Return whether *function*, which may take one argument or two, takes two."""
-    parameters = signature(function).parameters.values()
-    return len([each for each in parameters if each.default is each.empty]) > 1
 
 
 def _by_options_and_response(

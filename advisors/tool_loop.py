@@ -46,12 +46,13 @@ An advisor that asks again from there puts those messages into the prompt, and b
 context of its request: the loop then goes on with them."""
 
 UNDONE = "undone_calls"
-"""The key in a response's context of calls that were undone, if any were, by the identity of the
-call, as `rewritten` takes them: of a turn that goes on, also those made before it waited."""
+"""The key in a response's context of the calls that were undone, if any were: a mapping by the
+identity of the call, as `rewritten` takes it. In a turn that goes on after it has waited, the calls
+made before are among them."""
 
 MEANWHILE = "said_meanwhile"
 """The key in a request's context of a function that returns, and forgets, the messages that have
-arrived since it was last asked: the loop asks it when tools have run. See `Steering`."""
+arrived since it was last asked. The loop asks it each time tools have run. See `Steering`."""
 
 EARLIER_MESSAGES = "earlier_messages"
 """The key in a request's context, inside a loop that sends no history, of what the turn has said

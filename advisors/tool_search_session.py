@@ -56,10 +56,10 @@ class SearchMemories:
     def changing(
         self, session_id: str, references: tuple[ToolReference, ...] | None
     ) -> Iterator[IndexedTools]:
-        """Say what the index has for a session after the body; None: nothing.
+        """Note what the index has for a session once the body has run; None for nothing.
 
-        Requests with other tools may do the same at the same time, and so may who forgets the
-        session: then nobody knows whose word came last, and `has` says so.
+        Requests with other tools may change that at the same time, and so may whoever forgets the
+        session. Then nobody knows whose change came last, and `has` says no.
         """
         with self._lock:
             mine = self._indexed.get(session_id)
@@ -160,8 +160,8 @@ class SearchSession:
         """Take note of what was found before this request.
 
         Args:
-            names: According to this process.
-            messages: According to the conversation so far.
+            names: The tools that this process knows to have been found.
+            messages: The conversation so far, which tells what was found in other processes.
             tool_choice: What the request demands to be called.
         """
         self.names = [*names]
@@ -217,7 +217,7 @@ class SearchSession:
         self._add(names, (r.name for r in responses if r.name in self.tools))
 
     def _add(self, names: list[str], more: Iterable[str], *, anew: bool = False) -> None:
-        """Add *more* at the end of *names*; in their place if found *anew* and not gathered."""
+        """Add *more* to *names*, or replace them, if what is found *anew* does not accumulate."""
         more = list(dict.fromkeys(more))
         if more and anew and not self._accumulates:
             names.clear()

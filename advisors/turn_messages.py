@@ -10,8 +10,8 @@ class TurnMessages:
 
     Args:
         messages: What the loop was sent.
-        before: What was said on the way by the turn that an advisor asks again; it may have added
-            to that, or to the question, and made something else of the user's words.
+        before: What the turn had said on its way when an advisor asked again; empty if none did.
+            The advisor may have added messages to it, and have rewritten the user's.
 
     Attributes:
         history: The whole conversation.

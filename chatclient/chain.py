@@ -243,7 +243,7 @@ def _no_coroutine(name: str, pending: object) -> WrongTypeError:
 
 def _no_response(name: str, given: object) -> WrongTypeError:
     return WrongTypeError(
-        f"advisor {name!r} returned {given!r}; it has to return a ChatClientResponse, as a rule the"
+        f"advisor {name!r} returned {given!r}; it must return a ChatClientResponse, as a rule the"
         " one from `await call_next(request)`"
     )
 

@@ -1,10 +1,10 @@
 """What is checked of arguments when something is made of them: a slip would show late, or never."""
 
-import inspect
 from collections.abc import Callable, Collection, Iterable
 from datetime import timedelta
 from typing import Any, get_args
 
+from chatclient.annotations import declared_signature
 from chatclient.errors import UsageError, WrongTypeError
 
 
@@ -189,7 +189,7 @@ def misfit(function: Callable[..., object], count: int) -> TypeError | None:
     What is written in C may not say what it takes, and is not refused.
     """
     try:
-        inspect.signature(function).bind(*[None] * count)
+        declared_signature(function).bind(*[None] * count)
     except TypeError as error:
         return error
     except ValueError:
@@ -202,11 +202,17 @@ def wants_argument(function: Callable[..., object]) -> bool:
 
     A parameter with a value of its own keeps it, as in `lambda name=name: ...`.
     """
-    for parameter in inspect.signature(function).parameters.values():
+    for parameter in declared_signature(function).parameters.values():
         if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
             return parameter.default is parameter.empty or parameter.default is None
         return parameter.kind is parameter.VAR_POSITIONAL
     return False
+
+
+def wants_both(function: Callable[..., object]) -> bool:
+    """Return whether *function*, which may take one argument or two, takes two."""
+    parameters = declared_signature(function).parameters.values()
+    return len([each for each in parameters if each.default is each.empty]) > 1
 
 
 def _wrong(what: str, right: str, given: object, hint: str | None) -> WrongTypeError:

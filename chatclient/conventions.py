@@ -1,4 +1,4 @@
-"""What models and tools say to each other, in the form of OpenTelemetry's conventions for it."""
+"""What OpenTelemetry's conventions for generative AI call things, and the form they have there."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,9 +13,64 @@ from chatclient.messages import (
     system_messages,
     without_system,
 )
+from chatclient.model import ChatModel
+from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
-from chatclient.response import ChatResponse
+from chatclient.response import ChatResponse, Usage
 from chatclient.tool import ToolDefinition
+
+# What the conventions call providers, where that differs from our names.
+_PROVIDERS = {
+    "azure": "azure.ai.openai",
+    "gemini": "gcp.gemini",
+    "mistral": "mistral_ai",
+    "xai": "x_ai",
+}
+
+_REQUESTED = {
+    "model": "gen_ai.request.model",
+    "temperature": "gen_ai.request.temperature",
+    "top_p": "gen_ai.request.top_p",
+    "top_k": "gen_ai.request.top_k",
+    "max_tokens": "gen_ai.request.max_tokens",
+    "frequency_penalty": "gen_ai.request.frequency_penalty",
+    "presence_penalty": "gen_ai.request.presence_penalty",
+    "seed": "gen_ai.request.seed",
+    "stop": "gen_ai.request.stop_sequences",
+    "tool_choice": "chatclient.request.tool_choice",
+}
+
+
+def provider_name(model: ChatModel) -> str:
+    """Return what the conventions call the provider of *model*."""
+    return _PROVIDERS.get(model.provider, model.provider)
+
+
+def requested(options: ChatOptions) -> dict[str, Any]:
+    """Return what *options* ask of a model, by attribute name; None for what they leave open."""
+    return {attribute: getattr(options, name) for name, attribute in _REQUESTED.items()}
+
+
+def tool_names(options: ChatOptions) -> tuple[str, ...] | None:
+    """Return the names of the tools in *options*, sorted; None without any."""
+    return tuple(sorted(c.definition.name for c in options.tool_callbacks or ())) or None
+
+
+def finish_reasons(response: ChatResponse) -> tuple[str, ...]:
+    """Return why the answers in *response* ended, as far as that is known."""
+    return tuple(g.finish_reason for g in response.generations if g.finish_reason is not None)
+
+
+def usage_counts(usage: Usage) -> dict[str, int]:
+    """Return what was spent, by attribute name; zeros are left out."""
+    counts = {
+        "gen_ai.usage.input_tokens": usage.input_tokens,
+        "gen_ai.usage.output_tokens": usage.output_tokens,
+        "gen_ai.usage.cache_read.input_tokens": usage.cache_read_tokens,
+        "gen_ai.usage.cache_creation.input_tokens": usage.cache_write_tokens,
+        "gen_ai.usage.reasoning.output_tokens": usage.reasoning_tokens,
+    }
+    return {name: count for name, count in counts.items() if count}
 
 
 def content_of(prompt: Prompt, response: ChatResponse | None) -> Mapping[str, str]:

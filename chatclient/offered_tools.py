@@ -94,7 +94,7 @@ async def _offer(
     try:
         return offered, names(hidden or ())
     except WrongTypeError as error:
-        msg = f"hidden_tools of {provider!r} has to return names of tools: {error}"
+        msg = f"hidden_tools of {provider!r} must return names of tools: {error}"
         raise ToolDefinitionError(msg) from error
 
 

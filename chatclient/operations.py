@@ -8,13 +8,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from chatclient.conventions import content_of
+from chatclient.conventions import (
+    content_of,
+    finish_reasons,
+    provider_name,
+    requested,
+    tool_names,
+    usage_counts,
+)
 from chatclient.messages import Message, ToolCall
 from chatclient.model import ChatModel
 from chatclient.observation import Attributes, Kind, Operation, present_step
-from chatclient.options import NO_OPTIONS, ChatOptions
+from chatclient.options import NO_OPTIONS
 from chatclient.prompt import Prompt
-from chatclient.response import ChatResponse, Usage
+from chatclient.response import ChatResponse
 from chatclient.values import EMPTY
 
 # Not frozen, like everything else that is a value: several are made for each request, and a frozen
@@ -28,27 +35,6 @@ ANSWERING_MODEL = "chatclient.model"
 
 WAITS = "chatclient.tool.waits_for"
 """What a tool call waits for that was not run: `approval`; an attribute found on the way."""
-
-# What the conventions call providers, where that differs from our names.
-_PROVIDERS = {
-    "azure": "azure.ai.openai",
-    "gemini": "gcp.gemini",
-    "mistral": "mistral_ai",
-    "xai": "x_ai",
-}
-
-_REQUESTED = {
-    "model": "gen_ai.request.model",
-    "temperature": "gen_ai.request.temperature",
-    "top_p": "gen_ai.request.top_p",
-    "top_k": "gen_ai.request.top_k",
-    "max_tokens": "gen_ai.request.max_tokens",
-    "frequency_penalty": "gen_ai.request.frequency_penalty",
-    "presence_penalty": "gen_ai.request.presence_penalty",
-    "seed": "gen_ai.request.seed",
-    "stop": "gen_ai.request.stop_sequences",
-    "tool_choice": "chatclient.request.tool_choice",
-}
 
 NOTHING_YET = Prompt.of((), NO_OPTIONS)
 """The prompt of a request that is still being made ready."""
@@ -100,15 +86,15 @@ class ClientCall(Operation):
         return _without_none(
             {
                 "chatclient.advisors": self.advisors or None,
-                "chatclient.tools": _tool_names(self.prompt.options),
+                "chatclient.tools": tool_names(self.prompt.options),
             }
         )
 
     def outcome(self, result: ChatResponse) -> Attributes:
         """Return how it ended, and what all rounds cost together."""
         return {
-            "gen_ai.response.finish_reasons": _finish_reasons(result),
-            **_usage(result.usage),
+            "gen_ai.response.finish_reasons": finish_reasons(result),
+            **usage_counts(result.usage),
         }
 
 
@@ -167,15 +153,14 @@ class ModelCall(Operation):
         options = self.prompt.options
         found: dict[str, Any] = {
             "gen_ai.operation.name": "chat",
-            "gen_ai.provider.name": _provider(self.model),
+            "gen_ai.provider.name": provider_name(self.model),
             "gen_ai.conversation.id": self.conversation_id,
             "gen_ai.output.type": "json" if options.output_schema is not None else None,
             "gen_ai.request.stream": self.streaming or None,
             "gen_ai.request.choice.count": getattr(options, "n", None),
-            "chatclient.tools": _tool_names(options),
+            "chatclient.tools": tool_names(options),
+            **requested(options),
         }
-        for name, attribute in _REQUESTED.items():
-            found[attribute] = getattr(options, name)
         return _without_none(found)
 
     def outcome(self, result: ChatResponse) -> Attributes:
@@ -184,10 +169,10 @@ class ModelCall(Operation):
         found = {
             "gen_ai.response.id": metadata.id or None,
             "gen_ai.response.model": metadata.model or None,
-            "gen_ai.response.finish_reasons": _finish_reasons(result) or None,
+            "gen_ai.response.finish_reasons": finish_reasons(result) or None,
             "chatclient.request.id": metadata.request_id,
         }
-        return {**_without_none(found), **_usage(metadata.usage)}
+        return {**_without_none(found), **usage_counts(metadata.usage)}
 
     def content(self, result: ChatResponse | None) -> Mapping[str, str]:
         """Return the messages both ways, and the tools offered."""
@@ -369,33 +354,10 @@ def note_answering_model(model: ChatModel, prompt: Prompt) -> None:
     if step is None or not isinstance(step.operation, ModelCall):
         return
     step.note(ANSWERING_MODEL, prompt.options.model or model.name)
-    step.note("gen_ai.provider.name", _provider(model))
+    step.note("gen_ai.provider.name", provider_name(model))
     if prompt.options.model is not None:
         step.note("gen_ai.request.model", prompt.options.model)
 
 
-def _provider(model: ChatModel) -> str:
-    return _PROVIDERS.get(model.provider, model.provider)
-
-
 def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
-
-
-def _tool_names(options: ChatOptions) -> tuple[str, ...] | None:
-    return tuple(sorted(c.definition.name for c in options.tool_callbacks or ())) or None
-
-
-def _finish_reasons(response: ChatResponse) -> tuple[str, ...]:
-    return tuple(g.finish_reason for g in response.generations if g.finish_reason is not None)
-
-
-def _usage(usage: Usage) -> dict[str, int]:
-    counts = {
-        "gen_ai.usage.input_tokens": usage.input_tokens,
-        "gen_ai.usage.output_tokens": usage.output_tokens,
-        "gen_ai.usage.cache_read.input_tokens": usage.cache_read_tokens,
-        "gen_ai.usage.cache_creation.input_tokens": usage.cache_write_tokens,
-        "gen_ai.usage.reasoning.output_tokens": usage.reasoning_tokens,
-    }
-    return {name: count for name, count in counts.items() if count}

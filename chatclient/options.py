@@ -117,7 +117,7 @@ class ChatOptions:
     def __repr__(self) -> str:
         values = self.set_values()
         if self.tool_context:  # what tools are told may be secret, and prompts are logged
-            values["tool_context"] = sorted(self.tool_context)
+            values["tool_context"] = sorted(self.tool_context, key=str)
         shown = ", ".join(f"{name}={value!r}" for name, value in values.items())
         return f"{type(self).__name__}({shown})"
 

@@ -252,7 +252,7 @@ def new_text(change: str | Callable[[str], str], text: str) -> str:
         WrongTypeError: That is not a text, but None for instance, where a function returns nothing.
     """
     new: object = change(text) if callable(change) else change
-    check_kind("the new text", new, str, "a function from the old text has to return it")
+    check_kind("the new text", new, str, "a function from the old text must return it")
     return str(new)
 
 

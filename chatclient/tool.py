@@ -10,29 +10,43 @@ from typing import (
     Any,
     Literal,
     Protocol,
-    Self,
     TypeVar,
     overload,
     runtime_checkable,
 )
 
-from chatclient.checks import check_kind, check_word, seconds
-from chatclient.errors import (
-    MissingContextError,
-    ToolDefinitionError,
-    ToolResultError,
-    ToolUsageError,
-)
+from chatclient.checks import check_word, seconds
+from chatclient.errors import MissingContextError, ToolResultError, ToolUsageError
 from chatclient.events import ToolProgress
-from chatclient.json import dumps, loads
 from chatclient.messages import Media, Message, UserMessage, last_user_message
 from chatclient.runtime import BLOCKING, Runtime
-from chatclient.schemas import of_object
-from chatclient.values import EMPTY, deep_frozen, freeze_fields
+from chatclient.tool_definition import ToolDefinition
+from chatclient.values import EMPTY, freeze_fields
 
 if TYPE_CHECKING:
     # `type[T]` takes no class that cannot be instantiated, which is what interfaces are.
     from typing_extensions import TypeForm
+
+__all__ = [
+    "ACTIVATED_SKILL",
+    "CONVERSATION_ID",
+    "DONE",
+    "FAILURE",
+    "OWN_METADATA",
+    "RAN_WITH",
+    "REMARK",
+    "RETURN_DIRECT",
+    "STEP",
+    "Effect",
+    "ReturnDirect",
+    "ToolCallback",
+    "ToolCallbackProvider",
+    "ToolContext",
+    "ToolDefinition",
+    "ToolMetadata",
+    "ToolRequest",
+    "ToolResult",
+]
 
 T = TypeVar("T")
 
@@ -43,139 +57,34 @@ CONVERSATION_ID = "chat_memory_conversation_id"
 """The key of the conversation's id in a request's context and in a `ToolContext`."""
 
 STEP = "step"
-"""The key in the metadata of a response that only helps to make another call: True."""
+"""A key in the metadata of a tool's response: True if the call only prepared another one."""
 
 FAILURE = "failure"
-"""The key in the metadata of a failed call's response of what went wrong, a `FailureKind`."""
+"""A key in the metadata of the response to a failed call: what went wrong, a `FailureKind`."""
 
 DONE = "done"
-"""The key in the metadata of a failed call's response where the tool had done its work before that:
-True. Such a call can be undone."""
+"""A key in the metadata of the response to a failed call: True if the tool had done its work before
+the call failed. Such a call can be undone."""
 
 RAN_WITH = "ran_with"
-"""The key in the metadata of a call's response of the arguments that the tool was run with, where
-they are not those that the model wrote; None where something else answered in the tool's place."""
+"""A key in the metadata of a tool's response: the arguments that the tool was run with, if they are
+not those that the model wrote; None if something else answered in the tool's place."""
 
 REMARK = "remark"
-"""The key in the metadata of a call's response of what the model is told before the result."""
+"""A key in the metadata of a tool's response: what the model is told before the result."""
 
 RETURN_DIRECT = "return_direct"
-"""The key in the metadata of a call's response of the result's own word on whether it is the final
-answer, see `ToolResult`; a turn that waits is stored with it."""
+"""A key in the metadata of a tool's response: what the result itself says about being the final
+answer (see `ToolResult`). A turn that waits is stored with it."""
 
 ACTIVATED_SKILL = "activated_skill"
-"""The key in the metadata of a call's response of the skill whose instructions it holds."""
+"""A key in the metadata of a tool's response: the skill whose instructions it holds."""
 
 OWN_METADATA = frozenset((STEP, FAILURE, DONE, RAN_WITH, REMARK, RETURN_DIRECT, ACTIVATED_SKILL))
 """All of these keys: nobody outside of the application sets them."""
 
 ReturnDirect = bool | Literal["if_last"]
 """Whether a tool's result is the final answer: if all of the round are, or if it is the last."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ToolDefinition:
-    """What a model is told about a tool.
-
-    Attributes:
-        name: What the model calls it.
-        description: What it is for.
-        input_schema: The JSON Schema (2020-12) of its arguments, an object; `type` and
-            `properties` may be left out, and without a schema it takes none.
-        strict: Whether the provider is to enforce the schema, or None to leave it to the model's
-            options.
-        metadata: Values for the application, as JSON; not sent.
-
-    Raises:
-        WrongTypeError: The name or the description is no text, or the schema no mapping.
-        ToolDefinitionError: The schema is not that of an object.
-    """
-
-    name: str
-    description: str = ""
-    input_schema: Mapping[str, Any] = EMPTY
-    strict: bool | None = None
-    metadata: Mapping[str, Any] = EMPTY
-
-    def __post_init__(self) -> None:
-        check_kind("the name of a tool", self.name, str)
-        check_kind("the description of a tool", self.description, str)
-        object.__setattr__(self, "input_schema", deep_frozen(of_object(self.input_schema)))
-        if self.metadata:
-            object.__setattr__(self, "metadata", deep_frozen(self.metadata))
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, ToolDefinition):
-            return NotImplemented
-        return self is other or (
-            self.name == other.name
-            and self.description == other.description
-            and self.input_schema == other.input_schema
-            and self.strict == other.strict
-            and self.metadata == other.metadata
-        )
-
-    def __hash__(self) -> int:
-        return hash((self.name, self.description))
-
-    def to_json(self) -> str:
-        """Return this as JSON, from which `from_json` makes an equal one.
-
-        Raises:
-            TypeError: Something in the metadata has no JSON form.
-        """
-        fields = {
-            "name": self.name,
-            "description": self.description,
-            "input_schema": self.input_schema,
-            "strict": self.strict,
-            "metadata": self.metadata,
-        }
-        return dumps({key: item for key, item in fields.items() if item not in (None, {})}).decode()
-
-    @classmethod
-    def from_json(cls, text: str | bytes) -> Self:
-        """Return what `to_json` wrote, or another program that writes the same fields.
-
-        Only the name has to be there; without a schema the tool takes no arguments.
-
-        Raises:
-            ToolDefinitionError: *text* is not a definition; the error names the field.
-        """
-        try:
-            fields = loads(text)
-        except ValueError as error:
-            msg = f"not a tool definition: {error}"
-            raise ToolDefinitionError(msg) from error
-        if not isinstance(fields, dict):
-            raise _no_definition("it", "a JSON object", fields)
-        for name, (kind, words) in _FIELDS.items():
-            if name in fields and not isinstance(fields[name], kind):
-                raise _no_definition(repr(name), words, fields[name])
-        if unknown := sorted(fields.keys() - _FIELDS.keys()):
-            msg = f"not a tool definition: unknown are {unknown}; known are {list(_FIELDS)}"
-            raise ToolDefinitionError(msg)
-        if not fields.get("name"):
-            raise _no_definition("'name'", "a text", fields.get("name"))
-        try:
-            return cls(**fields)
-        except ToolDefinitionError as error:
-            schema = fields["input_schema"]
-            wanted = "the JSON Schema of an object"
-            raise _no_definition("'input_schema'", wanted, schema) from error
-
-
-_FIELDS: Mapping[str, tuple[Any, str]] = {
-    "name": (str, "a text"),
-    "description": (str, "a text"),
-    "input_schema": (dict, "the JSON Schema of an object"),
-    "strict": (bool | None, "true, false or null"),
-    "metadata": (dict, "a JSON object"),
-}
-
-
-def _no_definition(what: str, wanted: str, given: object) -> ToolDefinitionError:
-    return ToolDefinitionError(f"no tool definition: {what} has to be {wanted}, not {given!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,7 +240,7 @@ class ToolContext(Mapping[str, Any]):
         return len(self._values)
 
     def __repr__(self) -> str:
-        return f"ToolContext({sorted(self._values)}, tool_call_id={self.tool_call_id!r})"
+        return f"ToolContext({sorted(self._values, key=str)}, tool_call_id={self.tool_call_id!r})"
 
     @property
     def conversation_id(self) -> str | None:
@@ -372,7 +281,7 @@ class ToolContext(Mapping[str, Any]):
                 error ends the turn: the application has to pass the value.
         """
         value = self[key]
-        name = getattr(kind, "__name__", kind)
+        name = kind.__name__ if isinstance(kind, type) else kind
         try:
             known = isinstance(value, kind)
         except TypeError as error:

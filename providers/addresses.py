@@ -54,7 +54,7 @@ def address_of(base_url: str) -> Address:
     user, at, host = where.rpartition("@")
     if separator == "" or scheme not in ("http", "https"):
         shown = before_query.rpartition("@")[2]
-        msg = f"base_url has to begin with http:// or https://, not {shown!r}"
+        msg = f"base_url must begin with http:// or https://, not {shown!r}"
         raise UsageError(msg)
     if not (_is_server(host) and base_url.isprintable()):
         msg = "base_url names no server: check host, port and line ends; / in a password is %2F"

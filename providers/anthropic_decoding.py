@@ -9,7 +9,8 @@ from typing import Any
 
 from chatclient.messages import AssistantMessage, Part, ProviderPart, Reasoning, ToolCall
 from chatclient.providers.anthropic_encoding import CALL_KEYS, PROVIDER, Block
-from chatclient.providers.failures import refuse_error, request_id, unreadable
+from chatclient.providers.error_bodies import request_id
+from chatclient.providers.failures import refuse_error, unreadable
 from chatclient.providers.fields import (
     MISSHAPEN,
     arguments_of,

@@ -34,7 +34,8 @@ def without_excess(messages: bytes, rest: bytes = b"") -> bytes:
     # What the system says is at the very beginning, and so of use to every request.
     by_age = sorted(elements, key=lambda message: message["role"] in ("system", "developer"))
     marked = [block for message in by_age for block in _blocks(message) if _FIELD in block]
-    for block in marked[: len(marked) - room]:
+    # Fewer than were counted where arguments of a tool have such a field too.
+    for block in marked[: max(len(marked) - room, 0)]:
         del block[_FIELD]
     return dumps(elements)[1:-1]
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from chatclient.checks import check_model_name
 from chatclient.embedding import (
     NO_EMBEDDING_OPTIONS,
     EmbeddingModel,
@@ -41,7 +42,7 @@ class OpenAIEmbeddingModel(OverHttp, EmbeddingModel):
             `Connections`, for a proxy or HTTP/2.
 
     Raises:
-        UsageError: There is no key, or *base_url* is not an HTTP URL.
+        UsageError: There is no key, *base_url* is not an HTTP URL, or *model* is blank.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class OpenAIEmbeddingModel(OverHttp, EmbeddingModel):
         http_client: Any = None,
     ) -> None:
         base_url = first_url(base_url, os.environ.get("OPENAI_BASE_URL"), BASE_URL)
-        self._options = replace(options, model=options.model or model)
+        self._options = _naming(model, options)
         self._http = HttpClient(
             dialect_at(base_url).provider,
             base_url,
@@ -100,7 +101,7 @@ class OllamaEmbeddingModel(OverHttp, EmbeddingModel):
             `Connections`, for a proxy or HTTP/2.
 
     Raises:
-        UsageError: *base_url* is not an HTTP URL.
+        UsageError: *base_url* is not an HTTP URL, or *model* is blank.
     """
 
     def __init__(
@@ -115,7 +116,7 @@ class OllamaEmbeddingModel(OverHttp, EmbeddingModel):
         headers: Mapping[str, str] | None = None,
         http_client: Any = None,
     ) -> None:
-        self._options = replace(options, model=options.model or model)
+        self._options = _naming(model, options)
         self._http = HttpClient(
             "ollama",
             first_url(base_url, ollama.host_of_environment()),
@@ -159,7 +160,7 @@ class GeminiEmbeddingModel(OverHttp, EmbeddingModel):
             `Connections`, for a proxy or HTTP/2.
 
     Raises:
-        UsageError: There is no key, or *base_url* is not an HTTP URL.
+        UsageError: There is no key, *base_url* is not an HTTP URL, or *model* is blank.
     """
 
     def __init__(
@@ -175,7 +176,7 @@ class GeminiEmbeddingModel(OverHttp, EmbeddingModel):
         http_client: Any = None,
     ) -> None:
         base_url = first_url(base_url, gemini.BASE_URL)
-        self._options = replace(options, model=options.model or model)
+        self._options = _naming(model, options)
         self._http = HttpClient(
             "gemini",
             base_url,
@@ -204,6 +205,12 @@ class GeminiEmbeddingModel(OverHttp, EmbeddingModel):
     def _decoded(self, answer: HttpAnswer) -> list[Vector]:
         data = _data(self._http.provider, answer)
         return _vectors(self._http.provider, data.get("embeddings"), "values")
+
+
+def _naming(model: str, options: EmbeddingOptions) -> EmbeddingOptions:
+    """Return *options*, with *model* if they name none."""
+    check_model_name(model)
+    return replace(options, model=options.model or model)
 
 
 def _body(options: EmbeddingOptions, dimensions: str, texts: dict[str, Any]) -> dict[str, Any]:

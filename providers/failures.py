@@ -1,10 +1,10 @@
-"""Tells from a provider's answer what went wrong; the shapes differ, what to do next does not."""
+"""Makes errors of what providers answer: however they word it, each kind has its one class.
 
-import email.utils
+`error_bodies` finds the words in an answer, and `retry_hints` the time to wait.
+"""
+
 import re
-import time
-from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from chatclient.errors import (
@@ -23,10 +23,136 @@ from chatclient.errors import (
 )
 from chatclient.json import dumps, loads
 from chatclient.parts import ToolCall, invented_call_id
-from chatclient.providers.fields import MISSHAPEN, count_of, text_of
+from chatclient.providers.error_bodies import code_in, error_in, request_id, said_in, status_in
+from chatclient.providers.fields import MISSHAPEN, text_of
+from chatclient.providers.retry_hints import retry_after
 from chatclient.texts import shortened
 
-# --- what words mean ------------------------------------------------------------------------
+
+def error_of(provider: str, status: int, headers: Mapping[str, str], body: bytes) -> ProviderError:
+    """Return the error that a provider's answer describes.
+
+    Args:
+        provider: Whose answer it is.
+        status: The HTTP status; 0 where the answer itself had succeeded.
+        headers: The answer's headers, with lower-case names.
+        body: The answer's body, whatever its form.
+    """
+    try:
+        data = loads(body)
+    except ValueError:
+        data = body.decode(errors="replace")[:2000]
+    return error_from(provider, status, data, headers)
+
+
+def error_from(
+    provider: str, status: int, data: Any, headers: Mapping[str, str] | None = None
+) -> ProviderError:
+    """Return the error that decoded *data* describes; see `error_of`."""
+    headers = headers or {}
+    error = error_in(data)
+    said, code = said_in(error), code_in(data, error)
+    number = status or status_in(error)
+    call = _refused_call(error)
+    kind = _kind_of(number, code, said) if call is None else ToolCallRefusedError
+    own: dict[str, Any] = {} if call is None else {"tool_call": call}
+    failure = kind(
+        _sentence(provider, status, said or code, kind),
+        provider=provider,
+        status=number or None,
+        request_id=request_id(headers, data),
+        body=data,
+        # Some providers send the header with answers that succeed, too.
+        retry_after=retry_after(headers if status else {}, data),
+        **own,
+    )
+    failure.retryable = _is_worth_retrying(failure, f"{code} {said}", headers)
+    return failure
+
+
+def refuse_error(provider: str, data: Any, headers: Mapping[str, str]) -> None:
+    """Refuse decoded *data*, of an answer that seemed to succeed, if it reports an error.
+
+    Raises:
+        ProviderError: It does.
+    """
+    if isinstance(data, dict) and data.get("error"):
+        raise error_from(provider, 0, data, headers)
+
+
+def json_of(provider: str, body: bytes) -> Any:
+    """Return the JSON that an answer's body is.
+
+    Raises:
+        InvalidResponseError: It is not JSON; the error quotes its beginning.
+    """
+    try:
+        return loads(body)
+    except ValueError as error:
+        shown = body[:200].decode(errors="replace")
+        msg = f"{provider} answered with something that is not JSON: {shown!r}"
+        raise InvalidResponseError(msg, provider=provider, body=shown) from error
+
+
+def unreadable(provider: str, data: Any) -> InvalidResponseError:
+    """Return the error for an answer of no known form."""
+    body = data[:2000].decode(errors="replace") if isinstance(data, bytes) else data
+    msg = f"{provider} answered with something that is not a response: {str(body)[:200]!r}"
+    return InvalidResponseError(msg, provider=provider, body=body)
+
+
+def ended_early(provider: str) -> StreamInterruptedError:
+    """Return the error for a stream that ended before its answer did."""
+    msg = f"{provider}'s stream ended before its answer did"
+    return StreamInterruptedError(msg, provider=provider)
+
+
+def no_answer(provider: str, data: Any) -> InvalidResponseError:
+    """Return the error for *data*, a response without any answer in it.
+
+    Asked again, the provider usually has one.
+    """
+    msg = f"{provider} answered with a response that has no answer in it: {str(data)[:200]}"
+    error = InvalidResponseError(msg, provider=provider, body=data)
+    error.retryable = True
+    return error
+
+
+def _refused_call(error: Any) -> ToolCall | None:
+    """Return the tool call for which a server refuses the answer of its own model, or None.
+
+    Groq does so (console.groq.com/docs/tool-use). What the model wrote may be no call at all.
+    """
+    match error:
+        case {"code": "tool_use_failed", "failed_generation": str(written)}:
+            try:
+                call = loads(written)
+                name, arguments = text_of(call["name"]), dumps(call["arguments"]).decode()
+            except MISSHAPEN:
+                return None
+            return ToolCall(invented_call_id(), name, arguments) if name else None
+        case _:
+            return None
+
+
+_ANOTHER_API = re.compile(r"(use|supported in) /?v1/responses", re.IGNORECASE)
+# Some providers quote the key they refuse. (Words that follow "Bearer" have no digit.)
+_KEY = re.compile(
+    r"\b(?:(?:sk|gsk|xai|pplx|hf|r8)[-_]|Bearer (?=[-.=]*[a-zA-Z_]*[\d*])|AIza)[-\w.*=]{6,}"
+)
+_SHOWN = 500  # characters of what the provider says
+
+
+def _sentence(provider: str, status: int, said: str, kind: type[ProviderError]) -> str:
+    where = f"{provider} answered {status}" if status else f"{provider} reported an error"
+    said = shortened(_KEY.sub("***", said.strip()), _SHOWN)
+    hint = "; check the API key" if kind is AuthenticationError else ""
+    if _ANOTHER_API.search(said):
+        hint = "; OpenAIResponsesChatModel speaks that API: name the model openai-responses:..."
+    return f"{where}: {said or 'no reason given'}{hint}"
+
+
+# --- which error ----------------------------------------------------------------------------
 
 
 def _any_of(*patterns: str) -> re.Pattern[str]:
@@ -68,137 +194,11 @@ _NO_MODEL = _any_of(
 )
 _REFUSED = _any_of(r"invalid_request|bad_?request|invalid_argument|invalid_prompt|invalid_value")
 
-_ANOTHER_API = _any_of(r"(use|supported in) /?v1/responses")
-
 # A limit that waiting does not lift: no money left, a day's share used up, a request that by
 # itself is over the limit.
 _FOR_GOOD = _any_of(
     r"insufficient_quota|billing_hard_limit|per.?day|request too large|credit balance"
 )
-
-# Some providers quote the key they refuse. (Words that follow "Bearer" have no digit.)
-_KEY = re.compile(
-    r"\b(?:(?:sk|gsk|xai|pplx|hf|r8)[-_]|Bearer (?=[-.=]*[a-zA-Z_]*[\d*])|AIza)[-\w.*=]{6,}"
-)
-_SHOWN = 500
-
-
-def error_of(provider: str, status: int, headers: Mapping[str, str], body: bytes) -> ProviderError:
-    """Return the error that a provider's answer describes.
-
-    Args:
-        provider: Whose answer it is.
-        status: The HTTP status; 0 where the answer itself had succeeded.
-        headers: The answer's headers, with lower-case names.
-        body: The answer's body, whatever its form.
-    """
-    try:
-        data = loads(body)
-    except ValueError:
-        data = body.decode(errors="replace")[:2000]
-    return error_from(provider, status, data, headers)
-
-
-def error_from(
-    provider: str, status: int, data: Any, headers: Mapping[str, str] | None = None
-) -> ProviderError:
-    """Return the error that decoded *data* describes; see `error_of`."""
-    headers = headers or {}
-    error = _error_in(data)
-    said, code = _said(error), _code(data, error)
-    number = status or _status_in(error)
-    call = _refused_call(error)
-    kind = _kind_of(number, code, said) if call is None else ToolCallRefusedError
-    own: dict[str, Any] = {} if call is None else {"tool_call": call}
-    failure = kind(
-        _sentence(provider, status, said or code, kind),
-        provider=provider,
-        status=number or None,
-        request_id=request_id(headers, data),
-        body=data,
-        # Some providers send the header with answers that succeed, too.
-        retry_after=retry_after(headers if status else {}, data),
-        **own,
-    )
-    failure.retryable = _is_worth_retrying(failure, f"{code} {said}", headers)
-    return failure
-
-
-def _refused_call(error: Any) -> ToolCall | None:
-    """Return the call for which a server refuses its own model's answer: Groq checks them itself.
-
-    See console.groq.com/docs/tool-use. What the model has written may be no call at all.
-    """
-    match error:
-        case {"code": "tool_use_failed", "failed_generation": str(written)}:
-            try:
-                call = loads(written)
-                name, arguments = text_of(call["name"]), dumps(call["arguments"]).decode()
-            except MISSHAPEN:
-                return None
-            return ToolCall(invented_call_id(), name, arguments) if name else None
-        case _:
-            return None
-
-
-def refuse_error(provider: str, data: Any, headers: Mapping[str, str]) -> None:
-    """Refuse decoded *data*, of an answer that seemed to succeed, if it reports an error.
-
-    Raises:
-        ProviderError: It does.
-    """
-    if isinstance(data, dict) and data.get("error"):
-        raise error_from(provider, 0, data, headers)
-
-
-def _sentence(provider: str, status: int, said: str, kind: type[ProviderError]) -> str:
-    where = f"{provider} answered {status}" if status else f"{provider} reported an error"
-    said = shortened(_KEY.sub("***", said.strip()), _SHOWN)
-    hint = "; check the API key" if kind is AuthenticationError else ""
-    if _ANOTHER_API.search(said):
-        hint = "; OpenAIResponsesChatModel speaks that API: name the model openai-responses:..."
-    return f"{where}: {said or 'no reason given'}{hint}"
-
-
-def json_of(provider: str, body: bytes) -> Any:
-    """Return the JSON that an answer's body is.
-
-    Raises:
-        InvalidResponseError: It is not JSON; the error quotes its beginning.
-    """
-    try:
-        return loads(body)
-    except ValueError as error:
-        shown = body[:200].decode(errors="replace")
-        msg = f"{provider} answered with something that is not JSON: {shown!r}"
-        raise InvalidResponseError(msg, provider=provider, body=shown) from error
-
-
-def unreadable(provider: str, data: Any) -> InvalidResponseError:
-    """Return the error for an answer of no known form."""
-    body = data[:2000].decode(errors="replace") if isinstance(data, bytes) else data
-    msg = f"{provider} answered with something that is not a response: {str(body)[:200]!r}"
-    return InvalidResponseError(msg, provider=provider, body=body)
-
-
-def ended_early(provider: str) -> StreamInterruptedError:
-    """Return the error for a stream that ended before its answer did."""
-    msg = f"{provider}'s stream ended before its answer did"
-    return StreamInterruptedError(msg, provider=provider)
-
-
-def no_answer(provider: str, data: Any) -> InvalidResponseError:
-    """Return the error for *data*, a response without any answer in it.
-
-    Asked again, the provider usually has one.
-    """
-    msg = f"{provider} answered with a response that has no answer in it: {str(data)[:200]}"
-    error = InvalidResponseError(msg, provider=provider, body=data)
-    error.retryable = True
-    return error
-
-
-# --- which error ----------------------------------------------------------------------------
 
 _BY_STATUS: dict[int, type[ProviderError]] = {
     401: AuthenticationError,
@@ -262,171 +262,3 @@ def _is_worth_retrying(error: ProviderError, text: str, headers: Mapping[str, st
     if error.status in (501, 505):  # what it cannot do now, it cannot do later
         return False
     return error.retryable and not _FOR_GOOD.search(text)
-
-
-# --- where answers keep what ----------------------------------------------------------------
-
-
-def _error_in(data: Any) -> Any:
-    """Return the part of an answer that describes the error."""
-    if isinstance(data, list) and data:
-        data = data[0]
-    if not isinstance(data, Mapping):
-        return data
-    if data.get("errors") and isinstance(data["errors"], list):
-        return data["errors"][0]
-    return data.get("error") or data
-
-
-def _said(error: Any) -> str:
-    """Return what is said about the error; where that has no known form, the whole of it."""
-    try:
-        return " ".join(_messages(error))
-    except MISSHAPEN:
-        return str(error)
-
-
-def _messages(error: Any) -> Iterator[str]:
-    """Yield what is said about the error, by the provider and by the one behind it."""
-    if not isinstance(error, Mapping):
-        yield str(error).strip()
-        return
-    said = next((error[key] for key in ("message", "detail", "error", "msg") if error.get(key)), "")
-    if isinstance(said, list):
-        said = "; ".join(_complaint(item) for item in said)
-    elif isinstance(said, Mapping):
-        said = "; ".join(_messages(said)) or str(dict(said))
-    yield str(said)
-    metadata = error.get("metadata")
-    if isinstance(metadata, Mapping) and (raw := metadata.get("raw")):
-        yield f"({raw})"
-
-
-def _complaint(item: Any) -> str:
-    """Return in one line what a validator says about one place of the request."""
-    if not isinstance(item, Mapping) or "msg" not in item:
-        return str(item)
-    where = ".".join(str(step) for step in item.get("loc") or ())
-    return f"{where}: {item['msg']}" if where else str(item["msg"])
-
-
-def _code(data: Any, error: Any) -> str:
-    """Return the words that name the kind of error, as far as they have a known form."""
-    try:
-        return " ".join(_codes(data, error))
-    except MISSHAPEN:
-        return ""
-
-
-def _codes(data: Any, error: Any) -> Iterator[str]:
-    """Yield the words that name the kind of error, from the narrowest out."""
-    for place in (error,) if error is data else (error, data):
-        if isinstance(place, Mapping):
-            values = (place.get(key) for key in ("code", "type", "status", "reason"))
-            yield from (str(value) for value in values if isinstance(value, str | int))
-    for detail in _details(error):
-        yield from (str(detail[key]) for key in ("reason", "code") if detail.get(key))
-        yield from (str(v.get("quotaId", "")) for v in detail.get("violations") or ())
-
-
-def _details(error: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield what an error says beside its message: Google's list, Azure's inner error."""
-    if not isinstance(error, Mapping):
-        return
-    for key in ("details", "innererror"):
-        value = error.get(key)
-        items = value if isinstance(value, list) else [value]
-        yield from (item for item in items if isinstance(item, Mapping))
-
-
-def _status_in(error: Any) -> int:
-    """Return the HTTP status that an error inside an answer names, or 0."""
-    if isinstance(error, Mapping):
-        for key in ("status_code", "code", "status"):
-            value = error.get(key)
-            if isinstance(value, str):
-                value = count_of(value)
-            if isinstance(value, int) and 400 <= value < 600:  # noqa: PLR2004
-                return value
-    return 0
-
-
-_REQUEST_IDS = (
-    "x-request-id",
-    "request-id",
-    "apim-request-id",
-    "x-goog-request-id",
-    "mistral-correlation-id",
-    "x-amzn-requestid",
-)
-
-
-def request_id(headers: Mapping[str, str], data: Any = None) -> str | None:
-    """Return the provider's id of a request, from wherever it puts it."""
-    for name in _REQUEST_IDS:
-        if value := headers.get(name):
-            return value
-    value = data.get("request_id") if isinstance(data, Mapping) else None
-    return value if isinstance(value, str) else None
-
-
-# --- when to come back ----------------------------------------------------------------------
-
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|[dhms])")
-_LONGEST = 100  # characters of a duration
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_TRY_AGAIN = re.compile(r"(?:try|retry|again)[a-z ]{0,20} (?:in|after) ((?:[\d.]+(?:ms|[hms]))+)")
-
-
-def retry_after(headers: Mapping[str, str], data: Any = None) -> float | None:
-    """Return the seconds a provider asks to wait, in whichever of the usual places it says so.
-
-    Those are the headers `retry-after-ms` and `retry-after` (a number or a date), Google's
-    `RetryInfo` in the body, and the sentence "please try again in 1.5s".
-    """
-    milliseconds = _number(headers.get("retry-after-ms"))
-    if milliseconds:
-        return milliseconds / 1000
-    value = headers.get("retry-after")
-    seconds = _number(value)
-    if seconds is not None:
-        return seconds
-    if value and (until := _time_until(value)) is not None:
-        return until
-    error = _error_in(data)
-    for detail in _details(error):
-        if isinstance(delay := detail.get("retryDelay"), str):
-            return seconds_of(delay)
-    asked = _TRY_AGAIN.search(_said(error)) if error else None
-    return seconds_of(asked.group(1)) if asked else None
-
-
-def _time_until(date: str) -> float | None:
-    """Return the seconds until an HTTP date, 0 for one that is past, None for what is no date."""
-    try:
-        parsed = email.utils.parsedate_tz(date)
-        return None if parsed is None else max(0.0, email.utils.mktime_tz(parsed) - time.time())
-    except (ValueError, OverflowError):  # such as the year 99999
-        return None
-
-
-@lru_cache(maxsize=256)
-def seconds_of(duration: str) -> float | None:
-    """Return the seconds that a duration such as `1m30.5s` or `26ms` spells, or None."""
-    # In a text without units, each digit is looked at for each one before it.
-    found = _DURATION.findall(duration) if len(duration) <= _LONGEST else ()
-    if not found or "".join(number + unit for number, unit in found) != duration:
-        return None
-    seconds = sum(
-        float(number) / 1000 if unit == "ms" else float(number) * _UNITS[unit]
-        for number, unit in found
-    )
-    return seconds if seconds < float("inf") else None
-
-
-def _number(value: str | None) -> float | None:
-    try:
-        number = float(value or "")
-    except ValueError:
-        return None
-    return number if 0 <= number < float("inf") else None

@@ -13,12 +13,8 @@ from chatclient.messages import (
     Reasoning,
     ToolCall,
 )
-from chatclient.providers.failures import (
-    no_answer,
-    refuse_error,
-    request_id,
-    unreadable,
-)
+from chatclient.providers.error_bodies import request_id
+from chatclient.providers.failures import no_answer, refuse_error, unreadable
 from chatclient.providers.fields import MISSHAPEN, arguments_of, number_of, text_of
 from chatclient.providers.keys import Headers
 from chatclient.response import (

@@ -166,7 +166,12 @@ class StreamDecoder:
 
 
 class _Candidate:
-    """One answer of a stream as far as it has come; Vertex may send calls in pieces."""
+    """One answer of a stream as far as it has come; Vertex may send calls in pieces.
+
+    Attributes:
+        finished: Whether its end was told.
+        native: Why it ended, in the API's own words, once that was told.
+    """
 
     __slots__ = ("_arguments", "_calls", "_id", "_logprobs", "finished", "native")
 
@@ -180,6 +185,7 @@ class _Candidate:
 
     @property
     def has_calls(self) -> bool:
+        """Whether it has called a tool so far."""
         return self._calls > 0
 
     def parts(self, candidate: Mapping[str, Any]) -> list[Part]:

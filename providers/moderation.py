@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from chatclient.checks import check_model_name
 from chatclient.errors import InvalidResponseError
 from chatclient.json import dumps
 from chatclient.moderation import Moderation, ModerationModel
@@ -33,7 +34,7 @@ class OpenAIModerationModel(OverHttp, ModerationModel):
             `Connections`, for a proxy or HTTP/2.
 
     Raises:
-        UsageError: There is no key, or *base_url* is not an HTTP URL.
+        UsageError: There is no key, *base_url* is not an HTTP URL, or *model* is blank.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class OpenAIModerationModel(OverHttp, ModerationModel):
         http_client: Any = None,
     ) -> None:
         base_url = first_url(base_url, os.environ.get("OPENAI_BASE_URL"), BASE_URL)
+        check_model_name(model)
         self._model = model
         self._http = HttpClient(
             dialect_at(base_url).provider,

@@ -240,8 +240,8 @@ def _response(
     output = AssistantMessage(parts)
     if reason == "stop" and (has_calls or output.tool_calls):
         reason = "tool_call"
-    beside = FrozenDict({"logprobs": data["logprobs"]}) if data.get("logprobs") else EMPTY
-    return ChatResponse((Generation(output, reason, native, metadata=beside),), metadata)
+    logprobs = FrozenDict({"logprobs": data["logprobs"]}) if data.get("logprobs") else EMPTY
+    return ChatResponse((Generation(output, reason, native, metadata=logprobs),), metadata)
 
 
 def _metadata(data: Mapping[str, Any]) -> ChatResponseMetadata:

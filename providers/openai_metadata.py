@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from chatclient.providers.failures import request_id, seconds_of
+from chatclient.providers.error_bodies import request_id
 from chatclient.providers.fields import beside, count_of, number_of
 from chatclient.providers.keys import Headers
+from chatclient.providers.retry_hints import seconds_of
 from chatclient.response import NO_USAGE, ChatResponseMetadata, RateLimit, Usage
 from chatclient.values import FrozenDict
 

@@ -16,7 +16,8 @@ from chatclient.messages import (
     Reasoning,
     ToolCallChunk,
 )
-from chatclient.providers.failures import error_from, request_id, unreadable
+from chatclient.providers.error_bodies import request_id
+from chatclient.providers.failures import error_from, unreadable
 from chatclient.providers.fields import MISSHAPEN, arguments_of, beside, number_of, text_of
 from chatclient.providers.keys import Headers
 from chatclient.providers.openai_metadata import rate_limit

@@ -30,7 +30,22 @@ from chatclient.values import EMPTY
 
 
 class _OpenItem:
-    """An output item of a stream, from its first event on."""
+    """An output item of a stream, from its first event on.
+
+    Attributes:
+        number: Its place among the items, in the order in which they began.
+        begun: The item as it was when it began.
+        type: Its type, if that was told.
+        call_id: The id of the call, if it is one.
+        named: Whether a chunk has told what is called, so that arguments may follow.
+        source: The type of the events that tell its thoughts; there may be two kinds, and one is
+            enough.
+        said: Its text, thoughts or arguments so far.
+        held: The parts that wait for their turn.
+        done: Whether it is whole.
+        free: Whether nothing of it has to wait any more: it, and each item before it, is whole or a
+            call whose name was told.
+    """
 
     __slots__ = (
         *("begun", "call_id", "done", "free", "held"),

@@ -62,7 +62,8 @@ class ContentThoughts:
             if (data := content_of(part)) is not None:
                 result += self._add(data, provider)
                 continue
-            if not isinstance(part, Reasoning):  # which a piece has its words in
+            # Other reasoning holds the words of a piece, which follows; all else is no thought.
+            if not isinstance(part, Reasoning):
                 result += self.end(provider)
             result.append(part)
         return result

@@ -55,8 +55,10 @@ class RetryPolicy:
         if not isinstance(error, ProviderError):
             return False
         status = error.status
-        if status is None or status in self.on_codes:
-            return error.retryable or status is not None
+        if status is None:
+            return error.retryable
+        if status in self.on_codes:
+            return True
         if status in self.excluded_codes:
             return False
         client_error = 400 <= status < 500  # noqa: PLR2004 - as HTTP divides them

@@ -13,6 +13,7 @@ from chatclient.errors import InvalidResponseError
 _BOM = b"\xef\xbb\xbf"
 LARGEST_EVENT = 64 * 2**20
 """How many bytes of a stream one event may take."""
+_MOST_OTHERS = 1000  # lines of no known kind that are kept
 
 
 def is_end(data: bytes) -> bool:
@@ -131,7 +132,7 @@ class ServerSentEventDecoder:
         elif name == b"error":
             # llama.cpp writes a failure inside a stream as a field of its own making.
             self._data.append(b'{"error":' + value + b"}")
-        elif name not in (b"", b"id", b"retry") and len(self._other) < 1000:  # noqa: PLR2004
+        elif name not in (b"", b"id", b"retry") and len(self._other) < _MOST_OTHERS:
             self._other.append(line)
 
     def _count(self, size: int, *, anew: bool) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from weakref import ref
 
 from chatclient.json import dumps
 from chatclient.messages import Message
@@ -33,12 +34,16 @@ class _Encode(Protocol[_T_co]):
 
 
 class EncodedOptions(Generic[_T]):
-    """Remembers what the last options came to: all rounds of all requests have the same ones."""
+    """Remembers what the last options came to: as a rule, the next request has the very same ones.
+
+    The options themselves are not held on to. With them, what a request tells its tools would live
+    as long as the model.
+    """
 
     __slots__ = ("_last",)
 
     def __init__(self) -> None:
-        self._last: tuple[ChatOptions, bool, _T] | None = None
+        self._last: tuple[ref[ChatOptions], bool, _T] | None = None
 
     def get(self, options: ChatOptions, encode: _Encode[_T], *, streaming: bool = False) -> _T:
         """Return what *options* come to; the very same ones are not encoded again.
@@ -49,8 +54,8 @@ class EncodedOptions(Generic[_T]):
             streaming: Whether the answer is to be streamed, where the request says so.
         """
         last = self._last
-        if last is None or last[0] is not options or last[1] != streaming:
-            last = self._last = (options, streaming, encode(options, streaming=streaming))
+        if last is None or last[0]() is not options or last[1] != streaming:
+            last = self._last = (ref(options), streaming, encode(options, streaming=streaming))
         return last[2]
 
 

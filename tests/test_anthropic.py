@@ -1005,6 +1005,31 @@ def test_of_many_marks_the_last_are_kept(cache: Any, kept: int) -> None:
     assert turns[4]["content"] == [text('say "cache_control":{')]
 
 
+def test_what_a_tool_is_called_with_is_no_mark() -> None:
+    """A model that writes requests has such arguments; the marks beside them stay."""
+    mark = {"cache_control": {"type": "ephemeral"}}
+    calls = [ToolCall(id, "f", json.dumps(mark)) for id in "cd"]
+    shown = ToolResponseMessage([ToolResponse(id, "f", "") for id in "cd"], mark)
+    first, last = (UserMessage(text, metadata=mark) for text in "ab")
+    turns = body_of(first, AssistantMessage(None, calls), shown, AssistantMessage("x"), last)
+    blocks = [turn["content"][-1] for turn in turns["messages"]]
+
+    assert ["cache_control" in block for block in blocks] == [True, False, True, False, True]
+    assert blocks[1]["input"] == mark
+
+
+def test_no_mark_is_left_where_the_options_have_taken_all_four() -> None:
+    """A fifth would be refused."""
+    mark = {"cache_control": {"type": "ephemeral"}}
+    search = {"type": "web_search_20250305", "name": "web_search", **mark}
+    fetch = {"type": "web_fetch_20250910", "name": "web_fetch", **mark}
+    messages = [SystemMessage("s", mark), UserMessage("a", metadata=mark)]
+    body = body_of(*messages, cache="conversation", server_tools=[search, fetch])
+
+    assert json.dumps(body).count('"cache_control"') == 4
+    assert "cache_control" not in body["messages"][0]["content"][0]
+
+
 @pytest.mark.parametrize(
     ("cache", "marked"),
     [

@@ -306,7 +306,10 @@ def test_metadata_of_what_tools_answer_is_no_part_of_the_question(ask: Ask) -> N
     def timed() -> ToolResult:
         """Take some time."""
         picture = Media("image/png", b"1", metadata={"taken": object()})
-        return ToolResult("x", media=(picture,), metadata={"handle": object()})
+        took = {"handle": object(), "took": next(times)}
+        return ToolResult("x", media=(picture,), metadata=took)
+
+    times = iter(range(9))
 
     model = ScriptedModel(call("timed"), "done")
     builder = ChatClient.builder(model).default_tools(timed)

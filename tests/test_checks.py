@@ -427,6 +427,10 @@ MISUSES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: ToolCallingManager(blocking_concurrency=0),
         "blocking_concurrency must be at least 1, not 0",
     ),
+    "an approval as a manager": (
+        lambda: ToolCallingAdvisor(ToolApproval()),  # type: ignore[arg-type]
+        "it stands around tool calls: ToolCallingManager(interceptors=[...])",
+    ),
     "limits as a manager": (
         lambda: ToolCallingAdvisor(ToolLimits()),  # type: ignore[arg-type]
         "what runs tools must be a ToolCallingManager",

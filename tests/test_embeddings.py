@@ -250,6 +250,15 @@ def test_the_environment_says_where_and_as_whom(
         OpenAIEmbeddingModel()
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_model_needs_a_name(kind: Callable[..., Any]) -> None:
+    """An environment variable may be blank, or not there."""
+    with pytest.raises(UsageError, match="must not be blank"):
+        kind("", api_key="k")
+    with pytest.raises(UsageError, match="must be a str, not None"):
+        kind(None, api_key="k")
+
+
 def test_models_say_what_they_are() -> None:
     """Each has a default model, and no dimensions of its own accord."""
     models = [kind(api_key="k") for kind in KINDS]

@@ -37,6 +37,7 @@ from chatclient.messages import (
     Reasoning,
     SystemMessage,
     ToolCall,
+    ToolCallChunk,
     UserMessage,
 )
 from chatclient.model import OutputMode
@@ -268,6 +269,24 @@ def test_only_the_first_of_several_answers_counts(ask: Ask) -> None:
     assert not any(isinstance(e, ToolCallStarted | ToolCallDelta) for e in seen)
 
 
+def test_pieces_of_an_answer_may_have_a_number_only(ask: Ask) -> None:
+    """As from models that name a call in its first piece; they are its words all the same."""
+
+    class Numbering(ScriptedModel):
+        async def generate_stream(
+            self, prompt: Prompt, runtime: Runtime
+        ) -> AsyncGenerator[ChatResponse | str, None]:
+            pieces = [FILM[:20], FILM[20:40], FILM[40:]]
+            chunks = [ToolCallChunk(0, arguments=piece) for piece in pieces]
+            for chunk in (ToolCallChunk(0, "1", "final_answer"), *chunks):
+                yield ChatResponse((Generation(AssistantMessage([chunk])),))
+
+    request = ChatClient.create(Numbering(call("final_answer", FILM))).prompt("?")
+    titles = [value.title for value in entities(ask, request, Film, native="tool")]
+
+    assert titles == ["Alien"] * (3 if ask.streaming else 1)
+
+
 def test_a_tool_choice_of_the_request_holds(ask: Ask) -> None:
     """Where the model is free to answer in words, its words are read."""
     model = ScriptedModel(FILM)
@@ -480,6 +499,21 @@ def test_thoughts_are_no_answer(ask: Ask, thoughts: str, reason: FinishReason) -
         entity(ask, client.prompt("?"), Film)
 
 
+def test_an_answer_goes_before_thoughts(ask: Ask) -> None:
+    """JSON among them is a draft then."""
+    answer = AssistantMessage([Reasoning('{"title": "Aliens", "cast": []}'), FILM])
+    client = ChatClient.create(ScriptedModel(ChatResponse((Generation(answer, "stop"),))))
+
+    assert entity(ask, client.prompt("?"), Film) == ALIEN
+
+
+def test_what_a_filter_has_let_pass_is_read(ask: Ask) -> None:
+    """Some are asked only after the answer."""
+    client = ChatClient.create(ScriptedModel(ended(FILM, "content_filter")))
+
+    assert entity(ask, client.prompt("?"), Film) == ALIEN
+
+
 def test_what_is_whole_is_read_even_at_the_limit(ask: Ask) -> None:
     """Some models go on with white space until they are stopped."""
     client = ChatClient.create(ScriptedModel(ended(FILM + "\n" * 9, "length")))
@@ -512,6 +546,23 @@ def test_a_converter_of_ones_own(ask: Ask) -> None:
     with pytest.raises(EntityError) as caught:
         entity(ask, client.prompt("?"), Yes())
     assert isinstance(caught.value.__cause__, KeyError)
+    assert caught.value.response is not None
+    assert caught.value.response.text == "maybe"
+
+
+def test_an_answer_that_was_validated_is_not_read_again(ask: Ask) -> None:
+    """A converter may take long, or ask others."""
+    texts: list[str] = []
+
+    class Counting(Yes):
+        def convert(self, text: str) -> bool:
+            texts.append(text)
+            return super().convert(text)
+
+    client = ChatClient.create(ScriptedModel("maybe", "yes"))
+
+    assert entity(ask, client.prompt("?"), Counting(), validate=True)
+    assert texts == ["maybe", "yes"]
 
 
 def test_a_type_without_schema_sends_nothing(ask: Ask) -> None:
@@ -785,6 +836,24 @@ def test_an_advisor_with_a_type_validates_every_answer(ask: Ask, kind: Any) -> N
 
     assert ask(client.prompt("?")).text == FILM
     assert len(model.prompts) == 2
+
+
+def test_a_request_may_ask_for_another_type_than_the_advisor(ask: Ask) -> None:
+    """The answer fits both, and is given as what the request asks for."""
+    advisor = StructuredOutputValidationAdvisor(dict[str, Any])
+    client = ChatClient.builder(ScriptedModel(FILM)).default_advisors(advisor).build()
+
+    assert entity(ask, client.prompt("?"), Film) == ALIEN
+
+
+@in_streams
+def test_of_an_answer_that_does_not_fit_a_stream_tells_all_but_words(ask: Ask) -> None:
+    """Such as the end of its round, which says what it has cost."""
+    request = ChatClient.create(ScriptedModel("No.", FILM)).prompt("A film!")
+    found = events(ask, request, entity=Film, validate=True)
+    ended = [event.response.text for event in found if isinstance(event, RoundEnded)]
+
+    assert ended == ["", FILM]
 
 
 def test_an_advisor_without_anything_to_validate_stays_out_of_the_way(ask: Ask) -> None:

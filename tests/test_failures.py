@@ -19,13 +19,9 @@ from chatclient.errors import (
     RateLimitedError,
     RequestTimeoutError,
 )
-from chatclient.providers.failures import (
-    error_from,
-    error_of,
-    request_id,
-    retry_after,
-    seconds_of,
-)
+from chatclient.providers.error_bodies import request_id
+from chatclient.providers.failures import error_from, error_of
+from chatclient.providers.retry_hints import retry_after, seconds_of
 
 
 def failure(status: int, body: Any = None, **headers: str) -> ProviderError:

@@ -211,6 +211,33 @@ def test_a_lasting_failure_in_an_answer_that_succeeds_is_not_retried(chat_server
     assert len(server.requests) == 1
 
 
+TEAPOT = frozenset({418})
+
+
+@pytest.mark.parametrize(
+    ("status", "retryable", "policy", "again"),
+    [
+        (503, True, RetryPolicy(), True),
+        (503, True, RetryPolicy(excluded_codes=frozenset({503})), False),
+        (418, False, RetryPolicy(on_codes=TEAPOT, excluded_codes=TEAPOT), True),
+        (418, False, RetryPolicy(on_client_errors=True), True),
+        (418, False, RetryPolicy(on_client_errors=True, excluded_codes=TEAPOT), False),
+        (500, False, RetryPolicy(on_client_errors=True), False),
+        (None, False, RetryPolicy(on_codes=TEAPOT, on_client_errors=True), False),
+        (None, True, RetryPolicy(excluded_codes=TEAPOT), True),
+    ],
+)
+def test_what_is_asked_again(
+    status: int | None, retryable: bool, policy: RetryPolicy, again: bool
+) -> None:
+    """What passes, and what the policy names; a status that it names twice is asked again."""
+    error = ProviderError("no", status=status)
+    error.retryable = retryable
+
+    assert policy.retries(error) is again
+    assert not policy.retries(ValueError("no"))
+
+
 def test_retries_end(ask: Ask, chat_server: Start) -> None:
     """When every try fails, the last failure is raised."""
     server = chat_server(refusal(503, "first"), refusal(503, "second"), refusal(503, "third"))
@@ -278,8 +305,10 @@ def test_an_unreachable_server(ask: Ask) -> None:
     """A refused connection says where nobody answered, and what may be the matter."""
     url = f"http://127.0.0.1:{closed_port()}/v1"
     told = r"at http://127\.0\.0\.1:.*; is the server running\?$"
-    with client_of(url) as client, pytest.raises(ConnectionFailedError, match=told):
+    with client_of(url) as client, pytest.raises(ConnectionFailedError, match=told) as caught:
         ask(client.prompt("Hi"))
+
+    assert caught.value.provider == "openai-compatible"
 
 
 def test_a_silent_server(ask: Ask, chat_server: Start) -> None:
@@ -310,8 +339,10 @@ def test_an_answer_that_is_none(ask: Ask, chat_server: Start, body: bytes) -> No
 def test_half_a_body(chat_server: Start) -> None:
     """A connection that breaks within the body is a connection failure."""
     server = chat_server(Reply(json.dumps(completion("x")).encode(), truncate=True))
-    with client_of(server) as client, pytest.raises(ConnectionFailedError):
+    with client_of(server) as client, pytest.raises(ConnectionFailedError) as caught:
         client.prompt("Hi").call().content()
+
+    assert "is the server running" not in str(caught.value)
 
 
 STREAM = as_stream(completion("one two three"))
@@ -346,6 +377,21 @@ def test_a_stream_that_goes_silent(ask: Ask, chat_server: Start) -> None:
         ask(client.prompt("Hi"))
 
     assert caught.value.partial.text == "one two"
+
+
+def test_an_answer_may_pause_for_longer_than_a_refusal(
+    ask: Ask, chat_server: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Models think between two words; whoever says no has nothing to think about."""
+    monkeypatch.setattr("chatclient.providers.outgoing._REFUSAL_SECONDS", 0.05)
+    whole = STREAM if ask.streaming else json.dumps(completion("one two three")).encode()
+    kind = "text/event-stream" if ask.streaming else "application/json"
+    cut = whole.index(b"three")
+    server = chat_server(
+        Reply(b"", content_type=kind, chunks=[whole[:cut], whole[cut:]], delay=0.5)
+    )
+    with client_of(server) as client:
+        assert ask(client.prompt("Hi")).text == "one two three"
 
 
 def test_a_failed_stream_is_not_retried(chat_server: Start) -> None:

@@ -172,7 +172,7 @@ def test_many_mistakes_are_told_in_part() -> None:
 
     from chatclient.errors import ToolArgumentError
     from chatclient.tools.mcp.callback import McpToolCallback
-    from chatclient.tools.mcp.connection import Hub
+    from chatclient.tools.mcp.hub import Hub
 
     schema = {"type": "object", "properties": {f"p{n}": {"type": "object"} for n in range(30)}}
     callback = McpToolCallback(

@@ -30,6 +30,7 @@ from chatclient.errors import (
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import ToolContext, tool_callbacks
 from chatclient.tools.mcp import McpServer, McpToolCallbackProvider
+from chatclient.tools.mcp.schemas import misfits, validator_of
 
 AWAY = "the MCP server 'peer' went away during the call; whether it was carried out is not known"
 
@@ -278,6 +279,24 @@ def test_a_pattern_is_checked_as_the_server_would() -> None:
         with pytest.raises(ToolArgumentError, match="does not match"):
             run(provider, "letters", '{"a": "1"}')
         assert run(provider, "letters", json.dumps({"a": "1" * 2_000})) == "letters has run"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "value", "alike"),
+    [
+        (True, [1, 1], True),
+        (True, [{"a": 1, "b": 2}, {"b": 2, "a": 1}], True),
+        (True, [1, True, "1"], False),
+        (True, "aa", False),
+        (False, [1, 1], False),
+    ],
+)
+def test_items_that_are_alike_are_told(wanted: bool, value: Any, alike: bool) -> None:
+    """Where the schema wants each of them once, and whatever order their fields are in."""
+    found = misfits(validator_of({"uniqueItems": wanted}), value)
+
+    assert found is not None
+    assert ["the same item twice" in error.message for error in found] == [True] * alike
 
 
 def test_a_tool_that_no_model_could_call_is_left_out(caplog: pytest.LogCaptureFixture) -> None:

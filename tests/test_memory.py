@@ -379,9 +379,9 @@ def test_a_conversation_that_does_not_hold_still_cannot_be_rewritten(
 
 
 def test_a_rewrite_may_leave_things_as_they_are() -> None:
-    """None says so."""
+    """None says so, and whoever asked is told whether anything was replaced."""
     repository = InMemoryChatMemoryRepository()
-    drive(repository.append("c", [U1], BLOCKING))
+    assert drive(repository.rewrite("c", lambda _: [U1], BLOCKING)) is True
     before = drive(repository.load("c", BLOCKING))
 
     assert drive(repository.rewrite("c", lambda _: None, BLOCKING)) is False

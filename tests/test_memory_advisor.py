@@ -3,11 +3,12 @@
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
 import pytest
-from conftest import Ask
+from conftest import Ask, Mode
 
 from chatclient import (
     AssistantMessage,
@@ -774,6 +775,20 @@ def test_what_the_user_says_meanwhile_is_one_message_without_tool_messages(
     assert short(talk.stored) == [*first, "u:one", "a:Well:", "u:Quick!\n\nPlease.", "a:second"]
 
 
+def test_what_is_said_meanwhile_takes_nothing_from_what_the_turn_began_with(
+    ask: Ask, order: int
+) -> None:
+    """Neither the messages before the question nor what the application has noted on it."""
+    steering = Steering()
+    steering.say("Quick!")
+    talk = Talk([call("look")], "first", order=order, tool_messages=False)
+    begun = [UserMessage("hi"), AssistantMessage("hello"), UserMessage("one", metadata={"n": 1})]
+    ask(talk.client.prompt(begun).conversation("c").advisors(steering))
+
+    assert short(talk.stored) == ["u:hi", "a:hello", "u:one\n\nQuick!", "a:first"]
+    assert [message.metadata for message in talk.stored[:3]] == [{}, {}, {"n": 1}]
+
+
 def test_what_tools_have_done_is_not_remembered_without_tool_messages(ask: Ask, order: int) -> None:
     """A question without any answer is none that a provider accepts before the next."""
     talk = Talk([call("look")], "", order=order, tool_messages=False)
@@ -1139,6 +1154,37 @@ def test_a_turns_key_may_be_a_number_or_a_uuid(ask: Ask, order: int, key: Any) -
 
     assert short(talk.memory.get("c")) == ["u:hi", "a:hello"]
     talk.memory.repository.close()
+
+
+@pytest.mark.parametrize("mode", ["call", "stream"])
+def test_once_a_memory_has_the_turn_the_deadline_keeps_it_from_no_other(mode: Mode) -> None:
+    """They would tell models of it by halves."""
+
+    class Late(InMemoryChatMemoryRepository):
+        async def append(self, *given: Any, **more: Any) -> bool:
+            new = await super().append(*given, **more)
+            runtime = given[2]
+            await runtime.finish(time.sleep, runtime.remaining() + 0.01)
+            return new
+
+    inner, outer = MessageWindowChatMemory(Late()), MessageWindowChatMemory()
+    advisors = [
+        MessageChatMemoryAdvisor(outer),
+        MessageChatMemoryAdvisor(inner, order=MEMORY_ORDER + 1),
+    ]
+    client = ChatClient.builder(ScriptedModel("hello")).default_advisors(*advisors).build()
+    with suppress(DeadlineExceededError):
+        Ask(mode)(client.prompt("hi").conversation("c").deadline(0.5))
+
+    assert short(inner.get("c")) == short(outer.get("c")) == ["u:hi", "a:hello"]
+
+
+@pytest.mark.parametrize("kind", [MessageChatMemoryAdvisor, PromptChatMemoryAdvisor])
+def test_memory_stands_where_it_is_put(kind: Any) -> None:
+    """At its place among other advisors by default."""
+    memory = MessageWindowChatMemory()
+
+    assert (kind(memory).order, kind(memory, order=7).order) == (MEMORY_ORDER, 7)
 
 
 def test_nothing_is_begun_with_memory_after_the_deadline() -> None:

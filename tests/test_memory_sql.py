@@ -203,15 +203,18 @@ def test_an_engine_that_commits_by_itself_gets_transactions(place: tuple[str, st
 
 
 def test_a_window_ends_where_messages_were_deleted_by_hand(tmp_path: Path) -> None:
-    """What is there is shown."""
+    """What is there is shown, and nobody looks for more of it for ever to prune it."""
     path = tmp_path / "memory.db"
     with SqlChatMemoryRepository(f"sqlite:///{path}") as repository:
+        memory = MessageWindowChatMemory(repository, prune=True)
         add(repository, 1, 2)
         with sqlite3.connect(path) as file:
             file.execute("DELETE FROM chatclient_message WHERE position < 2")
         file.close()
 
-        assert MessageWindowChatMemory(repository).get("c")[-1] == turn(2)[-1]
+        assert memory.get("c")[-1] == turn(2)[-1]
+        memory.add("c", turn(3))
+        assert memory.get("c")[-1] == turn(3)[-1]
 
 
 def number_of(connection: sa.Connection) -> int:
@@ -541,6 +544,7 @@ def test_what_cannot_be_read_says_so(tmp_path: Path) -> None:
     [
         ({"ok": 1, "user": object()}, "metadata['user'] is of type object"),
         ({"a": [{"b": b"\xff"}]}, "metadata['a'][0]['b'] is of type bytes"),
+        ({"a": [object(), b"\xff"], "b": object()}, "metadata['a'][0] is of type object"),
     ],
 )
 def test_what_has_no_json_form_is_named(

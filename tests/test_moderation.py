@@ -151,6 +151,12 @@ def test_a_key_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
         OpenAIModerationModel()
 
 
+def test_a_model_needs_a_name() -> None:
+    """An environment variable may be blank."""
+    with pytest.raises(UsageError, match="must not be blank"):
+        OpenAIModerationModel(" ", api_key="k")
+
+
 # --- guardrails ---
 
 

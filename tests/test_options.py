@@ -129,8 +129,10 @@ def test_options_show_what_is_set() -> None:
 def test_nothing_shows_what_only_tools_are_told() -> None:
     """Prompts are logged, and requests for tools; names are enough there."""
     options = ChatOptions(tool_context={"token": "secret", "id": 1})
+    keyed: dict[Any, Any] = {"token": "secret", 7: "x"}
 
     assert repr(options) == "ChatOptions(tool_context=['id', 'token'])"
+    assert repr(ChatOptions(tool_context=keyed)) == "ChatOptions(tool_context=[7, 'token'])"
     assert "secret" not in f"{Prompt('Hi', options)!r} {ToolRequest((), options.tool_context)!r}"
 
 

@@ -64,10 +64,12 @@ def test_each_value_has_empty_collections_of_its_own() -> None:
 def test_items_of_a_generic_dataclass_are_what_its_argument_says() -> None:
     """Also before the whole is valid."""
     text = '{"ready": true, "lists": [{"y": 1}, {"y": 2}], "by_name": {"a": [{"y": 3}, null]}'
+    text += ', "other": {"y": 4}'
     value = parts(Basketful[Point], text)[-1]
 
     assert value.lists == [Point(None, 1), Point(None, 2)]  # type: ignore[arg-type]
     assert value.by_name == {"a": [Point(None, 3), None]}  # type: ignore[arg-type]
+    assert value.other == Point(None, 4)  # type: ignore[arg-type]
 
 
 class Slugged(BaseModel):
@@ -131,6 +133,14 @@ def test_types_whose_names_are_local_do_not_break_a_stream(ask: Ask) -> None:
     value = entities(ask, request, _with_local_names())[-1]
 
     assert (value.outer.inner.number, value.title) == (2, "Alien")
+
+
+def test_no_value_comes_twice(ask: Ask) -> None:
+    """Where a piece adds nothing to it, nor at the end."""
+    request = ChatClient.create(ScriptedModel('{ "x": 1,   "y"  :  2  }  ', chunks=1)).prompt("?")
+    found = entities(ask, request, Point)
+
+    assert found == ([Point(1), Point(1, 2)] if ask.streaming else [Point(1, 2)])
 
 
 def test_a_long_answer_is_not_read_anew_for_every_piece() -> None:

@@ -183,7 +183,7 @@ def test_a_change_of_a_text_comes_to_a_text(change: Any) -> None:
         TALK.augment_user_message,
         ChatResponse.of("Hi").with_text,
     ):
-        with pytest.raises(TypeError, match=r"the new text must be a str, not .* has to return it"):
+        with pytest.raises(TypeError, match=r"the new text must be a str, not .* must return it"):
             augment(change)
 
 

@@ -434,7 +434,7 @@ def test_what_is_found_has_to_be_documents(ask: Ask, given: Any) -> None:
     def wiki(query: Query, runtime: Runtime) -> Any:
         return given
 
-    with pytest.raises(WrongTypeError, match=r"wiki returned .* has to return a list\[Document\]"):
+    with pytest.raises(WrongTypeError, match=r"wiki returned .* must return a list\[Document\]"):
         ask(client_of(ScriptedModel("never"), RetrievalAugmentationAdvisor(wiki)).prompt("x"))
 
 

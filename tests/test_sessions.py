@@ -299,6 +299,7 @@ def test_a_window_of_turns_keeps_what_stands_before_the_first(
         (3, "S S U1 A1 U2 A2", "U1 A1"),
         (1, "S S S U1 A1 U2 A2", "U1 A1"),
         (1, "U1 A1 A1", ""),
+        (9, "A0 U1 A1", ""),
     ],
 )
 def test_a_window_of_tokens(most: int, log: str, expected: str) -> None:
@@ -330,6 +331,7 @@ def test_a_summary_takes_the_place_of_what_was_said_and_of_the_one_before() -> N
     assert [type(e.message) for e in compaction.summary] == [UserMessage, AssistantMessage]
     assert compaction.summary[1].message.text == "New notes."
     assert all(e.synthetic and e.metadata[COMPACTION_SOURCE] for e in compaction.summary)
+    assert {e.timestamp for e in compaction.summary} == {compaction.archived[-1].timestamp}
     asked = model.prompts[0].contents
     assert all(word in asked for word in ("A-old-notes", "U1", "A1", "U2"))
     assert not any(word in asked for word in ("Squestion", "secret", "A2", "U3"))

@@ -9,7 +9,7 @@ from conftest import Ask
 from chatclient import ChatClient, ChatClientRequest, Prompt, UserMessage
 from chatclient.advisors.session_memory import EVENT_FILTER, USER_ID, SessionMemoryAdvisor
 from chatclient.advisors.turns import TURN_KEY
-from chatclient.chain import TOOL_CALLING_ORDER
+from chatclient.chain import MEMORY_ORDER, TOOL_CALLING_ORDER
 from chatclient.driving import drive
 from chatclient.errors import (
     ChatClientError,
@@ -75,6 +75,13 @@ def test_a_turn_becomes_events(service: SessionService, ask: Ask, order: int | N
     assert sent[1:] == (*kept[:4], UserMessage("What did I ask?"))
 
 
+def test_a_session_stands_where_it_is_put(service: SessionService) -> None:
+    """At the place of memories by default."""
+    orders = [SessionMemoryAdvisor(service).order, SessionMemoryAdvisor(service, order=7).order]
+
+    assert orders == [MEMORY_ORDER, 7]
+
+
 def test_advisors_have_turns_of_their_own(service: SessionService) -> None:
     """Both halves of one tell its turn from that of any other."""
     memory = SessionChatMemory(service)
@@ -133,6 +140,22 @@ def test_the_user_and_a_filter_of_the_request(
     with pytest.raises(UsageError, match="must be of type str, not int"):
         ask(request.advisor_params({USER_ID: 7}))
     assert len(model.prompts) == 1
+
+
+def test_a_filter_of_the_request_needs_no_user(service: SessionService, ask: Ask) -> None:
+    """Whosever session it is, less of it is shown; the next request sees all of it."""
+    model = ScriptedModel("Again?", "Again?")
+    client = ChatClient.builder(model).default_advisors(SessionMemoryAdvisor(service)).build()
+    service.create("ann", session_id="s")
+    for number in range(2):
+        service.append("s", *turn(number))
+    request = client.prompt("Hello").conversation("s")
+    ask(request.advisor_params({EVENT_FILTER: EventFilter(last=2)}))
+    ask(request)
+
+    first, second = (prompt.messages for prompt in model.prompts)
+    assert first == (*turn(1), UserMessage("Hello"))
+    assert second[:4] == (*turn(0), *turn(1))
 
 
 def test_a_new_session_belongs_to_the_user_of_its_request(

@@ -1,11 +1,13 @@
 """What a turn is told while it runs."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from conftest import Ask
 
 from chatclient import (
+    AssistantMessage,
     ChatClient,
     ChatClientRequest,
     ChatClientResponse,
@@ -31,7 +33,7 @@ from chatclient.testing import ScriptedModel, call
 from chatclient.tools import ToolApproval, ToolCallingManager, tool
 
 
-def said(messages: tuple[Message, ...]) -> list[str]:
+def said(messages: Sequence[Message]) -> list[str]:
     return [f"{message.role}: {message.text}" for message in messages if message.text]
 
 
@@ -65,6 +67,30 @@ def test_what_is_said_meanwhile_is_heard_and_remembered(
     assert said(tuple(memory.get("c"))) == kept
     assert conversation_problems(memory.get("c")) == ()
     assert steering.unheard == ()
+
+
+def test_without_tool_messages_the_words_join_the_question(ask: Ask) -> None:
+    """It keeps its metadata, and what came before it stays as it is."""
+    steering = Steering()
+
+    @tool
+    def plan() -> str:
+        """Plan the trip."""
+        steering.say(UserMessage("Make it Paris.", metadata={"n": 2}))
+        return "planned"
+
+    memory = MessageWindowChatMemory()
+    advisor = MessageChatMemoryAdvisor(memory, tool_messages=False)
+    model = ScriptedModel(call("plan"), "To Paris.")
+    client = ChatClient.builder(model).default_tools(plan).default_advisors(advisor).build()
+    imported = [UserMessage("Hi."), AssistantMessage("Hello.")]
+    request = client.prompt().messages(imported).user("Rome?", metadata={"n": 1})
+    ask(request.conversation("c").advisors(steering))
+
+    question = UserMessage("Rome?\n\nMake it Paris.", metadata={"n": 1})
+    kept = memory.get("c")
+    assert said(kept) == [*said(imported), f"user: {question.text}", "assistant: To Paris."]
+    assert kept[2].metadata == {"n": 1}
 
 
 def test_what_nobody_heard_is_left(ask: Ask) -> None:

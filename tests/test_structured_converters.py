@@ -158,6 +158,13 @@ def test_what_stands_around_the_answer_does_no_harm(text: str) -> None:
     assert converter_of(Film).convert(text) == ALIEN
 
 
+def test_what_is_fenced_goes_before_what_stands_between_words() -> None:
+    """Also where that comes last."""
+    later = '{"title": "Aliens", "year": 1986}'
+
+    assert converter_of(Film).convert(f"```json\n{FILM}\n```\nIt is not {later}.") == ALIEN
+
+
 def test_thoughts_inside_of_a_string_are_part_of_it() -> None:
     """JSON that is right as it stands is never cleaned."""
     text = '{"title": "<think>x</think>", "year": 1}'
@@ -355,6 +362,8 @@ def test_cleaners_can_be_replaced() -> None:
         ("```json\n{}\n```", "{}"),
         ("```{}```", "{}"),
         ("text ```{}``` text", "text ```{}``` text"),
+        ("text ```{}```", "text ```{}```"),
+        ("```{}``` text", "```{}``` text"),
     ],
 )
 def test_a_fence_around_everything_is_taken_away(text: str, bare: str) -> None:
@@ -369,6 +378,11 @@ def test_a_fence_around_everything_is_taken_away(text: str, bare: str) -> None:
         ("<think>a</think><think>b</think>c", "c"),
         ("<think>a</thinking>", ""),
         ("<think>never ends", "<think>never ends"),
+        ("Well, <think>a</think>b", "Well, b"),
+        ("a <think>b</think>c <reasoning>d</reasoning>e", "a c e"),
+        ("```thinking\na\n```\nb", "b"),
+        ("a <!-- thinking: b --> c", "a c"),
+        ("<think>a <!-- thinking: b", "<think>a <!-- thinking: b"),
         ("a < b", "a < b"),
         ("plain", "plain"),
     ],
@@ -540,6 +554,24 @@ def test_a_union_shows_nothing_before_its_branch_is_known() -> None:
     assert {type(value) for value in values} == {Dog}
     assert values[0].name == "Rex"
     assert values[-1].tricks == ["sit"]
+
+
+def test_fields_to_come_are_their_defaults() -> None:
+    """What a field holds where it is left out, and None only where it may not be."""
+
+    class Rated(BaseModel):
+        title: str
+        stars: int = 5
+        year: int
+
+    value = parts(Rated, '{"title": "A"')[-1]
+
+    assert (value.title, value.stars, value.year) == ("A", 5, None)
+
+
+def test_what_is_no_json_shows_nothing() -> None:
+    """Not even where a type may be None."""
+    assert parts(Point | None, '{"x" 1')[-1:] == []
 
 
 def test_words_and_fences_before_the_json_show_nothing() -> None:

@@ -4,7 +4,7 @@ import json
 import re
 from collections import UserDict
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Optional
 
 import pytest
 from conftest import Ask
@@ -141,11 +141,15 @@ def test_bounds_that_pydantic_has_not_are_checked(
     assert told in caught.value.errors[0]
 
 
+# Since Python 3.14 it shows itself as `int | None`.
+OPTIONAL = str(Optional[int]).removeprefix("typing.")  # noqa: UP045
+
+
 @pytest.mark.parametrize(
     ("schema", "name"),
     [
         ({"type": "array", "items": {"type": "string", "pattern": "^(?!x)"}}, "list[str]"),
-        ({"type": ["integer", "null"], "minimum": 1}, "Optional[int]"),
+        ({"type": ["integer", "null"], "minimum": 1}, OPTIONAL),
     ],
 )
 def test_models_and_users_see_no_checks_of_ours(schema: dict[str, Any], name: str) -> None:

@@ -36,6 +36,7 @@ from chatclient.advisors.steering import Steering
 from chatclient.advisors.vector_store_memory import VectorStoreChatMemoryAdvisor
 from chatclient.embedding import Vector
 from chatclient.errors import (
+    ChatMemoryError,
     GuardrailError,
     OverloadedError,
     ProviderError,
@@ -512,6 +513,30 @@ async def test_what_a_memory_keeps_while_the_request_is_cancelled_stands() -> No
         await task
 
     assert (trip.log, memory.get("c")[-1].text) == (["flight to Rome"], "done")
+
+
+async def test_what_a_memory_cannot_keep_while_the_request_is_cancelled_is_undone() -> None:
+    """Nobody will be told of it."""
+    begun = threading.Event()
+
+    class Failing(InMemoryChatMemoryRepository):
+        async def append(self, *given: Any, **_: Any) -> bool:
+            begun.set()
+            await given[2].finish(time.sleep, 0.05)
+            raise ChatMemoryError("no room", conversation_id="c")
+
+    trip = Trip()
+    memory = MessageWindowChatMemory(Failing())
+    request = client_of(ScriptedModel(FLIGHT, "done"), trip).prompt("x").conversation("c")
+    request = request.advisors(MessageChatMemoryAdvisor(memory))
+    task = asyncio.ensure_future(request.acall().content())
+    await asyncio.to_thread(begun.wait)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError) as caught:
+        await task
+
+    assert isinstance(caught.value.__cause__, ChatMemoryError)
+    assert (trip.log, memory.get("c")) == (["flight to Rome", "no flight to Rome"], [])
 
 
 class CancelledAt(InMemorySessionRepository):
@@ -1198,7 +1223,7 @@ def return_it(item: "Unknown") -> None:  # type: ignore[name-defined]  # noqa: F
     [
         ("nothing", "is 'nothing', which cannot be called"),
         (lambda item, price: None, r"needs \['price'\], which the tool does not get.*\['item'\]"),
-        (return_it, r"compensation of tool 'buy' cannot be read: name 'Unknown' is not defined"),
+        (return_it, r"compensation of tool 'buy' cannot be read: .*name 'Unknown' is not defined"),
         (dict.update, r"compensation of tool 'buy' "),
     ],
 )

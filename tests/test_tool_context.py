@@ -101,7 +101,10 @@ def test_a_context_prints_no_values() -> None:
     """Keys are enough to find a mistake; values may be secrets."""
     context = ToolContext({"token": "secret", "a": 1}, tool_call_id="1")
 
+    keyed: dict[Any, Any] = {"token": "secret", 7: "x"}
+
     assert repr(context) == "ToolContext(['a', 'token'], tool_call_id='1')"
+    assert repr(ToolContext(keyed)) == "ToolContext([7, 'token'], tool_call_id='')"
 
 
 @pytest.mark.parametrize(
@@ -149,7 +152,7 @@ class Unchecked(Protocol):
     ("kind", "told"),
     [
         (Unchecked, "cannot be known to be a Unchecked: .*@runtime_checkable"),
-        (list[str], "cannot be known to be a list: .*generic"),
+        (list[str], r"cannot be known to be a list\[str\]: .*generic"),
     ],
 )
 def test_a_type_that_no_value_can_be_checked_for_is_refused(kind: Any, told: str) -> None:

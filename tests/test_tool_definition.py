@@ -100,19 +100,19 @@ def test_an_executor_may_have_no_signature() -> None:
     [
         ("", "not a tool definition"),
         ("[]", "a JSON object"),
-        ("{}", "'name' has to be a text"),
-        ('{"name": ""}', "'name' has to be a text"),
-        ('{"name": 7}', "'name' has to be a text, not 7"),
-        ('{"name": "a", "description": null}', "'description' has to be a text"),
-        ('{"name": "a", "input_schema": []}', "'input_schema' has to be the JSON Schema"),
+        ("{}", "'name' must be a text"),
+        ('{"name": ""}', "'name' must be a text"),
+        ('{"name": 7}', "'name' must be a text, not 7"),
+        ('{"name": "a", "description": null}', "'description' must be a text"),
+        ('{"name": "a", "input_schema": []}', "'input_schema' must be the JSON Schema"),
         ('{"name": "a", "input_schema": {"type": "array"}}', "the JSON Schema of an object"),
-        ('{"name": "a", "strict": "yes"}', "'strict' has to be true, false or null"),
-        ('{"name": "a", "metadata": "x"}', "'metadata' has to be a JSON object"),
-        ('{"name": "a", "parameters": {}}', r"unknown are \['parameters'\]"),
+        ('{"name": "a", "strict": "yes"}', "'strict' must be true, false or null"),
+        ('{"name": "a", "metadata": "x"}', "'metadata' must be a JSON object"),
+        ('{"name": "a", "parameters": {}}', r"the fields \['parameters'\]"),
     ],
 )
 def test_what_is_no_definition_is_refused(text: str, words: str) -> None:
-    """The error names the field and says what it has to be."""
+    """The error names the field and says what it must be."""
     with pytest.raises(ToolDefinitionError, match=words):
         ToolDefinition.from_json(text)
 

@@ -470,6 +470,30 @@ def test_a_hybrid_index_needs_a_weight_for_each_part(make: Callable[[], ToolInde
         make()
 
 
+def test_a_hybrid_index_asks_its_parts_for_more_in_a_large_catalog() -> None:
+    """Of more tools more come close to the best, and what is not listed counts as the last."""
+    asked: list[int | None] = []
+
+    class Noting(KeywordToolIndex):
+        async def put(
+            self, session_id: str, references: Sequence[ToolReference], runtime: Runtime
+        ) -> None:
+            pass
+
+        async def find(self, request: ToolSearchRequest, runtime: Runtime) -> ToolSearchResponse:
+            asked.append(request.max_results)
+            return await super().find(request, runtime)
+
+    index = HybridToolIndex(Noting())
+    for size in (4_900, 12_000, 30_000):
+        index.index_tools("s", [TOOLS[0]] * size)
+        find(index, "weather")
+    index.clear_index("s")
+    find(index, "weather")
+
+    assert asked == [50, 120, 200, 50]
+
+
 def test_weights_decide_between_the_parts() -> None:
     """A part that counts more decides the order."""
     tools = (tool("climate_report", "x"), tool("get_weather", "weather weather"))

@@ -65,6 +65,7 @@ def test_words_are_reduced_to_their_stems(word: str, expected: str) -> None:
         ("getHTTPCode2", ["http", "code", "2"]),
         ("list_open-orders.v3", ["list", "open", "order", "v", "3"]),
         ("the user's Änderung", ["user", "anderung"]),
+        ("the user's 'quoted' word's' ' rock'n'roll", ["user", "quot", "word", "rock", "roll"]),
         ("天气 forecast", ["天气", "forecast"]),
         ("Additionally, is there anything else you can assist me with? Thanks!", []),
         ("", []),
@@ -73,6 +74,32 @@ def test_words_are_reduced_to_their_stems(word: str, expected: str) -> None:
 def test_identifiers_are_split(text: str, terms: list[str]) -> None:
     """Camel case, underscores, dots and digits separate words; stop words go."""
     assert Words().terms(text) == terms
+
+
+@pytest.mark.parametrize(
+    ("query", "clauses"),
+    [
+        ("pay it. ship it", ["pay it", "ship it"]),
+        ("pay it, and then ship it", ["pay it", "then ship it"]),
+        (
+            "pay it AND ship it Then bill it\nalso file it",
+            ["pay it", "ship it", "bill it", "file it"],
+        ),
+        ("pay it;\nship it?! Bill it...", ["pay it", "ship it", "Bill it"]),
+        ("pay v1.2 of a.b,and ship sand", ["pay v1.2 of a.b,and ship sand"]),
+        ("pay the band also", ["pay the band also"]),
+        ("pay\n\nand ship", ["pay", "and ship"]),
+    ],
+)
+def test_requests_are_taken_apart(query: str, clauses: list[str]) -> None:
+    """At marks that something blank follows, and at words between blanks that go on."""
+    assert Words().wishes(query) == clauses
+
+
+def test_words_of_other_scripts_are_not_taken_for_short_ones() -> None:
+    """Python keeps 条 as the two bytes that `ag` has."""
+    assert first("条", ToolReference("ag", "Sells ag."), ToolReference("it", "条")) == "it"
+    assert first("条", ToolReference("ag", "Sells ag.")) == ""
 
 
 def test_what_is_remembered_of_words_is_limited() -> None:

@@ -619,13 +619,13 @@ def test_no_round_begins_after_the_deadline(ask: Ask) -> None:
 
     async def linger(invocation: ToolInvocation, call_next: NextTool) -> ToolResult:
         result = await call_next(invocation)
-        await invocation.context.runtime.invoke(time.sleep, 0.5)
+        await invocation.context.runtime.invoke(time.sleep, 1.55)
         return result
 
     model = ScriptedModel(call("step"), "never")
     client = client_of(model, step, interceptors=[linger])
     with pytest.raises(DeadlineExceededError, match="model"):
-        ask(client.prompt("x").deadline(0.45))
+        ask(client.prompt("x").deadline(1.5))
 
     assert len(model.prompts) == 1
 

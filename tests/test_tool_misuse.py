@@ -123,7 +123,7 @@ async def passes_on(invocation: ToolInvocation, call_next: NextTool) -> ToolResu
 @pytest.mark.parametrize(
     ("interceptor", "words"),
     [
-        (forgetful, "tool interceptor forgetful returned None; it has to return a ToolResult"),
+        (forgetful, "tool interceptor forgetful returned None; it must return a ToolResult"),
         (plain, "tool interceptor plain returned 'a text'"),
         (Watchdog(), "tool interceptor Watchdog returned 'pong'"),
     ],

@@ -166,7 +166,7 @@ def test_a_provider_may_take_one_tool_away_or_none(ask: Ask, hidden: Any, left: 
 def test_a_provider_that_hides_no_names_is_named(ask: Ask, hidden: Any) -> None:
     """The error says what it returned, before anything is sent."""
     client = client_of(ScriptedModel("never"), add, HidingWhatever(hidden))
-    with pytest.raises(ToolDefinitionError, match=r"hidden_tools of .*HidingWhatever.* has to"):
+    with pytest.raises(ToolDefinitionError, match=r"hidden_tools of .*HidingWhatever.* must"):
         ask(client.prompt("x"))
 
 
@@ -270,5 +270,5 @@ def test_a_provider_that_returns_no_tools_is_named(ask: Ask, offer: Any) -> None
         def tool_callbacks(self) -> Any:
             return offer
 
-    with pytest.raises(ToolDefinitionError, match=r"Provider.* has to return an iterable of tool"):
+    with pytest.raises(ToolDefinitionError, match=r"Provider.* must return an iterable of tool"):
         ask(client_of(ScriptedModel("never"), Provider()).prompt("x"))

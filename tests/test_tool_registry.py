@@ -306,9 +306,9 @@ def test_a_resolver_may_be_asynchronous(ask: Ask, first: ToolCallbackResolver) -
 
 def test_a_resolver_that_returns_no_tool_is_named(ask: Ask) -> None:
     """What it returned is nothing that a model could mend."""
-    with pytest.raises(ToolUsageError, match=r"Remote.* returned 7 for 'greet'; it has to return"):
+    with pytest.raises(ToolUsageError, match=r"Remote.* returned 7 for 'greet'; it must return"):
         ask(known_to(ScriptedModel("hi"), Remote(7)).prompt("x").tools("greet"))
-    with pytest.raises(ToolUsageError, match=r"Remote.* returned 7 for 'greet'; it has to return"):
+    with pytest.raises(ToolUsageError, match=r"Remote.* returned 7 for 'greet'; it must return"):
         ask(client_of(ScriptedModel(call("greet")), resolver=Remote(7)).prompt("x"))
 
 

@@ -1,6 +1,8 @@
 """What was sent before, and what of it the next request need not encode."""
 
+import gc
 import json
+import weakref
 from typing import Any
 
 import pytest
@@ -114,3 +116,15 @@ def test_the_same_options_are_encoded_once() -> None:
         assert heads.get(options, encode, streaming=streaming) == f"a {streaming}"
     assert encoded == ["a False", "a True", "a True"]
     assert heads.get(others, encode) == "a False"
+
+
+def test_the_options_are_not_held_on_to() -> None:
+    """What a request tells its tools goes with it, and does not wait for the next one."""
+    heads: EncodedOptions[str] = EncodedOptions()
+    options = ChatOptions(tool_context={"session": object()})
+    here = weakref.ref(options)
+    heads.get(options, lambda options, streaming: f"{options.model} {streaming}")
+    del options
+    gc.collect()
+
+    assert here() is None

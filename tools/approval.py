@@ -162,7 +162,7 @@ def _same(arguments: str, given: str) -> bool:
 
 
 def _remark(context: ToolContext, remark: str | None) -> None:
-    """Add *remark* to what others who approved the call have the model told."""
+    """Add *remark* to those of others who approved the call, for the model to be told."""
     told = context.remark
     if remark is None or told is None:
         context.remark = told or remark

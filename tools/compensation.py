@@ -6,10 +6,9 @@ last one first. What the model was told about them is rewritten, so that it know
 """
 
 import asyncio
-import inspect
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, get_type_hints
+from typing import Any
 
 from chatclient.errors import ToolDefinitionError
 from chatclient.json import dumps
@@ -25,6 +24,7 @@ from chatclient.runtime import Runtime
 from chatclient.tool import DONE, FAILURE, RAN_WITH, ToolCallback, ToolContext, ToolMetadata
 from chatclient.tools.binding import object_in
 from chatclient.tools.outcome import ToolExecution, without_remark
+from chatclient.tools.parameters import callee_of
 from chatclient.tools.pending import answered_in
 from chatclient.tools.repair import repair_value
 from chatclient.tools.schema import signature_of
@@ -52,10 +52,11 @@ def is_failure(execution: ToolExecution, metadata: ToolMetadata) -> bool:
 
 
 def executed_in(messages: Sequence[Message], turn: ToolTurn) -> list[ToolExecution]:
-    """Return the calls that the last turn of *messages* has made, with what came of them.
+    """Return the calls that the turn at the end of *messages* has made, with what came of them.
 
-    What was told is in the messages, and what tools returned as *turn* has it, which goes back to
-    the user's own words where an advisor has said something to an answer.
+    Each has the response that stands in *messages*, which advisors may have rewritten, and all else
+    as *turn* knows it. Calls that only *turn* knows go first. There are some if an advisor has
+    asked again: the last turn in *messages* begins with its words, and they were made before.
     """
     known = turn.by_identity()
     told = list(answered_in(last_turn(messages)))
@@ -76,8 +77,8 @@ async def undo(
 ) -> None:
     """Undo what can be undone of *executions*, the last one first, and note it in *turn*.
 
-    Cancelling the request waits until that is done. What was undone before is left alone, and what
-    stands.
+    A request that is cancelled meanwhile waits until that is done. Calls that were undone before,
+    or that are settled, are left alone.
 
     Args:
         executions: In the order in which they were made.
@@ -239,11 +240,5 @@ def _name(tool: str) -> str:
 
 def _wants_execution(compensation: Callable[..., Any]) -> bool:
     """Return whether *compensation* takes a `ToolExecution` and nothing else."""
-    parameters = list(inspect.signature(compensation).parameters.values())
-    if len(parameters) != 1:
-        return False
-    annotation = parameters[0].annotation
-    if isinstance(annotation, str):
-        function = inspect.unwrap(getattr(compensation, "__func__", compensation))
-        annotation = get_type_hints(function).get(parameters[0].name)
-    return annotation is ToolExecution
+    parameters = callee_of(compensation).parameters
+    return [each.annotation for each in parameters] == [ToolExecution]

@@ -143,7 +143,7 @@ def _alone(error: Exception) -> Exception:
 
 
 def _no_result(origin: str, given: object) -> ToolResultError:
-    return ToolResultError(f"{origin} returned {given!r}; it has to return a ToolResult")
+    return ToolResultError(f"{origin} returned {given!r}; it must return a ToolResult")
 
 
 def time_for(own: float | None, runtime: Runtime) -> float | None:

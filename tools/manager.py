@@ -332,7 +332,9 @@ def check_manager(manager: object) -> None:
         WrongTypeError: It is no `ToolCallingManager`.
         UsageError: It overrides what no turn calls.
     """
-    check_kind("what runs tools", manager, ToolCallingManager)
+    around = callable(manager) and not isinstance(manager, type)
+    hint = "it stands around tool calls: ToolCallingManager(interceptors=[...])"
+    check_kind("what runs tools", manager, ToolCallingManager, hint if around else None)
     kind: type[Any] = type(manager)
     own = [name for name in _FACE if getattr(kind, name) is not getattr(ToolCallingManager, name)]
     if own and kind.execute is ToolCallingManager.execute:

@@ -22,6 +22,7 @@ from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema
 from pydantic_core.core_schema import with_default_schema
 
+from chatclient.annotations import declared_signature
 from chatclient.errors import ToolDefinitionError
 from chatclient.tool import ToolContext
 from chatclient.values import EMPTY
@@ -157,7 +158,7 @@ def callee_of(function: Callable[..., Any]) -> Callee:
     called = _called(function)
     place = _place(called)
     try:
-        signature = inspect.signature(function)
+        signature = declared_signature(function)
     except (TypeError, ValueError) as error:
         msg = f"{place} does not say what it takes ({error}); wrap it in a def"
         raise ToolDefinitionError(msg) from error
@@ -262,9 +263,9 @@ def _resolved_parameter(parameter: inspect.Parameter, names: Mapping[str, Any], 
         return _resolved(parameter.annotation, names)
     except _UNRESOLVABLE as error:
         msg = (
-            f"parameter {parameter.name!r} of {place} is annotated {parameter.annotation!r}, which"
-            f" cannot be resolved ({error}); its names must exist at run time in the module, not"
-            " only under TYPE_CHECKING or inside a function"
+            f"parameter {parameter.name!r} of {place} has an annotation that cannot be resolved"
+            f" ({error}); its names must exist at run time in the module, not only under"
+            " TYPE_CHECKING or inside a function"
         )
         raise ToolDefinitionError(msg) from error
 

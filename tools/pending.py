@@ -74,7 +74,7 @@ class PendingTurn:
         """Return the calls that somebody has to decide about, by the ids to decide by.
 
         These are the calls' own ids. A call inside an agent goes by the id of the call that asked
-        the agent, a slash, and its own; with an apostrophe where that is another call's.
+        the agent, a slash, and its own id; an apostrophe follows if another call has that name.
         """
         calls = {call.id: call for call in self.pending}
         inside = {id: agent.to_decide() for id, agent in self.agents.items()}
@@ -105,10 +105,10 @@ class PendingTurn:
 
 
 def places_in(turn: PendingTurn) -> dict[str, tuple[str, str | None]]:
-    """Return the ids to decide by, each with the id of the call of *turn* that it stands for.
+    """Return what each id to decide by stands for: the id of a call of *turn*, and None.
 
-    For a call inside an agent, that is the call that asked the agent, and with it goes the id by
-    which the agent's own turn is decided.
+    For a call inside an agent it is the id of the call that asked the agent, and the id to decide
+    by in the agent's own turn.
     """
     taken = {call.id for call in turn.pending if call.id not in turn.agents}
     places: dict[str, tuple[str, str | None]] = {}

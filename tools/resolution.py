@@ -40,7 +40,7 @@ async def resolve_tool(
     found = None if resolver is None else await awaited(runtime, resolver.resolve(name))
     if found is None or isinstance(found, ToolCallback):
         return found
-    msg = f"{resolver!r} returned {found!r} for {name!r}; it has to return a ToolCallback or None"
+    msg = f"{resolver!r} returned {found!r} for {name!r}; it must return a ToolCallback or None"
     raise ToolUsageError(msg)
 
 

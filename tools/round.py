@@ -172,10 +172,10 @@ class RoundRunner:
 def direct_answers(
     executions: Sequence[ToolExecution], tools: RunnableTools
 ) -> tuple[ToolResponse, ...]:
-    """Return those of a round's results that are the answer, if it ends the turn.
+    """Return those of a round's results that are the answer; none if the model is asked again.
 
-    It does when every one of them is returned directly, or when the last is if it is the last; and
-    never when something failed, for an error is no answer.
+    They are the answer if every one of them is returned directly, or if the last one says
+    `"if_last"`. If something failed, none of them is: an error is no answer.
     """
     if any(execution.is_error for execution in executions):
         return ()

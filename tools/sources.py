@@ -81,7 +81,7 @@ def offered_by(provider: ToolCallbackProvider, offered: Any) -> list[ToolCallbac
             return callbacks
         return [found for each in callbacks for found in tool_callbacks(each)]
     except (ToolDefinitionError, TypeError) as error:
-        msg = f"{provider!r} has to return an iterable of tools: {error}"
+        msg = f"{provider!r} must return an iterable of tools: {error}"
         raise ToolDefinitionError(msg) from error
 
 

@@ -40,7 +40,7 @@ class ToolTurn:
         undoable: Calls that can be undone, with their tools, by the identity of the call: the tools
             may be offered no longer when it comes to that, and a call that has gone may leave its
             identity to another.
-        done: What tools came to whose calls failed after that, by the identity of the call.
+        done: What tools had come to before their calls failed, by the identity of the call.
         undone: Calls that were undone, by the identity of the call, with what is told of them.
         settled: Calls that stand whatever becomes of the turn, by the identity of the call: a
             memory has kept them when an advisor around it asked before.

@@ -144,7 +144,7 @@ class RedisChatMemoryRepository(ChatMemoryRepository):
     ) -> None:
         lasts = lasting("time_to_live", time_to_live)
         if lasts is not None and lasts < timedelta(milliseconds=1):
-            msg = "time_to_live has to be longer than a millisecond, or None to keep everything"
+            msg = "time_to_live must be longer than a millisecond, or None to keep everything"
             raise UsageError(msg)
         self._owned = isinstance(server, str)
         self._client = _client(server)

@@ -7,6 +7,7 @@ import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast, get_type_hints
 
+from chatclient.annotations import annotated_names
 from chatclient.chain import Advisor
 from chatclient.checks import check_kind
 from chatclient.client import ChatClient
@@ -168,7 +169,7 @@ def _declared(kind: type[Any]) -> dict[str, Any]:
     for cls in reversed(kind.__mro__):
         if cls not in (object, Protocol, Generic):
             members.update(vars(cls))
-            members |= dict.fromkeys(set(vars(cls).get("__annotations__", ())) - set(vars(cls)))
+            members |= dict.fromkeys(set(annotated_names(cls)) - set(vars(cls)))
     return {name: member for name, member in members.items() if not name.startswith("__")}
 
 
@@ -182,14 +183,14 @@ def _has_no_value(member: Any) -> bool:
     return member is None
 
 
+_LOADING = {"LOAD_CONST", "LOAD_COMMON_CONSTANT", "RETURN_CONST"}  # the second since Python 3.15
 _STUB = {
+    *_LOADING,
     "CALL_INTRINSIC_1",
-    "LOAD_CONST",
     "NOP",
     "POP_TOP",
     "RERAISE",
     "RESUME",
-    "RETURN_CONST",
     "RETURN_GENERATOR",
     "RETURN_VALUE",
 }  # what functions without a body compile to, over the versions of Python
@@ -198,5 +199,5 @@ _STUB = {
 def _is_stub(function: Any) -> bool:
     """Return whether *function* does nothing: `...`, `pass`, or a docstring alone."""
     steps = list(dis.get_instructions(function))
-    loaded = {step.argval for step in steps if step.opname in ("LOAD_CONST", "RETURN_CONST")}
+    loaded = {step.argval for step in steps if step.opname in _LOADING}
     return all(step.opname in _STUB for step in steps) and loaded <= {None}

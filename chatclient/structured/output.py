@@ -50,7 +50,7 @@ class StructuredOutput(Generic[T]):
         validate: Whether the model is asked again when its answer does not fit.
         streamed: Whether partial values are consumed, so that no answer may be held back.
         mode: How the model is made to answer, once that is decided.
-        asked: The user's message that the format is added to in instructions mode.
+        asked: The user's message that the format is added to, but in schema mode.
         told: That message with the format.
 
     Raises:
@@ -86,23 +86,19 @@ class StructuredOutput(Generic[T]):
         mode = self._mode(model, options, default)
         if mode == "schema":
             options = options.mutate(output_schema=self.converter.json_schema)
-        elif mode == "instructions" and self.converter.format:
-            asked = last_user_message(messages)
-            told = None if asked is None else with_format(asked, self.converter.format)
-            return replace(self, mode=mode, asked=asked, told=told), options
-        return replace(self, mode=mode), options
+            return replace(self, mode=mode), options
+        # Of an answer that is to be a tool call too: words have to do where none may be called.
+        asked = last_user_message(messages)
+        told = None if asked is None else with_format(asked, self.converter.format)
+        return replace(self, mode=mode, asked=asked, told=told), options
 
     def _mode(self, model: ChatModel, options: ChatOptions, default: Any) -> OutputMode:
-        native: Any = bool(default) if self.native is None else self.native
-        if not native or self.converter.json_schema is None:
+        native: Native = bool(default) if self.native is None else self.native
+        if native is False or self.converter.json_schema is None:
             return "instructions"
-        mode: OutputMode = native
-        if native is True:
-            schema = self.converter.json_schema
-            mode = model.output_mode(options.mutate(output_schema=schema))
-        if mode == "tool" and options.tool_choice == "none":
-            return "instructions"
-        return mode
+        if native is not True:
+            return native
+        return model.output_mode(options.mutate(output_schema=self.converter.json_schema))
 
 
 def with_format(message: UserMessage, format: str) -> UserMessage:

@@ -57,10 +57,10 @@ def recorded_model(
 ) -> Iterator[Callable[[MakeModel], ChatModel]]:
     """Return what makes the model of a test: recorded, or replayed.
 
-    Call it with a function that makes the real model, which is only called for recording; the
-    recording is kept beside the test, as `recordings/<module>/<test>.json`, when the test passes;
-    that of a test in a class as `recordings/<module>/<class>.<test>.json`.
-    A replay fails that leaves recorded exchanges unused.
+    Call it with a function that makes the real model, which is only called for recording. When the
+    test passes, its recording is kept beside it, as `recordings/<module>/<test>.json`, or
+    `recordings/<module>/<class>.<test>.json` for a test in a class. A replay that leaves recorded
+    exchanges unused fails.
     """
     path = _path_of(request)
     mode = request.config.getoption("--chatclient-record")

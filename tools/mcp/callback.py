@@ -12,8 +12,8 @@ from chatclient.events import ToolProgress
 from chatclient.runtime import Runtime
 from chatclient.tool import Effect, ToolContext, ToolDefinition, ToolMetadata, ToolResult
 from chatclient.tools.binding import unfit
-from chatclient.tools.mcp.connection import Hub
 from chatclient.tools.mcp.content import result_of
+from chatclient.tools.mcp.hub import Hub
 from chatclient.tools.mcp.schemas import misfits, validator_of
 from chatclient.tools.mcp.server import McpProgress, McpServer, ToolContextToMeta
 from chatclient.tools.naming import describe_name

@@ -1,32 +1,15 @@
-"""Connections to MCP servers, kept on a thread of their own.
-
-A session of the MCP SDK is bound to one event loop, and to the task that opened it. Requests come
-from any thread and any loop, or from none. So all sessions of a provider live on one `LoopThread`,
-each in a task that does nothing but keep it open, and a request goes there for the time of one
-exchange. The same connection serves blocking and asynchronous requests alike.
-"""
+"""The connection to one MCP server: made when it is needed, made again when it was lost."""
 
 import asyncio
-import threading
 import time
-import weakref
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeVar
 
 from mcp import Client, MCPError
-from mcp_types import (
-    INVALID_PARAMS,
-    METHOD_NOT_FOUND,
-    REQUEST_TIMEOUT,
-    Tool,
-)
+from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND, REQUEST_TIMEOUT, Tool
 from pydantic import ValidationError
 
-from chatclient.errors import McpServerError, ToolError, UsageError
-from chatclient.forks import ForkSafeLock
-from chatclient.observation import forget_present_step
-from chatclient.runtime import Runtime
-from chatclient.threads import LoopThread
+from chatclient.errors import McpServerError, ToolError
 from chatclient.tools.mcp.server import McpServer
 from chatclient.tools.mcp.session import Session
 
@@ -35,102 +18,13 @@ T = TypeVar("T")
 Exchange = Callable[[Client], Awaitable[T]]
 """Asks a server something, once it is connected."""
 
-_GRACE = 10.0  # seconds the servers of a dropped provider get to end
 _MOST_PAGES = 100  # of a listing: a server that always names a next one must not be followed
-
-
-class Hub:
-    """All connections of a provider, and the thread they live on."""
-
-    def __init__(self, servers: Iterable[McpServer]) -> None:
-        self.servers = tuple(servers)
-        self._lock = ForkSafeLock()
-        self._thread: LoopThread | None = None
-        self._connections: dict[str, Connection] = {}
-        self._closed = False
-
-    @property
-    def connections(self) -> "dict[str, Connection]":
-        """The connections by the names of their servers."""
-        return self._open()[1]
-
-    async def run(
-        self,
-        runtime: Runtime,
-        job: Callable[[Runtime], Coroutine[Any, Any, T]],
-        timeout: float | None = None,  # noqa: ASYNC109 - handed on as a number
-    ) -> T:
-        """Run *job* where the connections live; see `Runtime.run_on`.
-
-        Raises:
-            UsageError: The hub was closed.
-        """
-
-        async def alone(there: Runtime) -> T:
-            # A session keeps the context of what was sent last, which would keep the request, and
-            # with its tools this hub.
-            forget_present_step()
-            return await job(there)
-
-        return await runtime.run_on(self._open()[0], alone, timeout=timeout)
-
-    async def close(self, runtime: Runtime) -> None:
-        """Disconnect from all servers, and end the thread."""
-        with self._lock:
-            self._closed = True
-            thread, self._thread = self._thread, None
-        if thread is None or not thread.alive:
-            return
-        connections = self._connections.values()
-
-        async def disconnect(_runtime: Runtime) -> None:
-            await asyncio.gather(*(connection.close() for connection in connections))
-
-        await runtime.run_on(thread, disconnect)
-        thread.close()
-
-    def _open(self) -> "tuple[LoopThread, dict[str, Connection]]":
-        with self._lock:
-            if self._closed:
-                msg = "the MCP servers were closed; make a new provider to connect them again"
-                raise UsageError(msg)
-            thread = self._thread
-            if thread is None or not thread.alive:  # the first time, or in a forked child
-                self._thread = thread = LoopThread("chatclient-mcp")
-                self._connections = {each.name: Connection(each) for each in self.servers}
-                # A hub that is dropped, or still open when the process ends, takes its servers'
-                # processes with it.
-                weakref.finalize(self, _end, thread, self._connections)
-            return thread, self._connections
-
-
-def _end(thread: LoopThread, connections: "dict[str, Connection]") -> None:
-    """Do what `Hub.close` does, when there is no hub any more."""
-    if not thread.alive:
-        return
-    end = threading.Thread(target=_end_now, args=(thread, connections))
-    # Nobody is to wait where garbage happens to be collected, least of all *thread* itself; but a
-    # process that ends would wait for no other thread.
-    (end.start if threading.main_thread().is_alive() else end.run)()
-
-
-def _end_now(thread: LoopThread, connections: "dict[str, Connection]") -> None:
-    done = threading.Event()
-
-    async def disconnect() -> None:
-        await asyncio.gather(*(each.close() for each in connections.values()))
-        done.set()
-
-    tasks: list[Any] = []
-    thread.soon(lambda: tasks.append(thread.create_task(disconnect())))
-    done.wait(_GRACE)
-    thread.close()
 
 
 class Connection:
     """One server: connected when it is needed, and again when the connection was lost.
 
-    All methods run on the hub's loop; the listing may be looked at from anywhere.
+    All methods run on the loop of the `Hub`; the listing may be looked at from anywhere.
     """
 
     def __init__(self, server: McpServer) -> None:
@@ -138,14 +32,14 @@ class Connection:
         self.listing: tuple[Tool, ...] | None = None
         """The server's tools as last listed, or None when they have to be listed (again)."""
         self.known: tuple[Tool, ...] = ()
-        """The same, but what it was before a change until it is listed again."""
+        """The same, but never None: after a change, the old tools until they are listed again."""
         self._session: Session | None = None
-        self._lock = asyncio.Lock()
-        self._lists = asyncio.Lock()
-        self._failures = 0
-        self._failure: tuple[str, BaseException | None] = ("", None)  # the last one
+        self._connect_lock = asyncio.Lock()
+        self._list_lock = asyncio.Lock()
+        self._failures = 0  # of attempts to connect
+        self._failure: tuple[str, BaseException | None] = ("", None)  # the last one, and its cause
         self._closed = False
-        self._changes = 0
+        self._changes = 0  # of the tools, as far as the server tells
         self._unreachable_until = 0.0
 
     @property
@@ -195,7 +89,7 @@ class Connection:
             if refused := self._refused(session, error):
                 raise refused from error
             raise
-        except (RuntimeError, ValidationError) as error:
+        except (RuntimeError, ValidationError) as error:  # by which the SDK refuses what it gets
             raise self._garbled(error) from error
 
     async def list_tools(self) -> tuple[Tool, ...]:
@@ -205,7 +99,7 @@ class Connection:
         await self._connected()  # which has a time limit of its own
         try:
             # Waiting for somebody else's listing counts as well.
-            async with asyncio.timeout(self.server.timeout), self._lists:
+            async with asyncio.timeout(self.server.timeout), self._list_lock:
                 return await self._list()
         except McpServerError:
             self._leave_alone()
@@ -243,7 +137,7 @@ class Connection:
 
     async def _connected(self) -> Session:
         failures = self._failures
-        async with self._lock:
+        async with self._connect_lock:
             if self._closed:  # while somebody waited for an answer, and would ask again
                 msg = f"the connection to the MCP server {self.server.name!r} was closed"
                 raise McpServerError(msg, server=self.server.name)
@@ -272,6 +166,7 @@ class Connection:
         return session
 
     def _leave_alone(self) -> None:
+        """Offer none of the server's tools, and do not try it again, for the time it is given."""
         self.known = ()
         self._unreachable_until = time.monotonic() + self.server.retry_after
 
@@ -287,6 +182,7 @@ class Connection:
         return McpServerError(refusal, server=self.server.name)
 
     def _told(self, error: MCPError) -> Exception:
+        """Return *error*, which the server answered, as what it means to a caller."""
         if error.code == REQUEST_TIMEOUT:
             return TimeoutError(error.message)
         if error.code in (INVALID_PARAMS, METHOD_NOT_FOUND):
@@ -295,6 +191,7 @@ class Connection:
         return ToolError(error.message)
 
     def _garbled(self, error: Exception) -> McpServerError:
+        """Return the error for an answer that the SDK refuses."""
         garbage = isinstance(error, ValidationError)
         what = "its answer is no MCP" if garbage else str(error).partition("\n")[0]
         msg = f"the MCP server {self.server.name!r} does not keep to the protocol: {what}"

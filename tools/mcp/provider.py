@@ -17,7 +17,8 @@ from chatclient.tools.mcp.names import ToolNamePrefix, names_for
 from chatclient.tools.mcp.server import MAKE_ONE, McpServer, ToolContextToMeta
 
 if TYPE_CHECKING:  # the SDK loads with the first connection
-    from chatclient.tools.mcp.connection import Connection, Hub
+    from chatclient.tools.mcp.connection import Connection
+    from chatclient.tools.mcp.hub import Hub
 
 log = get_logger(__name__)
 
@@ -131,7 +132,7 @@ class McpToolCallbackProvider(Closeable):
                 msg = f"{self!r} was closed; make a new one to connect the servers again"
                 raise UsageError(msg)
             if self._hub is None:
-                from chatclient.tools.mcp.connection import Hub  # noqa: PLC0415 - loads the SDK
+                from chatclient.tools.mcp.hub import Hub  # noqa: PLC0415 - loads the SDK
 
                 self._hub = Hub(self.servers)
             return self._hub

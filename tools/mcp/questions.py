@@ -53,14 +53,6 @@ def callbacks_of(server: McpServer) -> dict[str, Any]:
     return found
 
 
-async def _list_roots(
-    roots: Sequence[str | Path], _context: ClientRequestContext
-) -> ListRootsResult:
-    return ListRootsResult(
-        roots=[Root(uri=FileUrl(Path(root).as_uri()), name=Path(root).name) for root in roots]
-    )
-
-
 async def _elicit(
     handler: ElicitationHandler,
     server: str,
@@ -72,23 +64,6 @@ async def _elicit(
     except Exception as error:  # noqa: BLE001 - the application's code; not the server's business
         log.warning("mcp elicitation failed", server=server, error=repr(error))
         return ErrorData(code=INTERNAL_ERROR, message="the user could not be asked")
-
-
-async def _sample(
-    model: ChatModel,
-    server: str,
-    _context: ClientRequestContext,
-    params: CreateMessageRequestParams,
-) -> CreateMessageResult | ErrorData:
-    try:
-        prompt = _prompt_of(params)
-    except ToolError as error:
-        return ErrorData(code=INVALID_PARAMS, message=str(error))
-    try:
-        return await _sampled(model, prompt)
-    except Exception as error:  # noqa: BLE001 - what went wrong is not the server's business
-        log.warning("mcp sampling failed", server=server, error=described(error))
-        return ErrorData(code=INTERNAL_ERROR, message="the model could not be asked")
 
 
 async def _asked(
@@ -122,18 +97,40 @@ async def _asked(
 
 
 def _check(values: dict[str, Any], schema: dict[str, Any]) -> None:
+    """Make sure that *values* fit the form; the error does not show them.
+
+    Raises:
+        UsageError: They do not, or nobody can tell.
+    """
     found = misfits(validator_of(schema), values)
     if found is None:
         msg = "the form cannot be checked, so nothing is filled in"
         raise UsageError(msg)
-    for error in found:  # whose own message shows the user's values
-        msg = (
-            f"the values do not fit the form: {error.json_path} is against its {error.validator!r}"
-        )
+    if found:
+        where, rule = found[0].json_path, found[0].validator
+        msg = f"the values do not fit the form: {where} is against its {rule!r}"
         raise UsageError(msg)
 
 
+async def _sample(
+    model: ChatModel,
+    server: str,
+    _context: ClientRequestContext,
+    params: CreateMessageRequestParams,
+) -> CreateMessageResult | ErrorData:
+    try:
+        prompt = _prompt_of(params)
+    except ToolError as error:
+        return ErrorData(code=INVALID_PARAMS, message=str(error))
+    try:
+        return await _sampled(model, prompt)
+    except Exception as error:  # noqa: BLE001 - what went wrong is not the server's business
+        log.warning("mcp sampling failed", server=server, error=described(error))
+        return ErrorData(code=INTERNAL_ERROR, message="the model could not be asked")
+
+
 async def _sampled(model: ChatModel, prompt: Prompt) -> CreateMessageResult:
+    """Return what *model* answers, with no more tokens than it has by default."""
     most, wanted = model.options.max_tokens, prompt.options.max_tokens
     if most is not None and wanted is not None and wanted > most:
         prompt = Prompt.of(prompt.messages, prompt.options.mutate(max_tokens=most))
@@ -178,3 +175,11 @@ def _message(message: SamplingMessage) -> Message:
     if message.role == "user":
         return UserMessage(text, media=media)
     return AssistantMessage(text, media=media)
+
+
+async def _list_roots(
+    roots: Sequence[str | Path], _context: ClientRequestContext
+) -> ListRootsResult:
+    return ListRootsResult(
+        roots=[Root(uri=FileUrl(Path(root).as_uri()), name=Path(root).name) for root in roots]
+    )

@@ -12,8 +12,9 @@ from chatclient.messages import Media
 from chatclient.runtime import ON_LOOP, Runtime
 from chatclient.tool import ToolCallback, ToolMetadata, ToolResult
 from chatclient.tools.callback import FunctionToolCallback
-from chatclient.tools.mcp.connection import Connection, Hub, all_pages
+from chatclient.tools.mcp.connection import Connection, all_pages
 from chatclient.tools.mcp.content import add_resource, told
+from chatclient.tools.mcp.hub import Hub
 from chatclient.tools.schema import ToolParam
 
 T = TypeVar("T")
@@ -127,13 +128,15 @@ def _described(connection: Connection, item: Any, **more: Any) -> dict[str, Any]
 async def _from_all(
     hub: Hub, ask: Callable[[Connection], Awaitable[list[dict[str, Any]]]]
 ) -> list[dict[str, Any]]:
+    """Return what all servers answer, one that fails with its error; they are asked at once."""
+
     async def job(_runtime: Runtime) -> list[dict[str, Any]]:
         async def one(connection: Connection) -> list[dict[str, Any]]:
             try:
                 return await ask(connection)
             except (ToolError, TimeoutError) as error:
-                told = str(error) or "it did not answer in time"
-                return [{"server": connection.server.name, "error": told}]
+                why = str(error) or "it did not answer in time"
+                return [{"server": connection.server.name, "error": why}]
 
         answers = await asyncio.gather(*map(one, hub.connections.values()))
         return [item for answer in answers for item in answer]
@@ -154,6 +157,6 @@ async def _ask(hub: Hub, server: str, exchange: Callable[[Client], Awaitable[T]]
 
 
 async def _in_time(connection: Connection, exchange: Callable[[Client], Awaitable[T]]) -> T:
-    """Ask one server, within the time that it gets: the others do not wait for it."""
+    """Return what one server answers, within its own timeout: the others do not wait for it."""
     async with asyncio.timeout(connection.server.timeout):
         return await connection.ask(exchange, repeatable=True)

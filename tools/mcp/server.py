@@ -51,7 +51,7 @@ the loop that the connections live on, which is no loop of the application's."""
 
 
 McpLogLevel = Literal["debug", "info", "warning", "error"]
-"""How much a message of a server's log has to matter."""
+"""From which level on messages of a server's log are passed on."""
 
 
 class McpServerSettings(TypedDict, total=False):

@@ -87,7 +87,7 @@ class Session:
             program = f" by starting {server.command!r}" if server.command else ""
             msg = (
                 f"the MCP server {server.name!r} cannot be reached{program}"
-                f" ({type(cause).__name__}{told}){_apart(server.command, cause)}"
+                f" ({type(cause).__name__}{told}){_command_hint(server.command, cause)}"
             )
             raise McpServerError(self.refused() or msg, server=server.name) from cause
 
@@ -221,7 +221,7 @@ def _leaf(error: BaseException | None) -> BaseException | None:
     return error
 
 
-def _apart(command: str | None, cause: BaseException | None) -> str:
+def _command_hint(command: str | None, cause: BaseException | None) -> str:
     """Return what to do about a program that may be a whole command line."""
     if not isinstance(cause, FileNotFoundError) or not command or " " not in command:
         return ""

@@ -18,7 +18,11 @@ from chatclient.tools.search.index import (
 
 log = get_logger(__name__)
 
-_DEPTH = 50  # results that each index is asked for, at least
+# A tool that an index does not list counts as the last that it does. In a large catalog many tools
+# come close to the best, so that the list has to be longer until its last is one that does not fit.
+_DEPTH = 50  # results that each index is asked for, at least ...
+_PER_RESULT = 100  # ... and one for so many tools ...
+_MOST_RESULTS = 200  # ... up to this
 
 
 class HybridToolIndex(ToolIndex):
@@ -49,6 +53,7 @@ class HybridToolIndex(ToolIndex):
             raise UsageError(msg)
         self._indexes = tuple(zip(indexes, weights, strict=True))
         self._max_results = max_results
+        self._sizes: dict[str, int] = {}
 
     async def put(
         self, session_id: str, references: Sequence[ToolReference], runtime: Runtime
@@ -66,6 +71,7 @@ class HybridToolIndex(ToolIndex):
                 failures.append(error)
                 log.warning("tool index failed", index=type(index).__name__, error=str(error))
         self._raise_if_all(failures)
+        self._sizes[session_id] = len(references)
 
     async def find(self, request: ToolSearchRequest, runtime: Runtime) -> ToolSearchResponse:
         """Search in every index, and add up what they say.
@@ -75,7 +81,8 @@ class HybridToolIndex(ToolIndex):
         """
         started = perf_counter()
         limit = request.limit(self._max_results)
-        deeper = replace(request, max_results=max(_DEPTH, 3 * limit))
+        share = min(self._sizes.get(request.session_id, 0) // _PER_RESULT, _MOST_RESULTS)
+        deeper = replace(request, max_results=max(_DEPTH, share, 3 * limit))
         scores: dict[str, float] = {}
         references: dict[str, ToolReference] = {}
         failures = []
@@ -99,6 +106,7 @@ class HybridToolIndex(ToolIndex):
         Raises:
             ProviderError: One of them failed.
         """
+        self._sizes.pop(session_id, None)
         failures = []
         for index, _ in self._indexes:
             try:

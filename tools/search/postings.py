@@ -5,10 +5,12 @@ typical ones, which on real catalogs serve as well as their own averages. So too
 at different times can be searched together. It is held in one byte, the two lowest bits of which
 say whether the term is in the name and whether it is in a value that a parameter allows.
 
-All is there twice: by term, to find tools, and by tool, to look at those closely.
+All is there twice: by term, to find tools, and by tool, to look at those closely. Of a term only a
+hash is kept: the words themselves would take twice the memory of all the rest.
 """
 
 from array import array
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -108,9 +110,9 @@ class Postings:
 
     __slots__ = (
         "_ends",
+        "_hashes",
         "_impacts",
         "_levels",
-        "_numbers",
         "_places",
         "_starts",
         "_tools",
@@ -134,8 +136,12 @@ class Postings:
             name_lengths.append(min(sum(map(IN_NAME.__and__, strengths)), 255))
             self.totals.append(sum(strengths))
             self._ends.append(len(places))
-        self._numbers = dict(numbers)
-        self._places = array(_kind(len(numbers)), places)
+        # From now on, the number of a term is the place of its hash.
+        hashes = [_hash(term) for term in numbers]
+        order = sorted(range(len(hashes)), key=hashes.__getitem__)
+        self._hashes = array("q", [hashes[number] for number in order])
+        number_of = dict(zip(order, range(len(order)), strict=True))
+        self._places = array(_kind(len(numbers)), map(number_of.__getitem__, places))
         self._levels = bytes(levels)
         self.name_lengths = bytes(name_lengths)
         self.required = bytes(_required(reference.parameters) for reference in references)
@@ -146,7 +152,7 @@ class Postings:
         # A tool and an impact in one number, which is less for a greater impact. Small numbers are
         # compared faster, so it has no more bits than it needs.
         bits = len(self.totals).bit_length()
-        having: list[list[int]] = [[] for _ in self._numbers]
+        having: list[list[int]] = [[] for _ in self._hashes]
         for tool in range(len(self.totals)):
             start, end = self._ends[tool], self._ends[tool + 1]
             for number, level in zip(self._places[start:end], self._levels[start:end], strict=True):
@@ -162,18 +168,22 @@ class Postings:
         self._tools = array(_kind(len(self.totals)), [code & tools for code in strongest])
         self._impacts = bytes([_LEVELS - (code >> bits) for code in strongest])
 
-    def has(self, term: str) -> bool:
-        """Return whether a tool has *term*."""
-        return term in self._numbers
-
     def numbers(self, terms: Iterable[str]) -> dict[str, int]:
         """Return the numbers that stand here for those of *terms* that a tool has."""
-        known = self._numbers
-        return {term: known[term] for term in terms if term in known}
+        hashes = self._hashes
+        count = len(hashes)
+        found: dict[str, int] = {}
+        for term in terms:
+            code = _hash(term)
+            number = bisect_left(hashes, code)
+            if number < count and hashes[number] == code:
+                found[term] = number
+        return found
 
-    def frequency(self, number: int) -> int:
-        """Return how many tools have the term of that number."""
-        return self._starts[number + 1] - self._starts[number]
+    def frequencies(self, numbers: Mapping[str, int]) -> dict[str, int]:
+        """Return how many tools have each term, which come with their numbers."""
+        starts = self._starts
+        return {term: starts[number + 1] - starts[number] for term, number in numbers.items()}
 
     def having(self, number: int, most: int) -> tuple[Sequence[int], bytes]:
         """Return the *most* tools that a term has the greatest impact on, and those impacts."""
@@ -186,6 +196,12 @@ class Postings:
         start, end = self._ends[tool], self._ends[tool + 1]
         impacts = zip(self._places[start:end], self._levels[start:end], strict=True)
         return [(number, impact) for number, impact in impacts if number in wanted]
+
+
+def _hash(term: str) -> int:
+    """Return a number of 64 bits that, as good as certainly, no other term has."""
+    # Not that of the text itself, which is the same for ag and 条: these are the same bytes.
+    return hash(term.encode())
 
 
 def _kind(count: int) -> str:

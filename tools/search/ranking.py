@@ -17,7 +17,7 @@ looked at closely: the time a search takes grows far slower than the catalog.
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 
 from chatclient.tools.search.catalog import Catalog, Part
 from chatclient.tools.search.postings import IN_NAME, IN_VALUES, Postings
@@ -30,7 +30,7 @@ _CONCEPT = 0.35  # what a concept counts beside a word
 _NUMBER = 0.3  # what a number counts: it is an argument, as a rule
 _HINT = 0.4  # what the kind of a value counts
 _MISSPELT = 0.5  # what a word counts that is nearly one of the request's
-_MOST_NEIGHBOURS = 20_000  # words that are looked up for that: those that some forty could be
+_MOST_NEIGHBOURS = 10_000  # words that are looked up for that: those that some twenty could be
 _CLAUSE = 0.6  # what the best clause counts beside the whole request
 _SERVED = 0.7  # how much of a term is settled by the tool that has most of it
 _FRESH = 0.2  # share of a score that counts only for terms that are still open
@@ -68,7 +68,15 @@ class Ranking:
         self._size = catalog.size
         self._reference = catalog.reference
         self._query = query = tidied(query)
-        self._clauses = [self._with_concepts(clause) for clause in words.clauses(query)]
+        clauses = words.clauses(query)
+        terms = dict.fromkeys(chain.from_iterable(clauses))
+        self._hints = hinted(query, terms)
+        known = concepts()
+        behind = chain.from_iterable(known[term] for term in terms if term in known)
+        # The numbers that the terms have in each part.
+        wanted = [*terms, *behind, *self._hints]
+        self._numbers = [postings.numbers(wanted) for _, postings in self._parts]
+        self._clauses = [self._with_concepts(clause) for clause in clauses]
         self._weigh()
 
     def _with_concepts(self, clause: Iterable[str]) -> dict[str, float]:
@@ -78,25 +86,27 @@ class Ranking:
         """
         shares = {term: _NUMBER if term.isdigit() else 1.0 for term in clause}
         known = concepts()
-        for term in list(shares):
-            for concept in known.get(term, ()):
-                share = _CONCEPT if self._is_known(term) else 1.0
+        for term in [term for term in shares if term in known]:
+            share = _CONCEPT if self._is_known(term) else 1.0
+            for concept in known[term]:
                 shares[concept] = max(share, shares.get(concept, 0.0))
         return shares
+
+    def _is_known(self, term: str) -> bool:
+        """Return whether a tool has *term*, one of those of the query."""
+        return any(term in numbers for numbers in self._numbers)
 
     def _weigh(self) -> None:
         """Find out what each term counts: more, the fewer tools have it."""
         shares: dict[str, float] = {}
         for clause in reversed(self._clauses):
             shares.update(clause)
-        for term in hinted(self._query, shares):
+        for term in self._hints:
             shares.setdefault(term, _HINT)
-        # The numbers that the terms have in each part.
-        self._numbers = [postings.numbers(shares) for _, postings in self._parts]
         having: dict[str, int] = {}
         for (_, postings), numbers in zip(self._parts, self._numbers, strict=True):
-            for term, number in numbers.items():
-                having[term] = having.get(term, 0) + postings.frequency(number)
+            for term, count in postings.frequencies(numbers).items():
+                having[term] = having.get(term, 0) + count
         size = self._size + 0.5
         self._weights = {
             term: shares[term] * math.log(1 + max(0.5, size - count) / (count + 0.5)) ** _RARITY
@@ -108,23 +118,20 @@ class Ranking:
 
     def correct(self) -> bool:
         """Add to the clauses what their unknown words could be meant for, and tell if any was."""
-        meant = (
-            (clause, neighbour)
-            for clause in self._clauses
-            for term in [t for t, share in clause.items() if share == 1.0 and not self._is_known(t)]
-            for neighbour in neighbours(term)
-        )
         corrected = False
-        for clause, neighbour in islice(meant, _MOST_NEIGHBOURS):
-            if neighbour not in clause and self._is_known(neighbour):
-                clause[neighbour] = _MISSPELT
-                corrected = True
+        left = _MOST_NEIGHBOURS
+        for clause in self._clauses:
+            unknown = [t for t, share in clause.items() if share == 1.0 and not self._is_known(t)]
+            near = list(islice(chain.from_iterable(map(neighbours, unknown)), left))
+            left -= len(near)
+            for (_, postings), numbers in zip(self._parts, self._numbers, strict=True):
+                numbers.update(postings.numbers(near))
+            meant = [word for word in near if word not in clause and self._is_known(word)]
+            clause.update(dict.fromkeys(meant, _MISSPELT))
+            corrected = corrected or bool(meant)
         if corrected:
             self._weigh()
         return corrected
-
-    def _is_known(self, term: str) -> bool:
-        return any(postings.has(term) for _, postings in self._parts)
 
     def best(
         self, limit: int, admitted: Iterable[int] | None, unwanted: Collection[str] = ()

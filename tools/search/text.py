@@ -15,6 +15,11 @@ _T = TypeVar("_T")
 
 _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)?")
 _PLAIN_WORD = re.compile(r"[A-Za-z0-9]+(?:'[A-Za-z0-9]+)?")  # the same where all is ASCII
+_BETWEEN = bytes(
+    code if chr(code).isascii() and (chr(code).isalnum() or chr(code) == "'") else ord(" ")
+    for code in range(256)
+)
+"""What every byte of an ASCII text is to words: blank if it stands between them."""
 # An identifier's words: `getHTTPCode2` is get, http, code, 2.
 _PART = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
 # Beyond ASCII, what is a capital is not so easily said: letters and digits are told apart.
@@ -26,9 +31,15 @@ _UNSPACED = re.compile(
     r"\uf900-\ufaff\U00020000-\U0003ffff]+)"
 )
 _ACCENTS = re.compile(r"[\u0300-\u036f]")
-# A run of marks is looked at from its beginning only, or a long one would take its length squared.
-_CLAUSE = re.compile(r"(?<![.;?!\n])[.;?!\n]+(?:\s|$)|,?\s+(?:and|then|also)\s+", re.IGNORECASE)
+# What ends a clause: marks, or a word that leads on to another clause. A run of marks is looked at
+# from its beginning only, or a long one would take its length squared. For speed, all that may end
+# a clause begins with one set of characters, and both cases of a letter are written out.
+_CLAUSE = re.compile(
+    r"[.;?!\n,\s](?:(?<=[.;?!\n])(?<![.;?!\n][.;?!\n])[.;?!\n]*(?:\s|$)"
+    r"|(?:(?<=,)\s+|(?<=\s)\s*)(?:[Aa](?:[Nn][Dd]|[Ll][Ss][Oo])|[Tt][Hh][Ee][Nn])\s+)"
+)
 _BLANKS = re.compile(r"(\s\s)\s+")
+_OBJECT = (dict, Mapping)  # most are of the first, which is far quicker to tell
 _NESTING = frozenset({"properties", "items", "$defs"})  # where a schema has parameters
 _LONGEST = 4_000  # characters of a query that are read; what is longer is no wish, but a document
 _MOST_CLAUSES = 12  # of a request; what is longer is a document, and its rest is taken as one
@@ -134,6 +145,9 @@ def _word_terms(stems: _Stems, word: str) -> tuple[str, ...]:
     if word.isalpha() and word[1:].islower():  # as nearly all are
         lower = word.lower()
         return () if lower in STOP_WORDS else (stems[lower],)
+    if "'" in word and not _PLAIN_WORD.fullmatch(word):  # quoted
+        words = _PLAIN_WORD.findall(word)
+        return tuple(chain.from_iterable(_word_terms(stems, each) for each in words))
     parts = [part.lower() for part in _parts(word.partition("'")[0])]
     terms = _telling(stems, parts)
     if len(parts) == 2 and word.isalpha():  # noqa: PLR2004
@@ -155,9 +169,9 @@ def _telling(stems: _Stems, parts: Iterable[str]) -> tuple[str, ...]:
 
 
 def _words(text: str) -> list[str]:
-    """Return the words of *text*, without accents."""
+    """Return the words of *text* without accents, those of plain text with quotes around them."""
     if text.isascii():
-        return _PLAIN_WORD.findall(text)
+        return text.encode().translate(_BETWEEN).decode().split()
     plain = unicodedata.normalize("NFC", _ACCENTS.sub("", unicodedata.normalize("NFKD", text)))
     found: list[str] = []
     for at, piece in enumerate(_UNSPACED.split(plain)):
@@ -235,20 +249,20 @@ def parameter_texts(schema: Any) -> tuple[list[str], list[str], list[str]]:
 
 def _parameters(schema: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield every parameter at any depth, items of lists without a name."""
-    if not isinstance(schema, Mapping):
+    if not isinstance(schema, _OBJECT):
         return
     properties = schema.get("properties")
-    if isinstance(properties, Mapping):
+    if isinstance(properties, _OBJECT):
         for name, parameter in properties.items():
-            if isinstance(parameter, Mapping):
+            if isinstance(parameter, _OBJECT):
                 yield name, parameter
                 if not _NESTING.isdisjoint(parameter):
                     yield from _parameters(parameter)
     items = schema.get("items")
-    if isinstance(items, Mapping):
+    if isinstance(items, _OBJECT):
         yield "", items
         yield from _parameters(items)
     definitions = schema.get("$defs")
-    if isinstance(definitions, Mapping):
+    if isinstance(definitions, _OBJECT):
         for definition in definitions.values():
             yield from _parameters(definition)

@@ -104,7 +104,7 @@ class VectorToolIndex(ToolIndex):
         """Return how well tools fit the query as a whole and the wish that they fit best."""
         offsets = {part.segment.payload: part for part in catalog.parts}
         admitted = catalog.admitted(request)
-        depth = max(_DEPTH, 3 * limit + len(request.exclude))
+        depth = max(_DEPTH, 2 * limit + len(request.exclude))
         # Whom the filters admit is not known to the store: among all, none of them is missed.
         depth = catalog.size if admitted is not None else min(depth, catalog.size)
         depth += sum(len(part.removed) for part in catalog.parts)

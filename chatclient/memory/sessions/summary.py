@@ -58,7 +58,7 @@ class RecursiveSummary:
     def __post_init__(self) -> None:
         if not 0 <= self.overlap < self.most:
             msg = (
-                f"the overlap ({self.overlap}) has to be smaller than the window ({self.most}) "
+                f"the overlap ({self.overlap}) must be smaller than the window ({self.most}) "
                 "and not negative"
             )
             raise UsageError(msg)
@@ -109,7 +109,7 @@ class RecursiveSummary:
     ) -> str:
         notes = [m for m in before if isinstance(m, AssistantMessage)]
         text = noted_and_said(notes, archived)
-        if self.overlap and kept:
+        if self.overlap:
             following = transcript(kept[: self.overlap])
             text += (
                 "\nThe conversation then goes on as follows. The assistant will see that itself; "

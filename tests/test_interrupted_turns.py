@@ -1,0 +1,78 @@
+"""Ctrl-C anywhere in a turn that calls tools: what is kept stays valid, and the next one works."""
+
+import gc
+import sys
+import threading
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+from interrupts import interrupt_at, traceable
+
+from chatclient import ChatClient, Prompt
+from chatclient.advisors.memory import MessageChatMemoryAdvisor
+from chatclient.memory import MessageWindowChatMemory, conversation_problems
+from chatclient.messages import UserMessage
+from chatclient.testing import Answer, ScriptedModel, call
+
+OURS = [module for name, module in sys.modules.items() if name.split(".")[0] == "chatclient"]
+STRIDE = 41  # lines; all of them take a minute, and were clean
+
+
+def book(city: str) -> str:
+    """Book."""
+    return city
+
+
+async def look(city: str) -> str:
+    """Look."""
+    return city
+
+
+def answer(prompt: Prompt) -> Answer:
+    last = prompt.messages[-1]
+    if isinstance(last, UserMessage) and last.text == "book":
+        return ["hm", call("book", '{"city": "Rome"}'), call("look", '{"city": "Oslo"}')]
+    return "done"
+
+
+def called(client: ChatClient) -> None:
+    client.prompt("book").conversation("c").call().content()
+
+
+def streamed(client: ChatClient) -> None:
+    assert list(client.prompt("book").conversation("c").stream().events())
+
+
+@traceable
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings("ignore:.* was never (asked|awaited):RuntimeWarning")
+@pytest.mark.parametrize("turn", [called, streamed])
+@pytest.mark.parametrize("first", range(3))
+def test_an_interrupted_turn_leaves_nothing_behind(
+    first: int, turn: Callable[[ChatClient], None]
+) -> None:
+    """Its memory has the turn or nothing of it, no thread is left, and the next turn works."""
+    threads = threading.active_count()
+    line = 1 + first * STRIDE // 3
+    while True:
+        memory = MessageWindowChatMemory()
+        client = (
+            ChatClient.builder(ScriptedModel(answer))
+            .default_tools(book, look)
+            .default_advisors(MessageChatMemoryAdvisor(memory))
+            .build()
+        )
+        client.prompt("hello").conversation("c").call().content()
+        if not interrupt_at(line, partial(turn, client), *OURS):
+            break
+
+        kept = memory.get("c")
+        assert conversation_problems(kept, ending="answer") == ()
+        assert len(kept) in (2, 6), line
+        assert client.prompt("again").conversation("c").call().content() == "done"
+        line += STRIDE
+    gc.collect()  # what was interrupted may say so now, and in no later test
+    assert line > 1000
+    # The thread that serves coroutine functions of blocking turns stays for the next ones.
+    assert threading.active_count() <= threads + 1
