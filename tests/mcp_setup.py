@@ -3,8 +3,6 @@
 import os
 import sys
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,14 +34,6 @@ def asked_for(ask: Ask, source: Any, *answers: Answer, **builder: Any) -> tuple[
 def names_offered(model: ScriptedModel, at: int = 0) -> list[str]:
     """Return the names of the tools that the model was offered in its call number *at*."""
     return [c.definition.name for c in model.prompts[at].options.tool_callbacks or ()]
-
-
-def settled(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
-    """Return whether *condition* comes true soon."""
-    end = time.monotonic() + seconds
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.005)
-    return condition()
 
 
 def mcp_threads() -> list[threading.Thread]:

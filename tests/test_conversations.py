@@ -8,7 +8,6 @@ on after a turn.
 import asyncio
 import itertools
 import threading
-import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from conftest import Mode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_retrieval import WordEmbedding
+from waiting import settled
 
 from chatclient import (
     AssistantMessage,
@@ -485,8 +485,8 @@ def test_a_conversation_that_is_left_is_never_corrupted(
 
 
 def ended(threads: int) -> bool:
-    """Return whether there are no more than so many *threads*, and the one of a shared loop."""
-    end = time.monotonic() + 5
-    while threading.active_count() > threads + 1 and time.monotonic() < end:
-        time.sleep(0.01)  # workers of a loop end soon after it
-    return threading.active_count() <= threads + 1
+    """Return whether there are no more than so many *threads*, and the one of a shared loop.
+
+    The workers of a loop end soon after it.
+    """
+    return settled(lambda: threading.active_count() <= threads + 1)

@@ -15,6 +15,7 @@ from conftest import Ask
 from loopback import LoopbackServer
 from servers import ChatServer, Reply, as_stream, completion
 from services import SERVICES, Service
+from waiting import settled
 
 from chatclient import ChatClient, __version__
 from chatclient.driving import drive
@@ -434,7 +435,7 @@ def test_connections_are_kept_and_closed(chat_server: Start) -> None:
         for _ in range(5):
             client.prompt("Hi").call().content()
         assert server.open_connections == 1
-    wait_until(lambda: server.open_connections == 0)
+    assert settled(lambda: server.open_connections == 0)
 
 
 def test_leaving_a_stream_closes_its_connection(chat_server: Start) -> None:
@@ -444,7 +445,7 @@ def test_leaving_a_stream_closes_its_connection(chat_server: Start) -> None:
     with client_of(server) as client:
         for _piece in client.prompt("Hi").stream():
             break
-        wait_until(lambda: server.open_connections == 0)
+        assert settled(lambda: server.open_connections == 0)
 
 
 def test_leaving_an_async_stream_closes_its_connection(chat_server: Start) -> None:
@@ -456,7 +457,7 @@ def test_leaving_an_async_stream_closes_its_connection(chat_server: Start) -> No
         async with client_of(server) as client:
             async with client.prompt("Hi").astream().content() as pieces:
                 await anext(pieces)
-            await asyncio.to_thread(wait_until, lambda: server.open_connections == 0)
+            assert await asyncio.to_thread(settled, lambda: server.open_connections == 0)
 
     asyncio.run(main())
 
@@ -472,7 +473,7 @@ def test_a_cancelled_request_closes_its_connection(chat_server: Start) -> None:
                     await client.prompt("Hi").acall()
 
     asyncio.run(main())
-    wait_until(lambda: server.open_connections == 0)
+    assert settled(lambda: server.open_connections == 0)
 
 
 def test_one_client_serves_many_threads(chat_server: Start) -> None:
@@ -504,7 +505,7 @@ def test_one_client_serves_many_loops(chat_server: Start) -> None:
 
     for _ in range(2):
         assert asyncio.run(main()) == ["ok"] * 300
-    wait_until(lambda: server.open_connections == 0)
+    assert settled(lambda: server.open_connections == 0)
 
 
 def test_a_client_of_ones_own_is_used_as_it_is(chat_server: Start, http_library: str) -> None:
@@ -786,11 +787,3 @@ def test_secrets_stay_out_of_sight() -> None:
     model = OpenAIChatModel("stub", api_key=KEY, base_url="http://127.0.0.1/v1")
 
     assert KEY not in f"{model!r} {model._http!r} {model.options!r}"
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait until *condition* holds, for two seconds at most."""
-    end = time.monotonic() + 2
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)

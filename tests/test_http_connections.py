@@ -24,6 +24,7 @@ from chaos_server import CLOSE, END, STALL, ChaosServer, Step, chunked, http
 from proxy_server import ProxyServer, SocksServer
 from servers import ChatServer
 from services import SERVICES, Service, outcome_of
+from waiting import settled
 
 from chatclient import ChatModel
 from chatclient.errors import (
@@ -158,10 +159,7 @@ def test_loops_that_are_gone_leave_nothing_behind(
         gc.collect()
 
     assert len(loops) <= 1  # older libraries hold on to the last one
-    end = time.monotonic() + 5
-    while descriptors() > before and time.monotonic() < end:
-        time.sleep(0.01)  # the server hangs up as well
-    assert descriptors() <= before
+    assert settled(lambda: descriptors() <= before)  # the server hangs up as well
 
 
 @pytest.mark.usefixtures("http_library")
@@ -714,10 +712,7 @@ def test_connections_are_no_client_of_ones_own() -> None:
         with model:
             model.call("Hi")
             assert server.open_connections == 1
-        end = time.monotonic() + 5
-        while server.open_connections and time.monotonic() < end:
-            time.sleep(0.01)
-        assert server.open_connections == 0
+        assert settled(lambda: server.open_connections == 0)
 
 
 def test_headers_belong_to_a_client() -> None:

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 from conftest import Ask
-from mcp_setup import asked_for, mcp_threads, names_offered, peer, runs, settled
+from mcp_setup import asked_for, mcp_threads, names_offered, peer, runs
+from waiting import settled
 
 pytest.importorskip("mcp")
 

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 from conftest import Ask
-from mcp_setup import asked_for, mcp_threads, names_offered, peer, runs, settled
+from mcp_setup import asked_for, mcp_threads, names_offered, peer, runs
 from test_tool_faults import problem_with
+from waiting import settled
 
 pytest.importorskip("mcp")
 

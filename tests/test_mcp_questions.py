@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 from conftest import Ask
-from mcp_setup import asked_for, peer, settled
+from mcp_setup import asked_for, peer
 from servers import ChatServer, completion
+from waiting import settled
 
 pytest.importorskip("mcp")
 

@@ -13,7 +13,8 @@ from typing import Any
 import httpx
 import pytest
 from conftest import Ask
-from mcp_setup import asked_for, settled
+from mcp_setup import asked_for
+from waiting import settled
 
 pytest.importorskip("mcp")
 

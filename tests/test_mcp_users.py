@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 import uvicorn
 from conftest import Ask
-from mcp_setup import asked_for, mcp_threads, settled
+from mcp_setup import asked_for, mcp_threads
+from waiting import settled
 
 pytest.importorskip("mcp")
 

@@ -15,6 +15,7 @@ import httpx
 import pytest
 from chaos_server import CLOSE, END, RESET, STALL, ChaosServer, Step, chunked, http
 from services import SERVICES, TEXT, Outcome, Service, outcome_of
+from waiting import settled
 
 from chatclient.errors import (
     ConnectionFailedError,
@@ -81,7 +82,7 @@ def ask(service: Service, server: ChaosServer, mode: str, retry: RetryPolicy | i
 
     assert time.monotonic() - started < SOON
     assert outcome.in_use == 0
-    wait_until(lambda: server.open_connections == 0)
+    assert settled(lambda: server.open_connections == 0)
     return outcome
 
 
@@ -95,13 +96,6 @@ def patience_for(scripts: Sequence[Sequence[Step]]) -> float:
 
 def whole_head(script: Sequence[Step]) -> bool:
     return any(isinstance(step, bytes) and b"\r\n\r\n" in step for step in script)
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 5
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.005)
 
 
 # --- what breaks ----------------------------------------------------------------------------

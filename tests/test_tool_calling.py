@@ -221,7 +221,7 @@ def overlap(manager: dict[str, Any], mode: Ask, *, goal: int = 1, **options: Any
         with lock:
             running += 1
             peak = max(peak, running)
-        end = time.monotonic() + 2
+        end = time.monotonic() + 30
         while peak < goal and time.monotonic() < end:
             time.sleep(0.001)
         time.sleep(0.01)

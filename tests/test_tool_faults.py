@@ -13,7 +13,6 @@ import itertools
 import subprocess
 import sys
 import threading
-import time
 import warnings
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from conftest import Mode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from servers import ChatServer, completion, pairing_problem
+from waiting import settled
 
 from chatclient import (
     AssistantMessage,
@@ -370,14 +370,6 @@ def tasks_of_the_private_loop() -> int:
     from chatclient import threads
 
     return sum(len(asyncio.all_tasks(loop._loop)) for loop in threads._loops)
-
-
-def settled(condition: Callable[[], bool]) -> bool:
-    """Return whether *condition* comes true soon."""
-    end = time.monotonic() + 5
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.001)
-    return condition()
 
 
 def answers_of(plan: Plan) -> list[Answer]:
