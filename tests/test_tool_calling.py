@@ -55,6 +55,7 @@ from chatclient.tools import (
     DataToolCallback,
     NextTool,
     StaticToolCallbackResolver,
+    ToolApproval,
     ToolCallback,
     ToolCallingManager,
     ToolContext,
@@ -63,6 +64,7 @@ from chatclient.tools import (
     ToolFailure,
     ToolFailurePolicy,
     ToolInvocation,
+    ToolLimits,
     ToolMetadata,
     ToolResult,
     tool,
@@ -309,6 +311,31 @@ def test_an_unknown_tool_is_told_with_the_nearest_names(ask: Ask) -> None:
     assert told(ask, call("ad"), add) == "There is no tool 'ad'; did you mean 'add'?"
     assert "available: add" in told(ask, call("zzz"), add)
     assert "no tools are available" in told(ask, call("zzz"))
+
+
+def test_a_namespace_before_a_name_is_no_part_of_it(ask: Ask) -> None:
+    """Some models write `functions.` before the name, as they were trained."""
+    model = ScriptedModel(["Hm.", call("functions.add", '{"a": 1, "b": 2}')], "3")
+    result = ask(client_of(model, add, limits=ToolLimits(per_tool={"add": 1})).prompt("x"))
+
+    assert [each.tool_call.name for each in result.executions] == ["add"]
+    asked = model.prompts[1].messages[-2]
+    assert (asked.text, [each.name for each in asked.tool_calls]) == ("Hm.", ["add"])
+    assert results(model.prompts[1]) == ["3"]
+    assert told(ask, call("functions.ad"), add).startswith("There is no tool 'functions.ad'")
+
+
+def test_approval_is_asked_for_by_the_name_of_the_tool(ask: Ask) -> None:
+    """Whatever a model writes before it."""
+    asked: list[str] = []
+
+    def decide(invocation: ToolInvocation) -> bool:
+        asked.append(invocation.tool_call.name)
+        return False
+
+    model = ScriptedModel(call("functions.add", '{"a": 1, "b": 2}'), "no")
+    ask(client_of(model, add, interceptors=[ToolApproval(ask=decide)]).prompt("x"))
+    assert asked == ["add"]
 
 
 def test_wrong_arguments_are_told_in_full(ask: Ask) -> None:

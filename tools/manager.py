@@ -219,6 +219,7 @@ class ToolCallingManager:
             raise UsageError(msg)
         cut_off = generation.finish_reason == "length"
         message = with_calls_of_its_own(generation.output, turn.known_calls())
+        message = self._runnable(prompt, turn).named_in(message)
         return await self.execute_message(prompt, message, (), runtime, turn, cut_off=cut_off)
 
     async def execute_message(

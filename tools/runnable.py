@@ -5,11 +5,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from chatclient.errors import UnknownToolError
+from chatclient.messages import AssistantMessage, Part, ToolCall
 from chatclient.runtime import Runtime
 from chatclient.tool import ToolCallback, ToolMetadata
 from chatclient.tools.decorator import PLAIN
 from chatclient.tools.resolution import ToolCallbackResolver, resolve_tool
 from chatclient.values import EMPTY
+
+_NAMESPACE = "functions."
 
 Callbacks = Mapping[str, ToolCallback]
 """Tools by name."""
@@ -64,6 +67,23 @@ class RunnableTools:
             if callback is not None:
                 found[name] = callback
         return replace(self, found={**self.found, **found}) if found else self
+
+    def named_in(self, message: AssistantMessage) -> AssistantMessage:
+        """Return *message* with calls of `functions.NAME` as calls of the tool NAME.
+
+        Models that learned to call tools in a namespace of that name write it now and then, gpt-oss
+        above all. No tool is called so itself: services refuse a dot.
+        """
+        if not any(call.name.startswith(_NAMESPACE) for call in message.tool_calls):
+            return message
+        parts = [self._named(part) for part in message.parts]
+        return type(message)(parts, metadata=message.metadata)
+
+    def _named(self, part: Part) -> Part:
+        if not isinstance(part, ToolCall):
+            return part
+        name = part.name.removeprefix(_NAMESPACE)
+        return part if self.get(name) is None else replace(part, name=name)
 
     def metadata_of(self, name: str) -> ToolMetadata:
         """Return how the tool called *name* is to be run; in no special way, if there is none."""
