@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from chatclient.advisors.recognition import end_of, without_end
-from chatclient.messages import AssistantMessage, Message
+from chatclient.messages import AssistantMessage, Message, ToolResponseMessage, UserMessage
 from chatclient.turn_taking import present_turn
 
 
@@ -31,11 +31,24 @@ def asked_again(
     if heard:
         answered = [at for at, m in enumerate(said, 1) if isinstance(m, AssistantMessage)]
         # Behind what the tools have said stand answers, and what is wrong with the last of them.
-        own = said[max(heard, *answered) :] or not_among(said[present_turn(said) :], known)
+        heard = max(_before_unkept(said[:heard], earlier[-1]), *answered)
+        own = said[heard:] or not_among(said[present_turn(said) :], known)
     if end is not None or heard:
         # The request itself shows what the model has said, or its tools have done.
         history = without_end(history, [message for each in earlier for message in each])
     return own, history
+
+
+def _before_unkept(said: Sequence[Message], kept: Sequence[Message]) -> int:
+    """Return where in *said* begins what users said last, if the turn was *kept* without it.
+
+    It was, if no answer could be kept: the turn then ends with the results before these words.
+    """
+    end = len(said)
+    if isinstance(kept[-1], ToolResponseMessage):
+        while isinstance(said[end - 1], UserMessage):
+            end -= 1
+    return end
 
 
 def not_among(messages: Sequence[Message], known: Sequence[Message]) -> tuple[Message, ...]:

@@ -29,6 +29,7 @@ from chatclient.memory.sessions import (
     SessionService,
 )
 from chatclient.messages import Media, Message
+from chatclient.response import FinishReason, Generation
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import ToolApproval, ToolCallingManager, tool
 
@@ -238,3 +239,37 @@ def test_what_was_said_meanwhile_is_remembered_although_another_answer_is_asked_
     assert result.answer.new_messages() == kept
     for prompt in model.prompts:
         assert conversation_problems(prompt.messages, ending="question") == ()
+
+
+@pytest.mark.parametrize("finish", ["stop", "content_filter"])
+@pytest.mark.parametrize("order", [MEMORY_ORDER, TOOL_CALLING_ORDER + 100])
+@pytest.mark.parametrize("tool_messages", [True, False])
+def test_what_was_said_last_is_remembered_where_the_first_answer_cannot_be(
+    ask: Ask, finish: FinishReason, order: int, *, tool_messages: bool
+) -> None:
+    """The turn was kept up to its tools' results; the words behind belong to the next answer."""
+
+    def sure(answer: ChatResponse) -> GuardrailResult | None:
+        return GuardrailResult.retry("no answer") if answer.text != "To Paris." else None
+
+    @tool
+    def plan() -> str:
+        """Plan the trip."""
+        steering.say("Make it Paris.")
+        return "planned"
+
+    nothing = [ChatResponse((Generation(AssistantMessage(""), finish),)) for _ in range(2)]
+    model = ScriptedModel(call("plan"), *nothing, "To Paris.")
+    memory = MessageWindowChatMemory()
+    remembering = MessageChatMemoryAdvisor(memory, order=order, tool_messages=tool_messages)
+    guard = OutputGuardrailAdvisor(sure, order=MEMORY_ORDER - 100)
+    builder = ChatClient.builder(model).default_tools(plan).default_advisors(remembering, guard)
+    steering = Steering()
+    ask(builder.build().prompt("Rome?").conversation("c").advisors(steering))
+
+    kept = tuple(memory.get("c"))
+    first = ["user: Rome?", "user: Make it Paris."]
+    heard = first if tool_messages else ["user: Rome?\n\nMake it Paris."]
+    assert said(kept) == [*heard, "assistant: To Paris."]
+    assert conversation_problems(kept, ending="answer") == ()
+    assert said(model.prompts[-1].messages) == first
