@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from chatclient.checks import check_model_name, check_number
 from chatclient.closing import Closeable
 from chatclient.driving import drive
 from chatclient.errors import InvalidResponseError, WrongTypeError
@@ -26,6 +27,10 @@ class EmbeddingOptions:
         batch_characters: How many characters these texts have at most; a longer text goes alone.
             The default keeps to OpenAI's 300,000 tokens, even where each character is one.
         extra: Fields for the provider's request that this library does not model.
+
+    Raises:
+        UsageError: The model is a blank text, or a number is less than 1.
+        WrongTypeError: One of them is of the wrong kind.
     """
 
     model: str | None = None
@@ -35,6 +40,12 @@ class EmbeddingOptions:
     extra: Mapping[str, Any] = EMPTY
 
     def __post_init__(self) -> None:
+        if self.model is not None:
+            check_model_name(self.model)
+        if self.dimensions is not None:
+            check_number("dimensions", self.dimensions, least=1)
+        check_number("batch_size", self.batch_size, least=1)
+        check_number("batch_characters", self.batch_characters, least=1)
         freeze_fields(self, "extra")
 
 

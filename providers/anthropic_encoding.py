@@ -99,9 +99,10 @@ class EncodedConversation:
 
 
 class _CallIds:
-    """Tells calls apart whose ids repeat from round to round, as those of some servers do.
+    """Tells calls apart whose ids would be the same.
 
-    The API takes each id once in a conversation.
+    Those of some servers repeat from round to round, and others differ only in letters that are not
+    allowed here. The API takes each id once in a conversation.
     """
 
     __slots__ = ("known", "renamed")
@@ -124,21 +125,24 @@ class _CallIds:
                 return message
 
     def _calling(self, message: AssistantMessage) -> AssistantMessage:
-        ids = {_id(call.id) for call in message.tool_calls}
-        taken = sorted(ids & self.known)
-        self.known |= ids
-        self.renamed = {id: self._free(id) for id in taken}
-        if not taken:
+        renamed: dict[str, str] = {}
+        for id in dict.fromkeys(call.id for call in message.tool_calls):
+            allowed = _id(id)
+            if allowed in self.known:
+                renamed[id] = self._free(allowed)
+            self.known.add(allowed)
+        self.renamed = renamed
+        if not renamed:
             return message
         return AssistantMessage([self._called(p) for p in message.parts], metadata=message.metadata)
 
     def _called(self, part: Part) -> Part:
         if not isinstance(part, ToolCall):
             return part
-        return replace(part, id=self.renamed.get(_id(part.id), part.id))
+        return replace(part, id=self.renamed.get(part.id, part.id))
 
     def _answering(self, response: ToolResponse) -> ToolResponse:
-        return replace(response, id=self.renamed.get(_id(response.id), response.id))
+        return replace(response, id=self.renamed.get(response.id, response.id))
 
     def _answering_block(self, part: str | Media | ProviderPart) -> str | Media | ProviderPart:
         """Return *part*, with the new id if it is a response in the API's own form."""

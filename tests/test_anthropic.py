@@ -255,7 +255,7 @@ def test_a_response_in_the_form_of_the_api_belongs_to_the_last_call_of_its_id(se
 def test_ids_that_are_alike_in_the_letters_of_the_api_stay_apart(serve: Serve) -> None:
     """Also those of calls in parallel, and an id that looks like a new one."""
     said: list[Message] = [UserMessage("?")]
-    for ids in (("a.b", "a_b_2"), ("a:b", "c"), ("c",)):
+    for ids in (("a.b", "a_b_2"), ("a:b", "c"), ("c",), ("d.e", "d:e", "d_e_2")):
         responses = [ToolResponse(id, "now", id) for id in ids]
         said.append(AssistantMessage(tool_calls=[ToolCall(id, "now", "{}") for id in ids]))
         said.append(ToolResponseMessage(responses))
@@ -263,8 +263,13 @@ def test_ids_that_are_alike_in_the_letters_of_the_api_stay_apart(serve: Serve) -
     server.model().call(said)
     results = [b for turn in server.requests[0]["messages"][2::2] for b in turn["content"]]
 
-    assert [result["tool_use_id"] for result in results] == ["a_b", "a_b_2", "a_b_3", "c", "c_2"]
-    assert [result["content"] for result in results] == ["a.b", "a_b_2", "a:b", "c", "c"]
+    called = [b["id"] for turn in server.requests[0]["messages"][1::2] for b in turn["content"]]
+
+    assert called == [result["tool_use_id"] for result in results]
+    assert called[:5] == ["a_b", "a_b_2", "a_b_3", "c", "c_2"]
+    assert called[5:] == ["d_e", "d_e_2", "d_e_2_2"]
+    told = [result["content"] for result in results]
+    assert told == ["a.b", "a_b_2", "a:b", "c", "c", "d.e", "d:e", "d_e_2"]
 
 
 def test_a_paused_turn_goes_on_where_it_stopped(ask: Ask, serve: Serve) -> None:

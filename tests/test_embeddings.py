@@ -259,6 +259,17 @@ def test_a_model_needs_a_name(kind: Callable[..., Any]) -> None:
         kind(None, api_key="k")
 
 
+@pytest.mark.parametrize("name", ["dimensions", "batch_size", "batch_characters"])
+def test_what_can_be_no_option_is_refused(name: str) -> None:
+    """Before anything is sent, or texts are put into batches of none."""
+    for wrong in (0, "9"):
+        options: dict[str, Any] = {name: wrong}
+        with pytest.raises(UsageError, match=name):
+            EmbeddingOptions(**options)
+    with pytest.raises(UsageError, match="must not be blank"):
+        EmbeddingOptions(model=" ")
+
+
 def test_models_say_what_they_are() -> None:
     """Each has a default model, and no dimensions of its own accord."""
     models = [kind(api_key="k") for kind in KINDS]

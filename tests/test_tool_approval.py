@@ -287,6 +287,7 @@ def test_each_call_can_be_decided_differently(ask: Ask) -> None:
         ({}, "not decided"),
         ({"p1": True}, r"not decided \['p2'\]"),
         ({"p1": True, "p2": True, "p3": True}, r"unknown \['p3'\]"),
+        ({"p1": True, "p2": True, 3: True, "p3": True}, r"unknown \['p3', 3\]"),
         ({"p1": True, "p2": None}, "a bool or a Decision"),
         ({"p1": True, "p2": "approve"}, "a bool or a Decision"),
     ],

@@ -265,7 +265,7 @@ def decisions_for(turn: PendingTurn, decisions: Decisions) -> dict[str, Decision
         raise UsageError(msg)
     unknown, missing = set(decisions) - set(ids), set(ids) - set(decisions)
     if unknown or missing:
-        left, strange = sorted(missing), sorted(unknown)
+        left, strange = sorted(missing), sorted(unknown, key=repr)
         msg = f"decide about the calls {ids}: not decided {left}, unknown {strange}"
         raise UsageError(msg)
     return {id: decision_of(decision) for id, decision in decisions.items()}
