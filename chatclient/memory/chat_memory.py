@@ -45,6 +45,10 @@ class ChatMemory(ABC):
     ) -> None:
         """Remember *messages*, a turn as a rule, as a unit.
 
+        What has been begun must be finished although the request is being cancelled, by way of
+        `runtime.shielded`: unless the cancellation has an error as its cause, the turn then counts
+        as stored, and what its tools have done is not undone.
+
         Args:
             conversation_id: Which conversation.
             messages: What was said.
