@@ -8,15 +8,14 @@ from typing import Any
 
 import pytest
 
-traceable = pytest.mark.skipif(
-    sys.version_info >= (3, 12),
-    reason="tracing raises in comprehensions past the `with` around them; signals do not",
-)
-"""Marks tests that interrupt at certain lines: with newer Pythons these may hang."""
-
 
 def interrupt_at(line: int, function: Callable[[], object], *modules: ModuleType) -> bool:
-    """Return whether *function* was interrupted when it began its *line*th line in *modules*."""
+    """Return whether *function* was interrupted when it began its *line*th line in *modules*.
+
+    The test is skipped with newer Pythons, where it may hang.
+    """
+    if sys.version_info >= (3, 12):
+        pytest.skip("tracing raises in comprehensions past the `with` around them; signals do not")
     files = {module.__file__ for module in modules}
     left = line
 

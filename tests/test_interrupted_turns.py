@@ -7,7 +7,8 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
-from interrupts import interrupt_at, traceable
+from interrupts import interrupt_at
+from waiting import settled
 
 from chatclient import ChatClient, Prompt
 from chatclient.advisors.memory import MessageChatMemoryAdvisor
@@ -44,7 +45,6 @@ def streamed(client: ChatClient) -> None:
     assert list(client.prompt("book").conversation("c").stream().events())
 
 
-@traceable
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.filterwarnings("ignore:.* was never (asked|awaited):RuntimeWarning")
 @pytest.mark.parametrize("turn", [called, streamed])
@@ -75,4 +75,4 @@ def test_an_interrupted_turn_leaves_nothing_behind(
     gc.collect()  # what was interrupted may say so now, and in no later test
     assert line > 1000
     # The thread that serves coroutine functions of blocking turns stays for the next ones.
-    assert threading.active_count() <= threads + 1
+    assert settled(lambda: threading.active_count() <= threads + 1)

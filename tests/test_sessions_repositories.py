@@ -13,7 +13,7 @@ from uuid import uuid4
 import pytest
 import sqlalchemy as sa
 from databases import SQL_KINDS, sql_place
-from interrupts import interrupt_at, traceable
+from interrupts import interrupt_at
 from sqlalchemy.schema import CreateTable
 
 from chatclient.driving import drive
@@ -493,7 +493,6 @@ def test_tables_may_be_there_in_part(kind: str, there: str, tmp_path: Path) -> N
         assert {index.name for index in tables.sessions.indexes} <= indexes
 
 
-@traceable
 @pytest.mark.parametrize("operation", ["append", "compact"])
 def test_an_interrupt_at_any_line_leaves_the_state_before_or_after(operation: str) -> None:
     """Ctrl-C may come between any two lines; what is made again then comes to the same."""

@@ -341,13 +341,16 @@ def test_a_compensation_that_fails_is_not_tried_again(ask: Ask) -> None:
     assert trip.log.count("tried") == 1
 
 
-def test_the_others_are_undone_when_one_cannot_be(ask: Ask) -> None:
-    """A compensation that fails is logged; the call still stands, and the model knows."""
+@pytest.mark.parametrize("error", [RuntimeError("non-refundable"), asyncio.CancelledError()])
+def test_the_others_are_undone_when_one_cannot_be(ask: Ask, error: BaseException) -> None:
+    """A compensation that fails is logged; the call still stands, and the model knows.
+
+    So does one that waits for a task which is cancelled: the request itself is not.
+    """
 
     class Stubborn(Trip):
         async def cancel_hotel(self, execution: ToolExecution) -> None:
-            msg = "non-refundable"
-            raise RuntimeError(msg)
+            raise error
 
     trip = Stubborn()
     result = ask(client_of(ScriptedModel(FLIGHT, HOTEL, DEAR, "sorry"), trip).prompt("x"))

@@ -14,7 +14,7 @@ import pytest
 from bag_of_words import BagOfWords
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from interrupts import interrupt_at, traceable
+from interrupts import interrupt_at
 
 from chatclient.errors import OverloadedError, UsageError
 from chatclient.vector_store import (
@@ -364,7 +364,6 @@ def test_threads_and_searches_do_not_disturb_each_other(make: Make) -> None:
 CAT = {"kind": "cat"}
 
 
-@traceable
 @pytest.mark.parametrize(
     "operation",
     [
