@@ -29,12 +29,13 @@ def repair_json(text: str) -> str | None:
 
     Mends code fences around it, a trailing comma, brackets, braces and a quote missing at the end
     or too many of them, single quotes, Python's `True`, `False` and `None`, line breaks inside
-    strings, and JSON that was encoded twice. JSON without damage comes back as it is.
+    strings, JSON that was encoded twice, and JSON that a server has streamed and then sent again as
+    a whole. JSON without damage comes back as it is.
     """
     text = whole_text(text).strip().removeprefix("\ufeff")
     if text.startswith(_FENCE):
         text = re.sub(r"^[a-zA-Z0-9]*", "", text[len(_FENCE) :]).removesuffix(_FENCE).strip()
-    for candidate in (text, _rewritten(text)):
+    for candidate in (text, _rewritten(text), _sent_again(text)):
         if candidate is None:
             continue
         try:
@@ -76,6 +77,26 @@ def _rewritten(text: str) -> str | None:
         result.append(piece)
     _drop_comma(result)
     return "".join([*result, *reversed(closers)])
+
+
+_MOST_STARTS = 100
+
+
+def _sent_again(text: str) -> str | None:
+    """Return the object at the end of *text*, if what goes before is the beginning of it, or `{}`.
+
+    Parsers of some servers stream the arguments of a call and send all of them at the end once
+    more; gateways begin with the empty input that Anthropic announces a call with.
+    """
+    start = 0
+    for _ in range(_MOST_STARTS):
+        start = text.find("{", start + 1)
+        if start < 0:
+            break
+        begun = text[:start].rstrip()
+        if begun == "{}" or text.startswith(begun, start):
+            return _rewritten(text[start:])
+    return None
 
 
 def _drop_comma(pieces: list[str]) -> None:
