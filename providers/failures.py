@@ -66,7 +66,8 @@ def error_from(
         retry_after=retry_after(headers if status else {}, data),
         **own,
     )
-    failure.retryable = _is_worth_retrying(failure, f"{code} {said}", headers)
+    unread = _CALL_REFUSED in code and call is None
+    failure.retryable = unread or _is_worth_retrying(failure, f"{code} {said}", headers)
     return failure
 
 
@@ -118,13 +119,17 @@ def no_answer(provider: str, data: Any) -> InvalidResponseError:
     return error
 
 
+_CALL_REFUSED = "tool_use_failed"
+
+
 def _refused_call(error: Any) -> ToolCall | None:
     """Return the tool call for which a server refuses the answer of its own model, or None.
 
-    Groq does so (console.groq.com/docs/tool-use). What the model wrote may be no call at all.
+    Groq does so (console.groq.com/docs/tool-use). What the model wrote may be no call at all, or is
+    not told; the model then has to be asked again.
     """
     match error:
-        case {"code": "tool_use_failed", "failed_generation": str(written)}:
+        case {"code": code, "failed_generation": str(written)} if code == _CALL_REFUSED:
             try:
                 call = loads(written)
                 name, arguments = text_of(call["name"]), dumps(call["arguments"]).decode()

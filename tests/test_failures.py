@@ -467,5 +467,6 @@ def test_recorded_refusals_are_told_apart() -> None:
 
         assert type(error) is expected_kind(exchange), exchange
         assert error.status == exchange.status, exchange
-        assert error.retryable == (exchange.status == 429), exchange
+        by_chance = b"tool_use_failed" in exchange.body  # the model may do better
+        assert error.retryable == (exchange.status == 429 or by_chance), exchange
         assert "no reason given" not in str(error), exchange

@@ -25,6 +25,7 @@ from chatclient.errors import (
 )
 from chatclient.messages import AssistantMessage, Message, SystemMessage, UserMessage
 from chatclient.options import ChatOptions
+from chatclient.providers.http import RetryPolicy
 from chatclient.providers.openai import OPENAI, OpenAIChatModel, OpenAIChatOptions, is_openai
 from chatclient.providers.openai_responses import OpenAIResponsesChatModel
 from chatclient.tools import tool
@@ -399,8 +400,13 @@ def test_a_refused_call_is_not_run_where_none_was_wanted(
 def test_what_the_server_refuses_may_be_no_call(
     ask: Ask, chat_server: Start, client_of: ClientOf, written: str
 ) -> None:
-    """Then nothing can be told to the model."""
-    server = chat_server(Reply(refusal_of(written).encode(), status=400))
+    """Then nothing can be told to the model, and it is asked again: it may do better."""
+    refusal = Reply(refusal_of(written).encode(), status=400)
+    server = chat_server(refusal, "Sunny.")
+    retry = RetryPolicy(1, 0.001)
+    assert ask(client_of(server, max_retries=retry).prompt("x").tools(weather)).text == "Sunny."
+
+    server = chat_server(refusal)
     with pytest.raises(InvalidRequestError, match="Tool call validation failed") as caught:
         ask(client_of(server).prompt("x").tools(weather))
     assert type(caught.value) is InvalidRequestError
