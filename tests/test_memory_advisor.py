@@ -56,6 +56,7 @@ from chatclient.messages import (
 )
 from chatclient.prompt import Prompt
 from chatclient.response import ChatResponse, Generation
+from chatclient.runtime import Runtime
 from chatclient.testing import Answer, ScriptedModel, call
 from chatclient.tool import CONVERSATION_ID
 from chatclient.tools import (
@@ -620,6 +621,26 @@ def test_a_guard_around_the_memory_that_says_what_is_wrong_adds_to_the_conversat
     turn = ["u:one", "a:first", "u:two", *TURN[1:3], "a:bad", "u:Better!", "a:still bad"]
     assert talk.shown[-1] == ["s:Be brief.", *turn, "u:Better!"]
     assert short(talk.stored) == [*turn, "u:Better!", "a:good"]
+
+
+class Forgetful(MessageWindowChatMemory):
+    """A memory that shows nothing of what it holds, as one that finds the fitting does at times."""
+
+    async def load(self, conversation_id: str, runtime: Runtime) -> tuple[Message, ...]:
+        return ()
+
+
+def test_what_a_guard_asks_again_is_new_although_the_memory_does_not_show_the_turn(
+    ask: Ask, order: int
+) -> None:
+    """What was stored a moment ago is known without the memory."""
+    talk = Talk("bad", "good", order=order)
+    forgetful = MessageChatMemoryAdvisor(Forgetful(talk.repository), order=order)
+    guard = around(GuardrailResult.reprompt("bad", "Better!"))
+    request = ChatClient.create(talk.model).prompt("one").conversation("c")
+    ask(request.advisors(forgetful, guard))
+
+    assert short(talk.stored) == ["u:one", "a:bad", "u:Better!", "a:good"]
 
 
 def test_a_guard_around_the_memory_that_asks_once_more_repeats_the_question_only(
