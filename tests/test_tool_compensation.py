@@ -341,6 +341,20 @@ def test_a_compensation_that_fails_is_not_tried_again(ask: Ask) -> None:
     assert trip.log.count("tried") == 1
 
 
+def test_a_failure_that_the_policy_makes_a_result_undoes_nothing(ask: Ask) -> None:
+    """It has told the model something else instead, which is no error."""
+
+    def process(_failure: ToolFailure) -> ToolResult:
+        return ToolResult("paid by invoice")
+
+    trip = Trip()
+    model = ScriptedModel(FLIGHT, [HOTEL, DEAR], "done")
+    result = ask(client_of(model, trip, exception_processor=process).prompt("x"))
+
+    assert trip.log == BOOKED
+    assert not any(execution.is_error for execution in result.executions)
+
+
 @pytest.mark.parametrize("error", [RuntimeError("non-refundable"), asyncio.CancelledError()])
 def test_the_others_are_undone_when_one_cannot_be(ask: Ask, error: BaseException) -> None:
     """A compensation that fails is logged; the call still stands, and the model knows.
