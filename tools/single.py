@@ -38,7 +38,7 @@ from chatclient.tools.turn import ToolTurn
 from chatclient.values import merged
 
 Keep = Callable[[ToolExecution], None]
-"""Takes a call that was run, before anybody is told of it."""
+"""Takes a call that was run, although the turn has ended meanwhile."""
 
 
 def _forget(_execution: ToolExecution) -> None:
@@ -75,7 +75,7 @@ class SingleCalls:
             runtime: How the request runs.
             attempt: How many calls of this tool the turn has seen, this one included.
             ordinal: How many times the turn has made this very call, this time included.
-            keep: Is given what the tool came to, also when the turn ends at that moment.
+            keep: Is given what the tool came to where the turn ends at that moment.
 
         Raises:
             ApprovalRequired: It has to wait for a decision.
@@ -93,7 +93,7 @@ class SingleCalls:
         turn.begin(self.messages)
         with runtime.observe(self._operation(call)) as observed:
             try:
-                execution = observed.result = await self._execute(call, context, keep)
+                execution = observed.result = await self._execute(call, context)
             except ApprovalRequired as error:  # no failure, so nobody who watches sees it raised
                 observed.note(WAITS, "approval")
                 waiting = error
@@ -117,7 +117,6 @@ class SingleCalls:
         attempt: int,
         ran: tuple[float | None, float] = (None, 0.0),
         error: Exception | None = None,
-        keep: Keep = _forget,
     ) -> ToolExecution:
         """Tell that *call* has come to *result*, and return that.
 
@@ -128,12 +127,10 @@ class SingleCalls:
             attempt: How many calls of this tool the turn has seen, this one included.
             ran: When the tool began and how long it took, if it was run.
             error: What went wrong.
-            keep: Is given what is returned before anybody is told, who may leave the stream.
         """
         started, seconds = ran
         response = _response(call, result)
         execution = ToolExecution(call, response, seconds, attempt, error, result.value, started)
-        keep(execution)
         if runtime.streaming:
             await runtime.emit(ToolCallFinished(call, response, seconds))
         return execution
@@ -154,7 +151,7 @@ class SingleCalls:
         description = "" if callback is None else callback.definition.description
         return ToolRun(call, description, self.turn.context.get(CONVERSATION_ID))
 
-    async def _execute(self, call: ToolCall, context: ToolContext, keep: Keep) -> ToolExecution:
+    async def _execute(self, call: ToolCall, context: ToolContext) -> ToolExecution:
         started_at, started = time.time(), time.perf_counter()
         error: Exception | None = None
         try:
@@ -173,7 +170,7 @@ class SingleCalls:
         if context.remark is not None:
             result = _remarked(result, context.remark)
         return await self.answer(
-            call, result, context.runtime, attempt=context.attempt, ran=ran, error=error, keep=keep
+            call, result, context.runtime, attempt=context.attempt, ran=ran, error=error
         )
 
     async def _run_tool(self, call: ToolCall, context: ToolContext) -> ToolResult:
