@@ -1182,6 +1182,16 @@ def test_what_was_run_is_undone_not_what_was_asked_for(ask: Ask) -> None:
     assert result.executions[2].arguments == DEAR.arguments
 
 
+def test_what_failed_tells_what_it_was_run_with(ask: Ask) -> None:
+    """The changed arguments may be the reason."""
+    dearer = Decision(approved=True, arguments='{"euro": 901}')
+    approval = ToolApproval(ask=lambda _invocation: dearer)
+    model = ScriptedModel(CHEAP, "sorry")
+    (failed,) = ask(client_of(model, Trip(), interceptors=[approval]).prompt("x")).executions
+
+    assert (failed.is_error, failed.arguments) == (True, '{"euro": 901}')
+
+
 def test_what_an_approver_changed_is_undone(ask: Ask) -> None:
     """Also when the turn waited in between, again for another call, and was stored each time."""
     trip = Trip()
