@@ -1,5 +1,6 @@
 """Marks at the ends of what Anthropic caches: how many a request may have; no I/O."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -7,7 +8,8 @@ from chatclient.json import dumps, loads
 from chatclient.messages import Message
 
 _MOST = 4  # of them in a request; one with more is refused
-_MARK = b'"cache_control":{'
+# With its type, or a tool's parameter of that name would count.
+_MARK = re.compile(rb'"cache_control":\{[^{}]*"type":"ephemeral"')
 _FIELD = "cache_control"
 
 
@@ -27,8 +29,8 @@ def without_excess(messages: bytes, rest: bytes = b"") -> bytes:
         messages: The elements of the conversation, with commas between.
         rest: All else of the request, whose marks stay.
     """
-    room = max(_MOST - rest.count(_MARK), 0)
-    if messages.count(_MARK) <= room:
+    room = max(_MOST - len(_MARK.findall(rest)), 0)
+    if len(_MARK.findall(messages)) <= room:
         return messages
     elements = loads(b"[%b]" % messages)
     # What the system says is at the very beginning, and so of use to every request.

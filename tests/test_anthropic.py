@@ -1023,6 +1023,21 @@ def test_what_a_tool_is_called_with_is_no_mark() -> None:
     assert blocks[1]["input"] == mark
 
 
+def test_a_parameter_of_that_name_is_no_mark() -> None:
+    """All four are left to what is marked."""
+
+    @tool
+    def send(cache_control: dict[str, str]) -> None:
+        """Send a request."""
+
+    mark = {"cache_control": {"ttl": "1h", "type": "ephemeral"}}
+    asked = [UserMessage("a", metadata=mark), AssistantMessage("b", metadata=mark)]
+    turns = body_of(*asked, *asked, asked[0], tool_callbacks=tool_callbacks(send))["messages"]
+
+    marked = ["cache_control" in turn["content"][0] for turn in turns]
+    assert marked == [False, True, True, True, True]
+
+
 def test_no_mark_is_left_where_the_options_have_taken_all_four() -> None:
     """A fifth would be refused."""
     mark = {"cache_control": {"type": "ephemeral"}}
