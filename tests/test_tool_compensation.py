@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from datetime import date
 from typing import Any
 
@@ -1080,6 +1081,28 @@ def test_what_failed_after_the_tool_had_done_its_work_is_undone(ask: Ask, told: 
             ask(client.prompt("x"))
 
     assert trip.log == [*BOOKED, *UNDONE]
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_what_the_tool_itself_could_not_do_is_not_undone_where_more_fails(
+    ask: Ask, told: bool
+) -> None:
+    """It has said so, and nothing was done."""
+
+    class Full(Trip):
+        @tool(compensation="cancel_hotel")
+        async def book_hotel(self, city: str) -> ToolResult:  # type: ignore[override]
+            """Book a hotel."""
+            return ToolResult(f"no room in {city}", is_error=True)
+
+    trip = Full()
+    policy = ToolFailurePolicy(always_raise=not told)
+    manager = {"interceptors": [fails_after], "exception_processor": policy}
+    client = client_of(ScriptedModel(FLIGHT, HOTEL, "sorry"), trip, **manager)
+    with nullcontext() if told else pytest.raises(ToolExecutionError):
+        ask(client.prompt("x"))
+
+    assert trip.log == ["flight to Rome", "no flight to Rome"]
 
 
 def test_what_failed_and_was_answered_all_the_same_is_not_undone(ask: Ask) -> None:
