@@ -4,6 +4,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar, cast
 
 from chatclient.errors import BlockingCallError
+from chatclient.observation import step_restored
 
 T = TypeVar("T")
 
@@ -19,17 +20,18 @@ def drive(coroutine: Coroutine[Any, Any, T]) -> T:
     Raises:
         BlockingCallError: It awaited something that only an event loop can provide.
     """
-    try:
-        coroutine.send(None)
-        refusal = no_loop()
-        coroutine.throw(refusal)
-    except StopIteration as stop:
-        return cast("T", stop.value)
-    except RuntimeError as error:
-        check_for_loop(error)
-        raise
-    close(coroutine)
-    raise refusal
+    with step_restored():
+        try:
+            coroutine.send(None)
+            refusal = no_loop()
+            coroutine.throw(refusal)
+        except StopIteration as stop:
+            return cast("T", stop.value)
+        except RuntimeError as error:
+            check_for_loop(error)
+            raise
+        close(coroutine)
+        raise refusal
 
 
 def close(coroutine: Coroutine[Any, Any, Any]) -> None:

@@ -9,7 +9,8 @@ and `chatclient.operation_log`, which writes a line of each while somebody liste
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Any, ClassVar, Literal, Protocol, Self
@@ -108,6 +109,19 @@ def present_listener(method: Literal["sent", "received"]) -> Tell | None:
     """
     step = present_step()
     return None if step is None else step.listener(method)
+
+
+@contextmanager
+def step_restored() -> Generator[None, None, None]:
+    """See that what follows is part of the same step as what went before, whatever happens inside.
+
+    A step does that by itself, unless Ctrl-C comes just while it begins or ends.
+    """
+    token = _place.set(_place.get())
+    try:
+        yield
+    finally:
+        _place.reset(token)
 
 
 def forget_present_step() -> None:

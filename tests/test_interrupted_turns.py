@@ -52,7 +52,10 @@ def streamed(client: ChatClient) -> None:
 def test_an_interrupted_turn_leaves_nothing_behind(
     first: int, turn: Callable[[ChatClient], None]
 ) -> None:
-    """Its memory has the turn or nothing of it, no thread is left, and the next turn works."""
+    """Its memory has the turn or nothing of it, no thread is left, and the next turn works.
+
+    What comes after it is no part of it.
+    """
     threads = threading.active_count()
     line = 1 + first * STRIDE // 3
     while True:
@@ -70,7 +73,9 @@ def test_an_interrupted_turn_leaves_nothing_behind(
         kept = memory.get("c")
         assert conversation_problems(kept, ending="answer") == ()
         assert len(kept) in (2, 6), line
-        assert client.prompt("again").conversation("c").call().content() == "done"
+        again = client.prompt("again").conversation("c").call()
+        assert again.content() == "done"
+        assert again.trail().parent is None, line
         line += STRIDE
     gc.collect()  # what was interrupted may say so now, and in no later test
     assert line > 1000
