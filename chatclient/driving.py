@@ -4,7 +4,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar, cast
 
 from chatclient.errors import BlockingCallError
-from chatclient.observation import step_restored
+from chatclient.observation import hold_step, release_step
 
 T = TypeVar("T")
 
@@ -20,18 +20,20 @@ def drive(coroutine: Coroutine[Any, Any, T]) -> T:
     Raises:
         BlockingCallError: It awaited something that only an event loop can provide.
     """
-    with step_restored():
-        try:
-            coroutine.send(None)
-            refusal = no_loop()
-            coroutine.throw(refusal)
-        except StopIteration as stop:
-            return cast("T", stop.value)
-        except RuntimeError as error:
-            check_for_loop(error)
-            raise
-        close(coroutine)
-        raise refusal
+    held = hold_step()
+    try:
+        coroutine.send(None)
+        refusal = no_loop()
+        coroutine.throw(refusal)
+    except StopIteration as stop:
+        return cast("T", stop.value)
+    except RuntimeError as error:
+        check_for_loop(error)
+        raise
+    finally:
+        release_step(held)
+    close(coroutine)
+    raise refusal
 
 
 def close(coroutine: Coroutine[Any, Any, Any]) -> None:

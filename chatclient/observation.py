@@ -9,8 +9,7 @@ and `chatclient.operation_log`, which writes a line of each while somebody liste
 """
 
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Any, ClassVar, Literal, Protocol, Self
@@ -111,17 +110,17 @@ def present_listener(method: Literal["sent", "received"]) -> Tell | None:
     return None if step is None else step.listener(method)
 
 
-@contextmanager
-def step_restored() -> Generator[None, None, None]:
-    """See that what follows is part of the same step as what went before, whatever happens inside.
+def hold_step() -> Token[_Place | None]:
+    """Return what `release_step` goes back to: the present step.
 
-    A step does that by itself, unless Ctrl-C comes just while it begins or ends.
+    A step goes back by itself, unless Ctrl-C comes just while it begins or ends.
     """
-    token = _place.set(_place.get())
-    try:
-        yield
-    finally:
-        _place.reset(token)
+    return _place.set(_place.get())
+
+
+def release_step(held: Token[_Place | None]) -> None:
+    """Make what follows part of the step that was *held*, whatever has happened since."""
+    _place.reset(held)
 
 
 def forget_present_step() -> None:
