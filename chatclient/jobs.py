@@ -153,9 +153,8 @@ class BegunInTask(Generic[T]):
 
     async def end(self) -> None:
         """Cancel it, and wait for its end."""
-        if not self._task.done():
-            self._task.cancel()
-            await ended([self._task])
+        self._task.cancel()
+        await ended([self._task])
         look_at_error(self._task)
 
 

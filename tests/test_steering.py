@@ -94,6 +94,24 @@ def test_without_tool_messages_the_words_join_the_question(ask: Ask) -> None:
     assert kept[2].metadata == {"n": 1}
 
 
+def test_what_was_said_meanwhile_is_in_the_trail_at_once() -> None:
+    """Whoever leaves the stream while the model answers to it goes on from there."""
+    steering = Steering()
+
+    @tool
+    def plan() -> str:
+        """Plan the trip."""
+        steering.say("Make it Paris.")
+        return "planned"
+
+    client = ChatClient.create(ScriptedModel(call("plan"), "To Paris."))
+    stream = client.prompt("Rome?").tools(plan).advisors(steering).stream()
+    pieces = stream.content()
+    next(pieces)
+
+    assert said(stream.trail().messages)[-1] == "user: Make it Paris."
+
+
 def test_what_nobody_heard_is_left(ask: Ask) -> None:
     """A turn that is over is told nothing; the application may say it in the next one."""
     steering = Steering()

@@ -7,9 +7,17 @@ import pytest
 from conftest import Ask
 from test_tool_calling import client_of, results
 
-from chatclient import ChatClient, ChatClientRequest, Prompt, ToolResponseMessage
+from chatclient import (
+    ChatClient,
+    ChatClientRequest,
+    ChatClientResponse,
+    Next,
+    Prompt,
+    ToolResponseMessage,
+)
 from chatclient.advisors import ToolCallingAdvisor
 from chatclient.advisors.memory import MessageChatMemoryAdvisor
+from chatclient.advisors.steering import Steering
 from chatclient.errors import DuplicateToolError
 from chatclient.memory import InMemoryChatMemoryRepository, MessageWindowChatMemory
 from chatclient.testing import ScriptedModel, call
@@ -110,6 +118,45 @@ def test_a_dynamic_provider_is_asked_in_every_round(ask: Ask, kind: type[Account
     assert [each.response.data for each in result.executions][:3] == ["welcome", "100", "good-bye"]
     assert "There is no tool 'balance'" in results(model.prompts[4])[0]
     assert once.asked == 1
+
+
+def test_a_dynamic_provider_may_have_nothing_to_offer_at_first(ask: Ask) -> None:
+    """Nor does anybody else."""
+
+    class Shop:
+        dynamic = True
+
+        def tool_callbacks(self, request: ToolRequest) -> list[ToolCallback]:
+            return tool_callbacks(transfer) if len(request.messages) > 1 else []
+
+    model = ScriptedModel(call("transfer"), call("transfer"), "done")
+
+    assert ask(client_of(model, Shop()).prompt("x")).text == "done"
+    assert [offered(prompt) for prompt in model.prompts] == [[], ["transfer"], ["transfer"]]
+
+
+@pytest.mark.parametrize("given", ["provider", "steering", "decision"])
+def test_what_only_the_loop_is_told_is_kept_from_advisors_inside(ask: Ask, given: str) -> None:
+    """They may ask another client with the context that they see."""
+    seen: list[set[str]] = []
+
+    async def inside(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        seen.append(set(request.context))
+        return await call_next(request)
+
+    approval = ToolApproval(needed=lambda _: given == "decision")
+    manager = ToolCallingManager(interceptors=[approval])
+    model = ScriptedModel(call("transfer"), "done")
+    client = ChatClient.builder(model).tool_calling_manager(manager).build()
+    tools = [transfer, Account()] if given == "provider" else [transfer]
+    advisors = [inside, Steering()] if given == "steering" else [inside]
+    result = ask(client.prompt("x").tools(*tools).advisors(*advisors))
+    if given == "decision":
+        turn = result.answer.pending_turn()
+        result = ask(client.resume(turn, "approve").tools(*tools).advisors(*advisors))
+
+    assert result.text == "done"
+    assert seen == [set(), set()]
 
 
 def test_what_a_dynamic_provider_sees(ask: Ask) -> None:
