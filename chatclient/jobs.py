@@ -98,8 +98,6 @@ async def finish_in_worker(call: Callable[[], T]) -> T:
             with anyio.CancelScope(shield=True):
                 return await in_worker(run)
         except asyncio.CancelledError as error:
-            if begun:
-                raise
             cancelled = error
         finally:
             if begun and cancelled is not None:

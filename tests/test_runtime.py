@@ -1258,6 +1258,23 @@ async def test_asyncio_reports_no_error_of_a_stream_that_was_left() -> None:
     assert reports == []
 
 
+async def test_asyncio_reports_no_error_of_what_has_begun_and_is_ended() -> None:
+    """It was not asked for."""
+    reports: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, report: reports.append(report))
+
+    async def job(_: Runtime) -> None:
+        raise LookupError("broken")
+
+    begun = ON_LOOP.begin(job, contextvars.copy_context())
+    await asyncio.sleep(0.01)
+    await begun.end()
+    del begun
+    gc.collect()
+
+    assert reports == []
+
+
 def test_a_closed_stream_gives_nothing_more() -> None:
     """Closing before the first event means that the request never runs."""
 

@@ -224,7 +224,10 @@ def test_a_dynamic_provider_may_take_tools_away(ask: Ask) -> None:
 
 
 def test_what_a_hook_does_to_the_tools_stays(ask: Ask) -> None:
-    """Tools that `before_call` added or removed once are not undone by a dynamic provider."""
+    """Tools that `before_call` added or removed once are not undone by a dynamic provider.
+
+    Those that it has left alone stay as well.
+    """
 
     class Choosing(ToolCallingAdvisor):
         async def before_call(self, request: ChatClientRequest) -> ChatClientRequest:
@@ -242,15 +245,19 @@ def test_what_a_hook_does_to_the_tools_stays(ask: Ask) -> None:
     def extra() -> str:
         return "extra"
 
+    @tool
+    def rates() -> str:
+        return "rates"
+
     model = ScriptedModel(*CALLS[:3], "done")
     builder = ChatClient.builder(model).default_advisors(Choosing())
-    ask(builder.default_tools(transfer, Account()).build().prompt("x"))
+    ask(builder.default_tools(transfer, rates, Account()).build().prompt("x"))
 
     assert [offered(prompt) for prompt in model.prompts] == [
-        ["log_in", "extra"],
-        ["extra", "balance", "log_out"],
-        ["extra", "balance", "log_out"],
-        ["extra", "log_in"],
+        ["rates", "log_in", "extra"],
+        ["rates", "extra", "balance", "log_out"],
+        ["rates", "extra", "balance", "log_out"],
+        ["rates", "extra", "log_in"],
     ]
 
 
