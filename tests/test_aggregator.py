@@ -223,6 +223,29 @@ F, G = ToolCall("a", "f", '{"x":1}'), ToolCall("b", "g", "[]")
             id="the whole once more",
         ),
         pytest.param(
+            [fragment(0, "a", "f", '{"x":1}'), fragment(None, "a", "", '{"x": 1}')],
+            [F],
+            id="the whole once more, not counted",
+        ),
+        pytest.param(
+            [fragment(None, "a", "f", '{"x":1}'), fragment(0, "a", "", '{"x": 1}')],
+            [F],
+            id="the whole once more, counted",
+        ),
+        pytest.param(
+            [
+                *(fragment(0, "a", "f", '{"x":1}'), fragment(1, "b", "g", "[]")),
+                fragment(0, arguments='{"x": 1}'),
+            ],
+            [F, G],
+            id="the whole of an earlier call once more",
+        ),
+        pytest.param(
+            [fragment(0, "a", "f"), fragment(0, "b", "f")],
+            [ToolCall("a", "f", ""), ToolCall("b", "f", "")],
+            id="calls without arguments that have ids of their own",
+        ),
+        pytest.param(
             [fragment(0, "a", "f"), *(fragment(0, arguments='{"x":1}'[:to]) for to in (4, 6, 7))],
             [F],
             id="each fragment from the beginning",
@@ -367,6 +390,24 @@ def test_whole_calls_of_a_tool_without_ids_are_told_apart(index: int | None) -> 
     for parts in (parts_of(*calls), parts_together(*calls)):
         arguments = [call.arguments for call in AssistantMessage(parts).tool_calls]
         assert arguments == ['{"x":1}', '{"x":2}']
+
+
+@pytest.mark.parametrize(
+    "fragments",
+    [
+        [
+            *(fragment(0, "", "f", '{"x"'), fragment(1, "", "f", '{"x"')),
+            *(fragment(0, arguments=":1}"), fragment(1, arguments=":2}")),
+        ],
+        [fragment(None, "", "f", '{"x":1}'), fragment(None, "b", "f", '{"x":2}')],
+    ],
+    ids=["by index", "by the id that one has"],
+)
+def test_calls_of_a_tool_without_ids_are_told_apart(fragments: list[ToolCallChunk]) -> None:
+    """As long as anything tells them apart."""
+    made = AssistantMessage(parts_of(*fragments)).tool_calls
+
+    assert [call.arguments for call in made] == ['{"x":1}', '{"x":2}']
 
 
 def test_a_whole_call_without_an_id_ends_before_space_and_nothing() -> None:
