@@ -251,6 +251,25 @@ F, G = ToolCall("a", "f", '{"x":1}'), ToolCall("b", "g", "[]")
             id="each fragment from the beginning",
         ),
         pytest.param(
+            [fragment(0, "a", "f"), *(fragment(0, arguments='{"x":1}'[:to]) for to in (4, 0, 7))],
+            [F],
+            id="from the beginning, or nothing",
+        ),
+        pytest.param(
+            [fragment(0, "a", "f", '{"x":'), fragment(0, arguments='{"x":1}}')],
+            [ToolCall("a", "f", '{"x":{"x":1}}')],
+            id="what only looks like the beginning",
+        ),
+        pytest.param(
+            [
+                fragment(None, "a", "f", '{"x":1}'),
+                fragment(None, "b"),
+                fragment(None, "b", "g", "[]"),
+            ],
+            [F, G],
+            id="a late name, not counted",
+        ),
+        pytest.param(
             [fragment(0, "a", "f", '{"x":1}'), fragment(0, "a", "f", '{"x":2}')],
             [ToolCall("a", "f", '{"x":1}{"x":2}')],
             id="two calls that nothing tells apart",  # the model is told, none is lost
@@ -544,6 +563,16 @@ def test_whole_parts_pass_through() -> None:
             id="a signature comes late",
         ),
         pytest.param(
+            [Reasoning("a", None, "gemini"), "text", Reasoning("b", "proof", "gemini")],
+            [Reasoning("a", None, "gemini"), "text", Reasoning("b", "proof", "gemini")],
+            id="a signature of what comes late",
+        ),
+        pytest.param(
+            ["text", Reasoning("", "proof", "gemini")],
+            ["text", Reasoning("", "proof", "gemini")],
+            id="a signature of nothing",
+        ),
+        pytest.param(
             [Reasoning("a", None, "gemini"), "text", Reasoning("", "proof", "anthropic")],
             [Reasoning("a", None, "gemini"), "text", Reasoning("", "proof", "anthropic")],
             id="whose signature it is not",
@@ -729,6 +758,8 @@ def test_pieces_of_a_sound_are_one_sound() -> None:
     )
     raw = [Media("audio/pcm;rate=24000", sample) for sample in (b"1", b"2", b"3")]
     assert spoken(*raw) == (Media("audio/pcm;rate=24000", b"123"),)
+    late = Media("audio/pcm;rate=24000", b"4", "late")
+    assert spoken(*raw, late) == (Media("audio/pcm;rate=24000", b"1234"),)
 
 
 def test_other_sounds_and_images_stay_what_they_are() -> None:
