@@ -259,6 +259,30 @@ def test_what_was_said_meanwhile_is_remembered_although_another_answer_is_asked_
         assert conversation_problems(prompt.messages, ending="question") == ()
 
 
+def test_what_an_advisor_says_when_it_asks_again_is_no_part_of_the_turn(ask: Ask) -> None:
+    """What was said meanwhile is, once."""
+
+    def sure(answer: ChatResponse) -> GuardrailResult | None:
+        unsure = answer.text == "Perhaps."
+        return GuardrailResult.reprompt("unsure", "Are you sure?") if unsure else None
+
+    @tool
+    def plan() -> str:
+        """Plan the trip."""
+        steering.say("Make it Paris.")
+        return "planned"
+
+    steering = Steering()
+    model = ScriptedModel(call("plan"), "Perhaps.", "To Paris.")
+    builder = ChatClient.builder(model).default_tools(plan)
+    client = builder.default_advisors(OutputGuardrailAdvisor(sure)).build()
+    result = ask(client.prompt("Rome?").advisors(steering))
+
+    new = ["user: Rome?", "user: Make it Paris.", "assistant: To Paris."]
+    assert said(model.prompts[-1].messages)[-1] == "user: Are you sure?"
+    assert said(result.answer.new_messages()) == new
+
+
 @pytest.mark.parametrize("finish", ["stop", "content_filter"])
 @pytest.mark.parametrize("order", [MEMORY_ORDER, TOOL_CALLING_ORDER + 100])
 @pytest.mark.parametrize("tool_messages", [True, False])
