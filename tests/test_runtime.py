@@ -1355,3 +1355,19 @@ async def test_what_has_not_begun_is_not_begun_for_a_request_that_is_cancelled()
         limiter.total_tokens = tokens
 
     assert begun == []
+
+
+def test_a_plain_function_that_takes_too_long_is_left_behind() -> None:
+    """Nobody waits for its end."""
+    gate, over = threading.Event(), threading.Event()
+
+    def slow() -> None:
+        gate.wait(10)
+        over.set()
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(ON_LOOP.invoke(slow, timeout=0.02))
+    was_over = over.is_set()
+    gate.set()
+
+    assert not was_over
