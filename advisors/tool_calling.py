@@ -124,7 +124,6 @@ class ToolCallingAdvisor:
         self._own_manager = manager is not None
         self.order = order
         self.conversation_history = conversation_history
-        self.eligibility = eligibility
         self._is_eligible = _by_options_and_response(eligibility)
         self.reset_tool_choice = reset_tool_choice
         self.stream_tool_call_responses = stream_tool_call_responses

@@ -230,8 +230,7 @@ class ToolLoop:
         """
         await self.turn.forget_begun()  # by the round before, and not taken
         # What is sent may have more in it, or less, than the turn that the tools belong to.
-        prompt = sent.prompt if sent.prompt.messages is self.messages.history else self.prompt
-        watched = self.advisor.manager.watched(prompt, sent.runtime, self.turn)
+        watched = self.advisor.manager.watched(self.prompt, sent.runtime, self.turn)
         return sent if watched is sent.runtime else sent.mutate(runtime=watched)
 
     async def _refresh_tools(self, refresh: RefreshTools) -> None:

@@ -203,10 +203,9 @@ class AsyncEvents(AsyncIterator[E], Generic[E, T]):
         """Cancel the request and wait until it has cleaned up."""
         self._queue.close()
         task = self._task
-        if task is not None and not task.done():
+        if task is not None:
             task.cancel()
             await ended([task])
-        if task is not None:
             look_at_error(task)
 
     async def _wait_for_event(self, task: "asyncio.Task[T]") -> None:

@@ -98,8 +98,6 @@ async def finish_in_worker(call: Callable[[], T]) -> T:
             with anyio.CancelScope(shield=True):
                 return await in_worker(run)
         except asyncio.CancelledError as error:
-            if begun:
-                raise
             cancelled = error
         finally:
             if begun and cancelled is not None:
@@ -153,9 +151,8 @@ class BegunInTask(Generic[T]):
 
     async def end(self) -> None:
         """Cancel it, and wait for its end."""
-        if not self._task.done():
-            self._task.cancel()
-            await ended([self._task])
+        self._task.cancel()
+        await ended([self._task])
         look_at_error(self._task)
 
 

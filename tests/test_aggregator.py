@@ -223,9 +223,51 @@ F, G = ToolCall("a", "f", '{"x":1}'), ToolCall("b", "g", "[]")
             id="the whole once more",
         ),
         pytest.param(
+            [fragment(0, "a", "f", '{"x":1}'), fragment(None, "a", "", '{"x": 1}')],
+            [F],
+            id="the whole once more, not counted",
+        ),
+        pytest.param(
+            [fragment(None, "a", "f", '{"x":1}'), fragment(0, "a", "", '{"x": 1}')],
+            [F],
+            id="the whole once more, counted",
+        ),
+        pytest.param(
+            [
+                *(fragment(0, "a", "f", '{"x":1}'), fragment(1, "b", "g", "[]")),
+                fragment(0, arguments='{"x": 1}'),
+            ],
+            [F, G],
+            id="the whole of an earlier call once more",
+        ),
+        pytest.param(
+            [fragment(0, "a", "f"), fragment(0, "b", "f")],
+            [ToolCall("a", "f", ""), ToolCall("b", "f", "")],
+            id="calls without arguments that have ids of their own",
+        ),
+        pytest.param(
             [fragment(0, "a", "f"), *(fragment(0, arguments='{"x":1}'[:to]) for to in (4, 6, 7))],
             [F],
             id="each fragment from the beginning",
+        ),
+        pytest.param(
+            [fragment(0, "a", "f"), *(fragment(0, arguments='{"x":1}'[:to]) for to in (4, 0, 7))],
+            [F],
+            id="from the beginning, or nothing",
+        ),
+        pytest.param(
+            [fragment(0, "a", "f", '{"x":'), fragment(0, arguments='{"x":1}}')],
+            [ToolCall("a", "f", '{"x":{"x":1}}')],
+            id="what only looks like the beginning",
+        ),
+        pytest.param(
+            [
+                fragment(None, "a", "f", '{"x":1}'),
+                fragment(None, "b"),
+                fragment(None, "b", "g", "[]"),
+            ],
+            [F, G],
+            id="a late name, not counted",
         ),
         pytest.param(
             [fragment(0, "a", "f", '{"x":1}'), fragment(0, "a", "f", '{"x":2}')],
@@ -369,6 +411,24 @@ def test_whole_calls_of_a_tool_without_ids_are_told_apart(index: int | None) -> 
         assert arguments == ['{"x":1}', '{"x":2}']
 
 
+@pytest.mark.parametrize(
+    "fragments",
+    [
+        [
+            *(fragment(0, "", "f", '{"x"'), fragment(1, "", "f", '{"x"')),
+            *(fragment(0, arguments=":1}"), fragment(1, arguments=":2}")),
+        ],
+        [fragment(None, "", "f", '{"x":1}'), fragment(None, "b", "f", '{"x":2}')],
+    ],
+    ids=["by index", "by the id that one has"],
+)
+def test_calls_of_a_tool_without_ids_are_told_apart(fragments: list[ToolCallChunk]) -> None:
+    """As long as anything tells them apart."""
+    made = AssistantMessage(parts_of(*fragments)).tool_calls
+
+    assert [call.arguments for call in made] == ['{"x":1}', '{"x":2}']
+
+
 def test_a_whole_call_without_an_id_ends_before_space_and_nothing() -> None:
     """Which servers send at the end of one; what follows is another call all the same."""
     texts = ['{"x":1}\n', "", " ", '{"x":2}']
@@ -501,6 +561,16 @@ def test_whole_parts_pass_through() -> None:
             [Reasoning("a", None, "gemini"), "text", Reasoning("", "proof", "gemini")],
             [Reasoning("a", "proof", "gemini"), "text"],
             id="a signature comes late",
+        ),
+        pytest.param(
+            [Reasoning("a", None, "gemini"), "text", Reasoning("b", "proof", "gemini")],
+            [Reasoning("a", None, "gemini"), "text", Reasoning("b", "proof", "gemini")],
+            id="a signature of what comes late",
+        ),
+        pytest.param(
+            ["text", Reasoning("", "proof", "gemini")],
+            ["text", Reasoning("", "proof", "gemini")],
+            id="a signature of nothing",
         ),
         pytest.param(
             [Reasoning("a", None, "gemini"), "text", Reasoning("", "proof", "anthropic")],
@@ -688,6 +758,8 @@ def test_pieces_of_a_sound_are_one_sound() -> None:
     )
     raw = [Media("audio/pcm;rate=24000", sample) for sample in (b"1", b"2", b"3")]
     assert spoken(*raw) == (Media("audio/pcm;rate=24000", b"123"),)
+    late = Media("audio/pcm;rate=24000", b"4", "late")
+    assert spoken(*raw, late) == (Media("audio/pcm;rate=24000", b"1234"),)
 
 
 def test_other_sounds_and_images_stay_what_they_are() -> None:

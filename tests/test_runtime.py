@@ -1148,17 +1148,77 @@ def test_a_fast_request_waits_for_a_slow_consumer() -> None:
             await runtime.emit(number)
             emitted += 1
 
-    async def main() -> tuple[int, int]:
+    async def main() -> tuple[list[int], int]:
         events: AsyncEvents[int, None] = AsyncEvents(request, ON_LOOP)
-        await anext(events)
-        await asyncio.sleep(0.01)
-        ahead = emitted
+        ahead = []
+        for number in range(500):
+            assert await anext(events) == number
+            if number % 100 == 0:
+                await asyncio.sleep(0.01)
+                ahead.append(emitted - number)
         rest = [event async for event in events]
         return ahead, len(rest)
 
     ahead, rest = asyncio.run(main())
-    assert ahead < 100
-    assert rest == 999
+    assert max(ahead) < 100
+    assert min(ahead) > 1
+    assert rest == 500
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_jobs_that_wait_for_a_slow_consumer_do_not_disturb_each_other(
+    cancelled: bool,
+) -> None:
+    """All of them go on once there is room; one of them may have been cancelled by then."""
+
+    async def request(runtime: Runtime) -> None:
+        async def job(name: str) -> None:
+            for number in range(200):
+                await runtime.emit((name, number))
+
+        first, second = asyncio.create_task(job("first")), asyncio.create_task(job("second"))
+        await asyncio.sleep(0.01)  # both of them wait
+        if cancelled:
+            first.cancel()
+        await asyncio.wait([first, second])
+        await second
+
+    events: AsyncEvents[tuple[str, int], None] = AsyncEvents(request, ON_LOOP)
+    async with asyncio.timeout(10):
+        seen = [await anext(events)]
+        await asyncio.sleep(0.05)
+        seen += [event async for event in events]
+
+    assert [number for name, number in seen if name == "second"] == list(range(200))
+    assert (("first", 199) in seen) is not cancelled
+
+
+@pytest.mark.parametrize("shielded", [False, True])
+async def test_what_cleans_up_may_emit_although_nobody_listens(shielded: bool) -> None:
+    """However much: there is no consumer to wait for."""
+    log: list[str] = []
+
+    async def many(runtime: Runtime) -> None:
+        for number in range(200):
+            await runtime.emit(number)
+        log.append("cleaned")
+
+    async def request(runtime: Runtime) -> None:
+        if shielded:  # it waits for room when the consumer leaves
+            await runtime.shielded(many(runtime))
+        try:
+            await runtime.emit(0)
+            await asyncio.sleep(60)
+        finally:
+            await many(runtime)
+
+    events: AsyncEvents[int, None] = AsyncEvents(request, ON_LOOP)
+    await anext(events)
+    async with asyncio.timeout(10):
+        await events.aclose()
+
+    assert log
+    assert [event async for event in events] == []
 
 
 def test_an_error_reaches_the_consumer_after_the_events_before_it() -> None:
@@ -1170,13 +1230,49 @@ def test_an_error_reaches_the_consumer_after_the_events_before_it() -> None:
 
     async def main() -> list[int]:
         seen: list[int] = []
+        events: AsyncEvents[int, None] = AsyncEvents(request, ON_LOOP)
         with pytest.raises(LookupError, match="broken"):
-            events: AsyncEvents[int, None] = AsyncEvents(request, ON_LOOP)
             async for event in events:
                 seen.append(event)  # noqa: PERF401 - what came before the error is kept
-        return seen
+        return [*seen, *[event async for event in events]]
 
     assert asyncio.run(main()) == [1]
+
+
+async def test_asyncio_reports_no_error_of_a_stream_that_was_left() -> None:
+    """Nobody waits for it any more."""
+    reports: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, report: reports.append(report))
+
+    async def request(runtime: Runtime) -> None:
+        await runtime.emit(1)
+        raise LookupError("broken")
+
+    events: AsyncEvents[int, None] = AsyncEvents(request, ON_LOOP)
+    await anext(events)
+    await asyncio.sleep(0.01)
+    await events.aclose()
+    del events
+    gc.collect()
+
+    assert reports == []
+
+
+async def test_asyncio_reports_no_error_of_what_has_begun_and_is_ended() -> None:
+    """It was not asked for."""
+    reports: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, report: reports.append(report))
+
+    async def job(_: Runtime) -> None:
+        raise LookupError("broken")
+
+    begun = ON_LOOP.begin(job, contextvars.copy_context())
+    await asyncio.sleep(0.01)
+    await begun.end()
+    del begun
+    gc.collect()
+
+    assert reports == []
 
 
 def test_a_closed_stream_gives_nothing_more() -> None:
@@ -1259,3 +1355,19 @@ async def test_what_has_not_begun_is_not_begun_for_a_request_that_is_cancelled()
         limiter.total_tokens = tokens
 
     assert begun == []
+
+
+def test_a_plain_function_that_takes_too_long_is_left_behind() -> None:
+    """Nobody waits for its end."""
+    gate, over = threading.Event(), threading.Event()
+
+    def slow() -> None:
+        gate.wait(10)
+        over.set()
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(ON_LOOP.invoke(slow, timeout=0.02))
+    was_over = over.is_set()
+    gate.set()
+
+    assert not was_over

@@ -94,6 +94,24 @@ def test_without_tool_messages_the_words_join_the_question(ask: Ask) -> None:
     assert kept[2].metadata == {"n": 1}
 
 
+def test_what_was_said_meanwhile_is_in_the_trail_at_once() -> None:
+    """Whoever leaves the stream while the model answers to it goes on from there."""
+    steering = Steering()
+
+    @tool
+    def plan() -> str:
+        """Plan the trip."""
+        steering.say("Make it Paris.")
+        return "planned"
+
+    client = ChatClient.create(ScriptedModel(call("plan"), "To Paris."))
+    stream = client.prompt("Rome?").tools(plan).advisors(steering).stream()
+    pieces = stream.content()
+    next(pieces)
+
+    assert said(stream.trail().messages)[-1] == "user: Make it Paris."
+
+
 def test_what_nobody_heard_is_left(ask: Ask) -> None:
     """A turn that is over is told nothing; the application may say it in the next one."""
     steering = Steering()
@@ -239,6 +257,30 @@ def test_what_was_said_meanwhile_is_remembered_although_another_answer_is_asked_
     assert result.answer.new_messages() == kept
     for prompt in model.prompts:
         assert conversation_problems(prompt.messages, ending="question") == ()
+
+
+def test_what_an_advisor_says_when_it_asks_again_is_no_part_of_the_turn(ask: Ask) -> None:
+    """What was said meanwhile is, once."""
+
+    def sure(answer: ChatResponse) -> GuardrailResult | None:
+        unsure = answer.text == "Perhaps."
+        return GuardrailResult.reprompt("unsure", "Are you sure?") if unsure else None
+
+    @tool
+    def plan() -> str:
+        """Plan the trip."""
+        steering.say("Make it Paris.")
+        return "planned"
+
+    steering = Steering()
+    model = ScriptedModel(call("plan"), "Perhaps.", "To Paris.")
+    builder = ChatClient.builder(model).default_tools(plan)
+    client = builder.default_advisors(OutputGuardrailAdvisor(sure)).build()
+    result = ask(client.prompt("Rome?").advisors(steering))
+
+    new = ["user: Rome?", "user: Make it Paris.", "assistant: To Paris."]
+    assert said(model.prompts[-1].messages)[-1] == "user: Are you sure?"
+    assert said(result.answer.new_messages()) == new
 
 
 @pytest.mark.parametrize("finish", ["stop", "content_filter"])

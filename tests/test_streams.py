@@ -243,6 +243,19 @@ def test_an_advisor_that_cannot_is_told_so_once(ask: Ask) -> None:
         ask(client.prompt("x").advisors(insist))
 
 
+@pytest.mark.parametrize("ask", ["call", "stream"], indirect=True)
+def test_an_advisor_that_asks_for_the_loop_itself_is_told_so(ask: Ask) -> None:
+    """What Python says of that names no way out."""
+
+    async def own_task(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        asyncio.get_running_loop()
+        return await call_next(request)
+
+    client = ChatClient.create(ScriptedModel("never"))
+    with pytest.raises(BlockingCallError, match="acall"):
+        ask(client.prompt("x").advisors(own_task))
+
+
 @pytest.mark.parametrize("seconds", [0, 0.01])
 def test_an_advisor_that_wants_a_loop_for_cleaning_up_is_told_so(seconds: float) -> None:
     """When a blocking stream is left; what others have to clean up is cleaned up."""

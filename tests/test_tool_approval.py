@@ -592,7 +592,10 @@ def test_a_resumed_stream_tells_what_happens() -> None:
 
 
 def test_a_direct_result_may_have_waited(ask: Ask) -> None:
-    """An approved call that returns directly ends the turn; the model is not asked again."""
+    """An approved call that returns directly ends the turn; the model is not asked again.
+
+    Advisors find in the response what they left in the request.
+    """
 
     @tool(return_direct=True)
     def wire() -> str:
@@ -605,7 +608,10 @@ def test_a_direct_result_may_have_waited(ask: Ask) -> None:
 
     turn = pending(ask(client(call("wire")).prompt("x")))
 
-    assert ask(client().resume(turn, "approve")).text == "wired"
+    result = ask(client().resume(turn, "approve").advisor_params({"mine": 1}))
+
+    assert result.text == "wired"
+    assert result.response.context["mine"] == 1
 
 
 @pytest.mark.parametrize("stored", [True, False])
@@ -1057,10 +1063,11 @@ def test_usage_and_executions_are_those_of_the_whole_turn(ask: Ask, stored: bool
     model = ScriptedModel([call("look"), pay_call(1, "a")], pay_call(2, "b"), "done", "again")
     client = client_of(model).mutate().default_advisors(twice).build()
     first = pending(ask(client.prompt("x")))
-    turn = pending(ask(client.resume(first.to_json() if stored else first, "approve")))
+    waits = ask(client.resume(first.to_json() if stored else first, "approve"))
+    turn = pending(waits)
     result = ask(client.resume(turn.to_json() if stored else turn, "approve"))
 
-    assert turn.usage == Usage(20, 10)
+    assert turn.usage == waits.response.chat_response.usage == Usage(20, 10)
     assert result.response.chat_response.usage == Usage(40, 20)
     told = [each.response.data for each in result.executions]
     assert told == ["balance: 100", "paid 1", "paid 2"]

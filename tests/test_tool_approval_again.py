@@ -15,6 +15,7 @@ from chatclient import (
     ChatClientResponse,
     Next,
     ToolResponseMessage,
+    UserMessage,
 )
 from chatclient.advisors.guardrails import GuardrailResult, OutputGuardrailAdvisor
 from chatclient.advisors.memory import MessageChatMemoryAdvisor
@@ -139,8 +140,29 @@ def test_a_better_answer_does_not_run_an_approved_call_again(ask: Ask) -> None:
     said = [message.text for message in model.prompts[-1].messages if message.role != "tool"]
     assert said[-4:] == ["Pah.", "Say it politely.", "Pah again.", "Say it politely."]
     assert [each.tool_call.name for each in result.executions] == ["pay"]
+    new = [(message.role, message.text) for message in result.answer.new_messages()]
+    assert new == [("user", "Buy it!"), ("assistant", ""), ("tool", ""), ("assistant", result.text)]
     for prompt in model.prompts:
         assert_paired(prompt.messages)
+
+
+def test_what_an_advisor_adds_when_it_asks_again_is_no_part_of_a_resumed_turn(ask: Ask) -> None:
+    """Also where it tells nothing of what the tools have said meanwhile."""
+
+    async def insist(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        response = await call_next(request)
+        if "pending_turn" in response.context:
+            return response
+        prompt = request.prompt.append(UserMessage("Are you sure?"))
+        return await call_next(request.mutate(prompt=prompt))
+
+    insist.order = TOOL_CALLING_ORDER - 5  # type: ignore[attr-defined]
+    model = ScriptedModel(call("pay", '{"amount": 90}'), "Perhaps.", "Yes.")
+    result = resumed(ask, client_of(model, insist))
+
+    assert model.prompts[-1].messages[-1].text == "Are you sure?"
+    new = [(message.role, message.text) for message in result.answer.new_messages()]
+    assert new == [("user", "Buy it!"), ("assistant", ""), ("tool", ""), ("assistant", "Yes.")]
 
 
 def test_an_equal_call_after_an_advisor_asked_again_has_a_key_of_its_own(ask: Ask) -> None:

@@ -508,29 +508,61 @@ def test_what_a_memory_has_kept_stands_when_it_is_asked_again(
     assert [m.text for m in memory.get("c")] == ["x", "", "", "bad"]
 
 
+class Slow(InMemoryChatMemoryRepository):
+    """A memory that takes its time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun = threading.Event()
+
+    async def append(self, *given: Any, **more: Any) -> bool:
+        runtime = given[2]
+        new = await super().append(*given, **more)
+        self.begun.set()
+        await runtime.finish(time.sleep, 0.05)
+        return new
+
+
 async def test_what_a_memory_keeps_while_the_request_is_cancelled_stands() -> None:
     """A store finishes what it has begun."""
-    begun = threading.Event()
-
-    class Slow(InMemoryChatMemoryRepository):
-        async def append(self, *given: Any, **more: Any) -> bool:
-            runtime = given[2]
-            new = await super().append(*given, **more)
-            begun.set()
-            await runtime.finish(time.sleep, 0.05)
-            return new
-
-    trip = Trip()
-    memory = MessageWindowChatMemory(Slow())
+    trip, slow = Trip(), Slow()
+    memory = MessageWindowChatMemory(slow)
     request = client_of(ScriptedModel(FLIGHT, "done"), trip).prompt("x").conversation("c")
     request = request.advisors(MessageChatMemoryAdvisor(memory))
     task = asyncio.ensure_future(request.acall().content())
-    await asyncio.to_thread(begun.wait)
+    await asyncio.to_thread(slow.begun.wait)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
 
     assert (trip.log, memory.get("c")[-1].text) == (["flight to Rome"], "done")
+
+
+@pytest.mark.parametrize("fails", [True, False])
+async def test_a_cancelled_request_ends_so_whatever_advisors_between_its_memories_do(
+    fails: bool,
+) -> None:
+    """They may fail by then, or ask for another answer: nobody is asked for that."""
+
+    async def between(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        await call_next(request)
+        if fails:
+            raise LookupError
+        return await call_next(request)
+
+    between.order = MEMORY_ORDER - 5  # type: ignore[attr-defined]
+    trip, slow = Trip(), Slow()
+    inner = MessageChatMemoryAdvisor(MessageWindowChatMemory(slow))
+    outer = MessageChatMemoryAdvisor(MessageWindowChatMemory(), order=MEMORY_ORDER - 10)
+    model = ScriptedModel(FLIGHT, "done", "again")
+    request = client_of(model, trip).prompt("x").conversation("c").advisors(outer, between, inner)
+    task = asyncio.ensure_future(request.acall().content())
+    await asyncio.to_thread(slow.begun.wait)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert (trip.log, len(model.prompts)) == (["flight to Rome"], 2)
 
 
 async def test_what_a_memory_cannot_keep_while_the_request_is_cancelled_is_undone() -> None:

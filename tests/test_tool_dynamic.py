@@ -7,9 +7,17 @@ import pytest
 from conftest import Ask
 from test_tool_calling import client_of, results
 
-from chatclient import ChatClient, ChatClientRequest, Prompt, ToolResponseMessage
+from chatclient import (
+    ChatClient,
+    ChatClientRequest,
+    ChatClientResponse,
+    Next,
+    Prompt,
+    ToolResponseMessage,
+)
 from chatclient.advisors import ToolCallingAdvisor
 from chatclient.advisors.memory import MessageChatMemoryAdvisor
+from chatclient.advisors.steering import Steering
 from chatclient.errors import DuplicateToolError
 from chatclient.memory import InMemoryChatMemoryRepository, MessageWindowChatMemory
 from chatclient.testing import ScriptedModel, call
@@ -112,6 +120,45 @@ def test_a_dynamic_provider_is_asked_in_every_round(ask: Ask, kind: type[Account
     assert once.asked == 1
 
 
+def test_a_dynamic_provider_may_have_nothing_to_offer_at_first(ask: Ask) -> None:
+    """Nor does anybody else."""
+
+    class Shop:
+        dynamic = True
+
+        def tool_callbacks(self, request: ToolRequest) -> list[ToolCallback]:
+            return tool_callbacks(transfer) if len(request.messages) > 1 else []
+
+    model = ScriptedModel(call("transfer"), call("transfer"), "done")
+
+    assert ask(client_of(model, Shop()).prompt("x")).text == "done"
+    assert [offered(prompt) for prompt in model.prompts] == [[], ["transfer"], ["transfer"]]
+
+
+@pytest.mark.parametrize("given", ["provider", "steering", "decision"])
+def test_what_only_the_loop_is_told_is_kept_from_advisors_inside(ask: Ask, given: str) -> None:
+    """They may ask another client with the context that they see."""
+    seen: list[set[str]] = []
+
+    async def inside(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        seen.append(set(request.context))
+        return await call_next(request)
+
+    approval = ToolApproval(needed=lambda _: given == "decision")
+    manager = ToolCallingManager(interceptors=[approval])
+    model = ScriptedModel(call("transfer"), "done")
+    client = ChatClient.builder(model).tool_calling_manager(manager).build()
+    tools = [transfer, Account()] if given == "provider" else [transfer]
+    advisors = [inside, Steering()] if given == "steering" else [inside]
+    result = ask(client.prompt("x").tools(*tools).advisors(*advisors))
+    if given == "decision":
+        turn = result.answer.pending_turn()
+        result = ask(client.resume(turn, "approve").tools(*tools).advisors(*advisors))
+
+    assert result.text == "done"
+    assert seen == [set(), set()]
+
+
 def test_what_a_dynamic_provider_sees(ask: Ask) -> None:
     """In each round the conversation so far, with the user's message, and the tools before it."""
     account = Account()
@@ -177,7 +224,10 @@ def test_a_dynamic_provider_may_take_tools_away(ask: Ask) -> None:
 
 
 def test_what_a_hook_does_to_the_tools_stays(ask: Ask) -> None:
-    """Tools that `before_call` added or removed once are not undone by a dynamic provider."""
+    """Tools that `before_call` added or removed once are not undone by a dynamic provider.
+
+    Those that it has left alone stay as well.
+    """
 
     class Choosing(ToolCallingAdvisor):
         async def before_call(self, request: ChatClientRequest) -> ChatClientRequest:
@@ -195,15 +245,19 @@ def test_what_a_hook_does_to_the_tools_stays(ask: Ask) -> None:
     def extra() -> str:
         return "extra"
 
+    @tool
+    def rates() -> str:
+        return "rates"
+
     model = ScriptedModel(*CALLS[:3], "done")
     builder = ChatClient.builder(model).default_advisors(Choosing())
-    ask(builder.default_tools(transfer, Account()).build().prompt("x"))
+    ask(builder.default_tools(transfer, rates, Account()).build().prompt("x"))
 
     assert [offered(prompt) for prompt in model.prompts] == [
-        ["log_in", "extra"],
-        ["extra", "balance", "log_out"],
-        ["extra", "balance", "log_out"],
-        ["extra", "log_in"],
+        ["rates", "log_in", "extra"],
+        ["rates", "extra", "balance", "log_out"],
+        ["rates", "extra", "balance", "log_out"],
+        ["rates", "extra", "log_in"],
     ]
 
 

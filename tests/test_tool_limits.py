@@ -125,6 +125,7 @@ def test_a_limit_can_ask_for_a_final_answer(
     assert result.text == "So far so good."
     assert answer.finish_reason == "tool_call_limit_exceeded"
     assert len(model.prompts) == rounds + 1
+    assert answer.metadata.id == f"response-{rounds + 1}"
     assert answer.usage.total_tokens == 15 * (rounds + 1)
     assert model.prompts[-1].options.tool_choice == "none"
     assert_paired(model.prompts[-1].messages)
