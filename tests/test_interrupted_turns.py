@@ -10,10 +10,11 @@ import pytest
 from interrupts import interrupt_at
 from waiting import settled
 
-from chatclient import ChatClient, Prompt
+from chatclient import ChatClient, Prompt, callers
 from chatclient.advisors.memory import MessageChatMemoryAdvisor
 from chatclient.memory import MessageWindowChatMemory, conversation_problems
 from chatclient.messages import UserMessage
+from chatclient.runtime import BLOCKING
 from chatclient.testing import Answer, ScriptedModel, call
 
 OURS = [module for name, module in sys.modules.items() if name.split(".")[0] == "chatclient"]
@@ -81,3 +82,18 @@ def test_an_interrupted_turn_leaves_nothing_behind(
     assert line > 1000
     # The thread that serves coroutine functions of blocking turns stays for the next ones.
     assert settled(lambda: threading.active_count() <= threads + 1)
+
+
+def test_the_deadline_of_what_was_interrupted_binds_no_later_request() -> None:
+    """Wherever Ctrl-C comes while a tool of a request with a deadline begins or ends."""
+
+    def run_tool() -> None:
+        with callers.caller_deadline(0.0):
+            callers.within_callers_deadline(BLOCKING)
+
+    interrupted = 0
+    while interrupt_at(interrupted + 1, run_tool, callers):
+        interrupted += 1
+        gc.collect()
+        assert callers.within_callers_deadline(BLOCKING) is BLOCKING, interrupted
+    assert interrupted > 5

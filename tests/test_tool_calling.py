@@ -320,6 +320,7 @@ def test_a_namespace_before_a_name_is_no_part_of_it(ask: Ask) -> None:
 
     assert [each.tool_call.name for each in result.executions] == ["add"]
     asked = model.prompts[1].messages[-2]
+    assert isinstance(asked, AssistantMessage)
     assert (asked.text, [each.name for each in asked.tool_calls]) == ("Hm.", ["add"])
     assert results(model.prompts[1]) == ["3"]
     assert told(ask, call("functions.ad"), add).startswith("There is no tool 'functions.ad'")
