@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -1253,6 +1254,29 @@ def test_what_a_loop_adds_to_a_round_displaces_nothing(ask: Ask, order: int) -> 
     assert talk.shown[1] == ["s:Be brief.", *TURN[:3], "u:hint"]
     assert talk.shown[2] == ["s:Be brief.", *TURN[:3], *TURN[1:3], "u:hint"]
     assert short(talk.stored) == [*TURN[:3], *TURN[1:]]
+
+
+def test_what_a_loop_rewrites_for_a_round_stands_in_its_place(ask: Ask, order: int) -> None:
+    """A hook shortens the results that are sent, and the memory keeps them in full."""
+
+    class Shortening(ToolCallingAdvisor):
+        async def next_messages(self, *of_round: Any, **_: Any) -> tuple[Message, ...]:
+            return tuple(map(shortened, await super().next_messages(*of_round)))
+
+    def shortened(message: Message) -> Message:
+        if isinstance(message, ToolResponseMessage):
+            return message.mutate(responses=[replace(r, data="…") for r in message.responses])
+        return message
+
+    talk = Talk("hello", [call("look")], [call("look")], "first", order=order)
+    client = talk.client.mutate().default_advisors(Shortening()).build()
+    for text in ("hi", "one"):
+        ask(client.prompt(text).conversation("c"))
+
+    before, calls = ["s:Be brief.", "u:hi", "a:hello", TURN[0]], TURN[1]
+    assert talk.shown[2] == [*before, calls, "t:(…)"]
+    assert [*talk.shown[3][:5], talk.shown[3][-1]] == [*before, calls, "t:(…)"]
+    assert short(talk.stored) == ["u:hi", "a:hello", *TURN[:3], *TURN[1:]]
 
 
 @pytest.mark.parametrize("history", [True, False])
