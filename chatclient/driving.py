@@ -3,8 +3,8 @@
 from collections.abc import Coroutine
 from typing import Any, TypeVar, cast
 
+from chatclient.context_variables import hold_variables, release_variables
 from chatclient.errors import BlockingCallError
-from chatclient.observation import hold_step, release_step
 
 T = TypeVar("T")
 
@@ -20,7 +20,7 @@ def drive(coroutine: Coroutine[Any, Any, T]) -> T:
     Raises:
         BlockingCallError: It awaited something that only an event loop can provide.
     """
-    held = hold_step()
+    held = hold_variables()
     try:
         coroutine.send(None)
         refusal = no_loop()
@@ -31,7 +31,7 @@ def drive(coroutine: Coroutine[Any, Any, T]) -> T:
         check_for_loop(error)
         raise
     finally:
-        release_step(held)
+        release_variables(held)
     close(coroutine)
     raise refusal
 

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from contextvars import Context, ContextVar
 from typing import Protocol
 
+from chatclient.context_variables import context_variable
+
 
 class Interruptible(Protocol):
     """Something that a job in a thread waits for."""
@@ -76,7 +78,7 @@ class Interruption:
             self._over, self._pending, self._interrupted = True, False, False
 
 
-_interruption: ContextVar[Interruption | None] = ContextVar("chatclient_job", default=None)
+_interruption: ContextVar[Interruption | None] = context_variable("chatclient_job", None)
 
 
 def interruptible(context: Context) -> Interruption:

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from chatclient.aggregator import MessageAggregator
 from chatclient.checks import check_kind
+from chatclient.context_variables import context_variable
 from chatclient.errors import DeadlineExceededError, StreamInterruptedError, ToolCallRefusedError
 from chatclient.events import RoundEnded, TextDelta, events_of
 from chatclient.inbox import Emitter
@@ -36,7 +37,7 @@ class Ledger(Protocol):
 
 
 _WORDS = "of a text, make one: ChatResponse.of(text)"
-_ledger: ContextVar[Ledger | None] = ContextVar("chatclient_ledger", default=None)
+_ledger: ContextVar[Ledger | None] = context_variable("chatclient_ledger", None)
 
 
 @contextmanager

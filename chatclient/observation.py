@@ -14,6 +14,7 @@ from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Any, ClassVar, Literal, Protocol, Self
 
+from chatclient.context_variables import context_variable
 from chatclient.logs import get_logger
 from chatclient.values import EMPTY
 
@@ -85,7 +86,7 @@ class _Place:
         self.step: Step | None = step
 
 
-_place: ContextVar[_Place | None] = ContextVar("chatclient_step", default=None)
+_place: ContextVar[_Place | None] = context_variable("chatclient_step", None)
 
 
 def present_step() -> "Step | None":
@@ -108,19 +109,6 @@ def present_listener(method: Literal["sent", "received"]) -> Tell | None:
     """
     step = present_step()
     return None if step is None else step.listener(method)
-
-
-def hold_step() -> Token[_Place | None]:
-    """Return what `release_step` goes back to: the present step.
-
-    A step goes back by itself, unless Ctrl-C comes just while it begins or ends.
-    """
-    return _place.set(_place.get())
-
-
-def release_step(held: Token[_Place | None]) -> None:
-    """Make what follows part of the step that was *held*, whatever has happened since."""
-    _place.reset(held)
 
 
 def forget_present_step() -> None:

@@ -10,8 +10,9 @@ import pytest
 from interrupts import interrupt_at
 from waiting import settled
 
-from chatclient import ChatClient, Prompt, callers
+from chatclient import ChatClient, ChatResponse, Prompt, callers, model_calls
 from chatclient.advisors.memory import MessageChatMemoryAdvisor
+from chatclient.driving import drive
 from chatclient.memory import MessageWindowChatMemory, conversation_problems
 from chatclient.messages import UserMessage
 from chatclient.runtime import BLOCKING
@@ -84,16 +85,23 @@ def test_an_interrupted_turn_leaves_nothing_behind(
     assert settled(lambda: threading.active_count() <= threads + 1)
 
 
-def test_the_deadline_of_what_was_interrupted_binds_no_later_request() -> None:
-    """Wherever Ctrl-C comes while a tool of a request with a deadline begins or ends."""
+def test_a_call_that_is_interrupted_changes_nothing_for_its_thread() -> None:
+    """Wherever Ctrl-C comes while something is set for a part of the call, and put back."""
 
-    def run_tool() -> None:
-        with callers.caller_deadline(0.0):
-            callers.within_callers_deadline(BLOCKING)
+    class Purse:
+        def check(self) -> None:
+            """Let everything pass."""
+
+        def add(self, answer: ChatResponse) -> None:
+            """Book nothing."""
+
+    async def work() -> None:
+        with callers.caller_deadline(0.0), model_calls.booked_in(Purse()):
+            pass
 
     interrupted = 0
-    while interrupt_at(interrupted + 1, run_tool, callers):
+    while interrupt_at(interrupted + 1, lambda: drive(work()), callers, model_calls):
         interrupted += 1
-        gc.collect()
         assert callers.within_callers_deadline(BLOCKING) is BLOCKING, interrupted
-    assert interrupted > 5
+        assert model_calls.present_ledger() is None, interrupted
+    assert interrupted > 10
