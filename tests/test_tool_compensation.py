@@ -508,18 +508,38 @@ def test_what_a_memory_has_kept_stands_when_it_is_asked_again(
     assert [m.text for m in memory.get("c")] == ["x", "", "", "bad"]
 
 
+class Pause:
+    """Holds a request up in the middle of something, until it is cancelled there."""
+
+    def __init__(self) -> None:
+        self._begun, self._may_end = threading.Event(), threading.Event()
+
+    async def here(self, runtime: Runtime) -> None:
+        """Wait for the cancellation."""
+        self._begun.set()
+        await runtime.finish(self._may_end.wait, 30.0)
+
+    async def cancel(self, task: "asyncio.Future[Any]") -> None:
+        """Cancel *task* there."""
+        await asyncio.to_thread(self._begun.wait)
+        self.cut(task)
+
+    def cut(self, task: "asyncio.Future[Any]") -> None:
+        """Cancel *task*, which waits."""
+        task.cancel()
+        self._may_end.set()
+
+
 class Slow(InMemoryChatMemoryRepository):
-    """A memory that takes its time."""
+    """A memory that is still storing when the request is cancelled."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.begun = threading.Event()
+        self.pause = Pause()
 
     async def append(self, *given: Any, **more: Any) -> bool:
-        runtime = given[2]
         new = await super().append(*given, **more)
-        self.begun.set()
-        await runtime.finish(time.sleep, 0.05)
+        await self.pause.here(given[2])
         return new
 
 
@@ -530,8 +550,7 @@ async def test_what_a_memory_keeps_while_the_request_is_cancelled_stands() -> No
     request = client_of(ScriptedModel(FLIGHT, "done"), trip).prompt("x").conversation("c")
     request = request.advisors(MessageChatMemoryAdvisor(memory))
     task = asyncio.ensure_future(request.acall().content())
-    await asyncio.to_thread(slow.begun.wait)
-    task.cancel()
+    await slow.pause.cancel(task)
     with pytest.raises(asyncio.CancelledError):
         await task
 
@@ -557,8 +576,7 @@ async def test_a_cancelled_request_ends_so_whatever_advisors_between_its_memorie
     model = ScriptedModel(FLIGHT, "done", "again")
     request = client_of(model, trip).prompt("x").conversation("c").advisors(outer, between, inner)
     task = asyncio.ensure_future(request.acall().content())
-    await asyncio.to_thread(slow.begun.wait)
-    task.cancel()
+    await slow.pause.cancel(task)
     with pytest.raises(asyncio.CancelledError):
         await task
 
@@ -567,12 +585,11 @@ async def test_a_cancelled_request_ends_so_whatever_advisors_between_its_memorie
 
 async def test_what_a_memory_cannot_keep_while_the_request_is_cancelled_is_undone() -> None:
     """Nobody will be told of it."""
-    begun = threading.Event()
+    pause = Pause()
 
     class Failing(InMemoryChatMemoryRepository):
         async def append(self, *given: Any, **_: Any) -> bool:
-            begun.set()
-            await given[2].finish(time.sleep, 0.05)
+            await pause.here(given[2])
             raise ChatMemoryError("no room", conversation_id="c")
 
     trip = Trip()
@@ -580,8 +597,7 @@ async def test_what_a_memory_cannot_keep_while_the_request_is_cancelled_is_undon
     request = client_of(ScriptedModel(FLIGHT, "done"), trip).prompt("x").conversation("c")
     request = request.advisors(MessageChatMemoryAdvisor(memory))
     task = asyncio.ensure_future(request.acall().content())
-    await asyncio.to_thread(begun.wait)
-    task.cancel()
+    await pause.cancel(task)
     with pytest.raises(asyncio.CancelledError) as caught:
         await task
 
@@ -599,8 +615,9 @@ class CancelledAt(InMemorySessionRepository):
 
     async def _at(self, step: str, runtime: Runtime) -> None:
         if step == self.step and self.task is not None:
-            self.task.get_loop().call_later(0.02, self.task.cancel)
-            await runtime.finish(time.sleep, 0.05)
+            pause, task, self.task = Pause(), self.task, None
+            task.get_loop().call_soon(pause.cut, task)
+            await pause.here(runtime)
 
     async def find(self, session_id: str, runtime: Runtime) -> Session | None:
         await self._at("find", runtime)
