@@ -889,7 +889,7 @@ async def test_an_async_stream_that_is_left_is_undone() -> None:
 async def test_a_plain_tool_is_awaited_and_undone(seconds: float | None) -> None:
     """It cannot be stopped when the turn is cancelled; what it was run with is taken back."""
     log: list[str] = []
-    begun = threading.Event()
+    begun, may_end = threading.Event(), threading.Event()
 
     def take_back(execution: ToolExecution) -> None:
         log.append(f"{execution.response.data}, {execution.arguments}")
@@ -898,7 +898,7 @@ async def test_a_plain_tool_is_awaited_and_undone(seconds: float | None) -> None
     def ship(city: str) -> str:
         """Ship it."""
         begun.set()
-        time.sleep(0.05)
+        may_end.wait(30)
         log.append(f"to {city}")
         return f"shipped to {city}"
 
@@ -912,6 +912,7 @@ async def test_a_plain_tool_is_awaited_and_undone(seconds: float | None) -> None
     for _ in range(2):  # whoever is impatient cancels again
         task.cancel()
         await asyncio.sleep(0)
+    may_end.set()
     with pytest.raises(asyncio.CancelledError):
         await task
 
@@ -920,7 +921,8 @@ async def test_a_plain_tool_is_awaited_and_undone(seconds: float | None) -> None
 
 async def test_a_plain_tool_whose_result_cannot_be_told_is_cancelled_and_undone() -> None:
     """What is wrong with its result does not hide that the request was cancelled."""
-    begun, log, box = threading.Event(), [], object()
+    begun, may_end = threading.Event(), threading.Event()
+    log, box = list[Any](), object()
 
     def take_back(execution: ToolExecution) -> None:
         log.append(execution.value)
@@ -929,12 +931,13 @@ async def test_a_plain_tool_whose_result_cannot_be_told_is_cancelled_and_undone(
     def ship() -> object:
         """Ship it."""
         begun.set()
-        time.sleep(0.05)
+        may_end.wait(30)
         return box
 
     task = asyncio.ensure_future(_ask(client_of(ScriptedModel(call("ship")), ship)))
     await asyncio.to_thread(begun.wait)
     task.cancel()
+    may_end.set()
     with pytest.raises(asyncio.CancelledError):
         await task
 
