@@ -173,7 +173,7 @@ class ResponseCacheAdvisor:
         known = replace(known, metadata=replace(known.metadata, usage=NO_USAGE, values=values))
         if runtime.streaming:
             for generation in known.generations[:1]:
-                for event in events_of(generation.output):
+                for event in events_of(generation.output.parts):
                     await runtime.emit(event)
             await runtime.emit(RoundEnded(known))
         return ChatClientResponse(known, request.context)

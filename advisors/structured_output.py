@@ -266,4 +266,4 @@ class _Answering:
 
 
 def _belongs(delta: ToolCallDelta, call: ToolCallStarted) -> bool:
-    return delta.id == call.id if delta.id else delta.index == call.index
+    return (delta.id, delta.index) == (call.id, call.index)

@@ -45,11 +45,23 @@ class MessageAggregator:
         """Take the next chunk; a string is the next piece of the first generation's text."""
         if isinstance(chunk, str):
             self.add_text(chunk)
-            return
+        else:
+            self.take(chunk)
+
+    def take(self, chunk: ChatResponse) -> list[Part]:
+        """Take the next chunk, and return what it tells of the first generation.
+
+        That is its parts, whose fragments of tool calls can be told apart: all of a call have one
+        id and one index, and the first of them has the name.
+        """
+        told: list[Part] = []
         for generation in chunk.generations:
-            self._builder(generation.index).add(generation)
+            parts = self._builder(generation.index).add(generation)
+            if not generation.index:
+                told = parts
         if chunk.metadata is not NO_METADATA:
             self._metadata = _joined(self._metadata, chunk.metadata)
+        return told
 
     def add_text(self, text: str) -> None:
         """Take the next piece of the first generation's text."""
@@ -100,15 +112,16 @@ _BY_INDEX, _UNNAMED, _BY_ID, _SURELY = 1, 2, 3, 4
 class _CallBuilder:
     """A tool call in the making."""
 
-    __slots__ = ("_made_id", "arguments", "id", "index", "metadata", "name")
+    __slots__ = ("_made_id", "_told_id", "arguments", "id", "index", "metadata", "name")
 
-    def __init__(self, chunk: ToolCallChunk) -> None:
+    def __init__(self, index: int | None) -> None:
         self._made_id = ""
-        self.index = chunk.index
-        self.id = chunk.id
-        self.name = chunk.name
-        self.arguments = [chunk.arguments]
-        self.metadata = chunk.metadata
+        self._told_id: str | None = None
+        self.index = index
+        self.id = ""
+        self.name = ""
+        self.arguments: list[str] = []
+        self.metadata = EMPTY
 
     def claim(self, chunk: ToolCallChunk) -> int:
         """Return how well *chunk* would go on with this call; 0 for not at all."""
@@ -151,13 +164,20 @@ class _CallBuilder:
             return pieces[-1] if _object_in(whole) is None else whole
         return whole
 
-    def add(self, chunk: ToolCallChunk) -> None:
+    def add(self, chunk: ToolCallChunk) -> ToolCallChunk | None:
+        """Take the next fragment, and return what it tells: nothing before the name is known."""
         # Id and name are never fragmented, but some servers repeat them in every chunk.
         self.id = self.id or chunk.id
         self.name = self.name or chunk.name
-        if not self._is_repeated_by(chunk.arguments):
-            self.arguments.append(chunk.arguments)
+        arguments = "" if self._is_repeated_by(chunk.arguments) else chunk.arguments
+        self.arguments.append(arguments)
         self.metadata = merged(self.metadata, chunk.metadata)
+        if not self.name:
+            return None
+        if self._told_id is None:
+            self._told_id = self.id
+            return ToolCallChunk(self.index, self.id, self.name, "".join(self.arguments))
+        return ToolCallChunk(self.index, self._told_id, arguments=arguments)
 
     def build(self) -> ToolCall:
         if not self.id and not self._made_id:  # no response could be tied to the call
@@ -212,13 +232,19 @@ class _GenerationBuilder:
         self._last = Generation(AssistantMessage())
         self._metadata = EMPTY
 
-    def add(self, generation: Generation) -> None:
+    def add(self, generation: Generation) -> list[Part]:
+        """Take the next piece, and return what it tells; see `MessageAggregator.take`."""
+        told: list[Part] = []
         named: list[_CallBuilder] = []
         for part in generation.output.parts:
+            if isinstance(part, ToolCallChunk):
+                fragment = self._add_call(part, named)
+                if fragment is not None:
+                    told.append(fragment)
+                continue
+            told.append(part)
             if type(part) is str:
                 self.add_text(part)
-            elif isinstance(part, ToolCallChunk):
-                self._add_call(part, named)
             elif isinstance(part, Reasoning):
                 self._add_reasoning(part)
             elif isinstance(part, Media) and part.mime_type.startswith("audio/"):
@@ -229,6 +255,7 @@ class _GenerationBuilder:
             self._metadata = merged(self._metadata, generation.output.metadata)
         if generation.finish_reason or generation.native_finish_reason or generation.metadata:
             self._last = _later(self._last, generation)
+        return told
 
     def build(self, index: int) -> Generation:
         parts: list[Part] = []
@@ -248,17 +275,21 @@ class _GenerationBuilder:
         elif text:
             self._parts.append([text])
 
-    def _add_call(self, chunk: ToolCallChunk, named: list[_CallBuilder]) -> None:
-        """Take the next fragment of a call; *named* are those that this chunk names before it."""
+    def _add_call(self, chunk: ToolCallChunk, named: list[_CallBuilder]) -> ToolCallChunk | None:
+        """Take the next fragment of a call, and return what it tells.
+
+        Args:
+            chunk: The fragment.
+            named: The calls that the same chunk of the stream names before it.
+        """
         call = self._call_of(chunk, named)
         if call is None:
-            call = _CallBuilder(chunk)
+            call = _CallBuilder(chunk.index)
             self._calls.append(call)
             self._parts.append(call)
-        else:
-            call.add(chunk)
         if chunk.name:
             named.append(call)
+        return call.add(chunk)
 
     def _call_of(self, chunk: ToolCallChunk, named: list[_CallBuilder]) -> _CallBuilder | None:
         best, most = None, 0

@@ -1,11 +1,11 @@
 """What a stream tells while a request runs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from chatclient.messages import (
-    AssistantMessage,
+    Part,
     ProviderPart,
     Reasoning,
     ToolCall,
@@ -38,7 +38,13 @@ class ReasoningSigned:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallStarted:
-    """The model has begun to ask for a tool; its arguments follow."""
+    """The model has begun to ask for a tool; its arguments follow.
+
+    Attributes:
+        id: That of the call; empty if the model has given none.
+        name: The tool's name.
+        index: Which of the model's calls this is, if the provider numbers them.
+    """
 
     id: str
     name: str
@@ -47,7 +53,7 @@ class ToolCallStarted:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallDelta:
-    """The next piece of a tool call's arguments; `id` may be empty, then `index` says which."""
+    """The next piece of a tool call's arguments; id and index are those of its start."""
 
     id: str
     arguments: str
@@ -119,9 +125,9 @@ StreamEvent: TypeAlias = (
 """The events of this library; an application's own tools and advisors may emit others beside."""
 
 
-def events_of(message: AssistantMessage) -> Iterator[StreamEvent]:
-    """Yield the events that tell *message*, a whole one or a chunk."""
-    for part in message.parts:
+def events_of(parts: Iterable[Part]) -> Iterator[StreamEvent]:
+    """Yield the events that tell *parts*, those of a whole message or of a chunk."""
+    for part in parts:
         match part:
             case ToolCall(id=id, name=name, arguments=arguments):
                 yield from _tool_call_events(id, name, arguments, None)

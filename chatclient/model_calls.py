@@ -161,11 +161,8 @@ def _sent(prompt: Prompt) -> Prompt:
 
 
 async def _take(chunk: ChatResponse, aggregator: MessageAggregator, emit: Emitter) -> None:
-    aggregator.add(chunk)
-    result = chunk.result
-    if result is not None and not result.index:  # further answers are not streamed
-        for event in events_of(result.output):
-            await emit(event)
+    for event in events_of(aggregator.take(chunk)):  # further answers are not streamed
+        await emit(event)
 
 
 def _with_refused_call(error: ToolCallRefusedError) -> ChatResponse:

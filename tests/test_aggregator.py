@@ -143,6 +143,27 @@ def test_any_chunking_spells_the_same_message(blocks: list[Any], data: st.DataOb
         del fragments[:taken]
 
     assert (aggregated(chunks).output or AssistantMessage()) == message
+    assert calls_told(chunks) == [
+        (each.id, each.name, each.arguments) for each in message.tool_calls
+    ]
+
+
+def told(chunks: Iterable[ChatResponse]) -> list[StreamEvent]:
+    """Return the events that tell *chunks*."""
+    aggregator = MessageAggregator()
+    return [event for each in chunks for event in events_of(aggregator.take(each))]
+
+
+def calls_told(chunks: Iterable[ChatResponse]) -> list[tuple[str, str, str]]:
+    """Return id, name and arguments of each call, as a consumer of events would put it together."""
+    calls: dict[Any, list[str]] = {}
+    for event in told(chunks):
+        if isinstance(event, ToolCallStarted):
+            assert (event.id, event.index) not in calls
+            calls[event.id, event.index] = [event.name]
+        elif isinstance(event, ToolCallDelta):
+            calls[event.id, event.index].append(event.arguments)
+    return [(id, name, "".join(rest)) for (id, _), (name, *rest) in calls.items()]
 
 
 @given(st.text(max_size=9), st.data())
@@ -724,14 +745,58 @@ def test_the_response_can_be_had_at_any_time() -> None:
 )
 def test_parts_are_told_as_events(part: Part, events: list[StreamEvent]) -> None:
     """A consumer of events sees all there is to show, and nothing empty."""
-    assert list(events_of(AssistantMessage([part]))) == events
+    assert list(events_of([part])) == events
+
+
+@pytest.mark.parametrize(
+    ("fragments", "events"),
+    [
+        (
+            [fragment(0, "a", "f", "{"), fragment(0, "a", "f", "}")],
+            [ToolCallStarted("a", "f", 0), ToolCallDelta("a", "{", 0), ToolCallDelta("a", "}", 0)],
+        ),
+        (
+            [fragment(0, "a"), fragment(0, arguments="{"), fragment(0, name="f", arguments="}")],
+            [ToolCallStarted("a", "f", 0), ToolCallDelta("a", "{}", 0)],
+        ),
+        (
+            [fragment(0, name="f", arguments="{"), fragment(0, "a", arguments="}")],
+            [ToolCallStarted("", "f", 0), ToolCallDelta("", "{", 0), ToolCallDelta("", "}", 0)],
+        ),
+        (
+            [fragment(0, "a", "f", "{"), fragment(1, arguments="}")],
+            [ToolCallStarted("a", "f", 0), ToolCallDelta("a", "{", 0), ToolCallDelta("a", "}", 0)],
+        ),
+        (
+            [fragment(None, "a", "f"), fragment(arguments="{}")],
+            [ToolCallStarted("a", "f"), ToolCallDelta("a", "{}")],
+        ),
+        (
+            [fragment(0, "a", "f", '{"b": 1}'), fragment(0, "a", "f", '{"b": 1}')],
+            [ToolCallStarted("a", "f", 0), ToolCallDelta("a", '{"b": 1}', 0)],
+        ),
+        ([fragment(0, "a", arguments="{}")], []),
+    ],
+    ids=["repeated", "late name", "late id", "counted", "bare", "said again", "no name"],
+)
+def test_each_call_is_told_once_and_its_pieces_are_its_own(
+    fragments: list[ToolCallChunk], events: list[StreamEvent]
+) -> None:
+    """Whatever the server names in which fragment, consumers need not know about it."""
+    assert told(map(chunk, fragments)) == events
+
+
+def test_only_the_first_answer_is_told() -> None:
+    """Of several that are streamed beside each other."""
+    second = Generation(AssistantMessage("two"), index=1)
+    both = ChatResponse((second, Generation(AssistantMessage("one"))))
+
+    assert told([both, ChatResponse((second,))]) == [TextDelta("one")]
 
 
 def test_events_keep_the_order_of_parts() -> None:
     """What was thought first is told first."""
-    message = AssistantMessage([Reasoning("hm"), "Hi", fragment(0, "a", "f")])
-
-    assert list(events_of(message)) == [
+    assert list(events_of([Reasoning("hm"), "Hi", fragment(0, "a", "f")])) == [
         ReasoningDelta("hm"),
         TextDelta("Hi"),
         ToolCallStarted("a", "f", 0),

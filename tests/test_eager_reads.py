@@ -28,6 +28,7 @@ from chatclient import (
 from chatclient.advisors import ToolCallingAdvisor
 from chatclient.errors import ProviderError, ToolExecutionError
 from chatclient.events import TextDelta, ToolCallFinished, ToolCallStarted, ToolProgress
+from chatclient.messages import ToolCallChunk
 from chatclient.runtime import Runtime
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import (
@@ -96,6 +97,12 @@ class Shop:
     @tool(effect="read", sequential=True)
     def one_by_one(self, item: str) -> str:
         """Look something up, one at a time."""
+        self.done.append(item)
+        return item
+
+    @tool(effect="read", concurrency_group="desk")
+    def at_the_desk(self, item: str) -> str:
+        """Look something up where one is served at a time."""
         self.done.append(item)
         return item
 
@@ -193,9 +200,10 @@ class InTheLoop:
         [call("one_by_one", '{"item": "tea"}', id="1"), look("jam")],
         [call("alone", id="1"), look("tea"), look("jam")],
         [call("nothing", id="1"), look("jam")],
-        [call("look", '{"item": ', id="1"), look("jam")],
+        [call("look", '{"item": "te', id="1"), look("jam")],
+        [call("at_the_desk", '{"item": "tea"}', id="1"), look("jam")],
     ],
-    ids=["effect", "sequential", "exclusive", "unknown", "malformed"],
+    ids=["effect", "sequential", "exclusive", "unknown", "malformed", "group"],
 )
 def test_what_does_not_begin_early(ask: Ask, calls: list[ToolCall]) -> None:
     """What has an effect, what must not run beside others, and what comes after such a call."""
@@ -568,6 +576,92 @@ def test_calls_of_one_id_are_run_once_each(ask: Ask) -> None:
         f"{item} is in stock" for item in ("tea", "tea", "jam", "tea")
     ]
     assert_paired(model.prompts[1].messages)
+
+
+@pytest.mark.parametrize("ask", ["stream", "astream"], indirect=True)
+@pytest.mark.parametrize(
+    "number",
+    [
+        lambda chunk, _: chunk,
+        lambda chunk, _: replace(chunk, index=0),
+        lambda chunk, _: replace(chunk, index=None),
+        lambda chunk, at: replace(chunk, index=at),
+        lambda chunk, _: replace(chunk, id="tjm"[chunk.index], name="look"),
+    ],
+    ids=["numbered", "one number", "no number", "fragments numbered", "all repeated"],
+)
+def test_calls_in_pieces_begin_when_they_are_whole(
+    ask: Ask, number: Callable[[ToolCallChunk, int], ToolCallChunk]
+) -> None:
+    """However the server tells its calls apart, a tool is run with what the model has written."""
+    shop = Shop()
+    chunks = [
+        number(chunk, at)
+        for at, chunk in enumerate(
+            ToolCallChunk(call, "tjm"[call] if begins else "", "look" if begins else "", piece)
+            for call, item in enumerate(("tea", "jam", "milk"))
+            for begins, piece in ((True, ""), (False, '{"item": '), (False, f'"{item}"}}'))
+        )
+    ]
+    model = Watched(AssistantMessage(chunks), "done", until=lambda: len(shop.done) == 2)
+    result = ask(eager(model, shop).prompt("x"))
+
+    assert model.seen
+    assert results(model.prompts[1]) == [f"{item} is in stock" for item in ("tea", "jam", "milk")]
+    assert sorted(shop.done) == ["jam", "milk", "tea"]
+    assert sorted(shop.attempts) == [1, 2, 3]
+    assert [each.tool_call.id for each in result.executions] == ["t", "j", "m"]
+    started = [event for event in result.events if isinstance(event, ToolCallStarted)]
+    assert [(event.id, event.name) for event in started] == [(id, "look") for id in "tjm"]
+
+
+@pytest.mark.parametrize("ask", ["stream", "astream"], indirect=True)
+def test_calls_whose_pieces_are_mixed_wait_for_the_end(ask: Ask) -> None:
+    """The model goes on to the next before it has said the last of this one."""
+    shop = Shop()
+    chunks = [
+        ToolCallChunk(0, "t", "look", '{"item": "te'),
+        ToolCallChunk(1, "j", "look", '{"item": "ja'),
+        ToolCallChunk(0, arguments='a"}'),
+        ToolCallChunk(1, arguments='m"}'),
+    ]
+    model = Watched(AssistantMessage(chunks), "done")
+    ask(eager(model, shop).prompt("x"))
+
+    assert results(model.prompts[1]) == ["tea is in stock", "jam is in stock"]
+    assert sorted(shop.done) == ["jam", "tea"]
+
+
+def test_each_of_equal_calls_has_its_number(ask: Ask) -> None:
+    """Whether it began early or late: a key of its own, and the attempt that it is."""
+    shop = Shop()
+    model = Watched([look("tea", id=id) for id in "abc"], "done", until=lambda: len(shop.keys) == 2)
+    result = ask(eager(model, shop).prompt("x"))
+
+    assert model.seen == ask.streaming
+    assert [each.attempt for each in result.executions] == [1, 2, 3]
+    assert sorted(shop.attempts) == [1, 2, 3]
+    assert len(shop.keys) == 3
+
+
+@pytest.mark.parametrize("ask", ["stream", "astream"], indirect=True)
+def test_what_an_advisor_keeps_to_itself_does_not_begin(ask: Ask) -> None:
+    """Here the beginnings of calls, so that their arguments belong to none."""
+
+    async def hide(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        async def emit(event: Any) -> None:
+            if not isinstance(event, ToolCallStarted):
+                await request.runtime.emit(event)
+
+        return await call_next(request.mutate(runtime=request.runtime.with_emitter(emit)))
+
+    shop = Shop()
+    model = Watched([look("tea"), look("jam")], "done")
+    client = eager(model, shop).mutate().default_advisors(InTheLoop(hide)).build()
+    ask(client.prompt("x"))
+
+    assert not model.seen or shop.done
+    assert results(model.prompts[1]) == ["tea is in stock", "jam is in stock"]
 
 
 def test_the_trail_tells_them_in_their_round(ask: Ask) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -269,22 +270,33 @@ def test_only_the_first_of_several_answers_counts(ask: Ask) -> None:
     assert not any(isinstance(e, ToolCallStarted | ToolCallDelta) for e in seen)
 
 
-def test_pieces_of_an_answer_may_have_a_number_only(ask: Ask) -> None:
-    """As from models that name a call in its first piece; they are its words all the same."""
+@pytest.mark.parametrize(
+    "heads",
+    [
+        [ToolCallChunk(0, "1", "final_answer"), *[ToolCallChunk(0)] * 2],
+        [ToolCallChunk(0, "1", "final_answer")] * 3,
+        [ToolCallChunk(n, "" if n else "1", "" if n else "final_answer") for n in range(3)],
+        [ToolCallChunk(None, "1", "final_answer"), *[ToolCallChunk()] * 2],
+    ],
+    ids=["number", "all repeated", "fragments numbered", "nothing"],
+)
+def test_pieces_of_an_answer_are_told_as_its_words(ask: Ask, heads: list[ToolCallChunk]) -> None:
+    """However servers name the call in its first piece and in others."""
 
-    class Numbering(ScriptedModel):
+    class Cutting(ScriptedModel):
         async def generate_stream(
             self, prompt: Prompt, runtime: Runtime
         ) -> AsyncGenerator[ChatResponse | str, None]:
             pieces = [FILM[:20], FILM[20:40], FILM[40:]]
-            chunks = [ToolCallChunk(0, arguments=piece) for piece in pieces]
-            for chunk in (ToolCallChunk(0, "1", "final_answer"), *chunks):
+            for head, piece in zip(heads, pieces, strict=True):
+                chunk = replace(head, arguments=piece)
                 yield ChatResponse((Generation(AssistantMessage([chunk])),))
 
-    request = ChatClient.create(Numbering(call("final_answer", FILM))).prompt("?")
-    titles = [value.title for value in entities(ask, request, Film, native="tool")]
+    request = ChatClient.create(Cutting(call("final_answer", FILM))).prompt("?")
+    values = entities(ask, request, Film, native="tool")
 
-    assert titles == ["Alien"] * (3 if ask.streaming else 1)
+    assert [value.title for value in values] == ["Alien"] * (3 if ask.streaming else 1)
+    assert values[-1] == ALIEN
 
 
 def test_a_tool_choice_of_the_request_holds(ask: Ask) -> None:

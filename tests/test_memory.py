@@ -743,6 +743,40 @@ def test_calls_get_ids_of_their_own_and_keep_their_results() -> None:
     assert [r.data for r in answered.responses] == ["f", "g", "f1", "g1"]
 
 
+def test_a_result_goes_to_its_call_by_the_id() -> None:
+    """Whatever name it bears; and one that is said later belongs to the later call of that id."""
+    renamed, later = ToolResponse("1", "functions.f", "one"), ToolResponse("1", "f", "again")
+
+    repaired = repair_conversation([U1, S1, F1, ToolResponseMessage(renamed)])
+    assert repaired == (S1, U1, F1, ToolResponseMessage(renamed))
+    conversation = [U1, F1, U2, F1, ToolResponseMessage(later)]
+    assert repair_conversation(conversation) == (
+        U1,
+        F1,
+        ToolResponseMessage(no_result("1")),
+        U2,
+        F1,
+        ToolResponseMessage(later),
+    )
+
+
+def test_messages_that_become_one_keep_what_is_known_of_them() -> None:
+    """Their metadata, and their pieces: a blank line stands only between two texts."""
+    answers = [
+        AssistantMessage([ProviderPart("x", {})], metadata={"id": "1", "a": 1}),
+        AssistantMessage("text", metadata={"id": "2"}),
+    ]
+    merged = AssistantMessage([ProviderPart("x", {}), "text"], metadata={"id": "2", "a": 1})
+    questions = UserMessage("u", metadata={"id": "3"}), UserMessage("v", metadata={"id": "4"})
+
+    asked, answered = repair_conversation([*questions, *answers])
+
+    assert answered == merged
+    assert answered.metadata == merged.metadata
+    assert asked.text == "u\n\nv"
+    assert asked.metadata == {"id": "3"}
+
+
 said = st.one_of(
     st.sampled_from([S1, U1, U2, UserMessage(""), A1, A2, AssistantMessage(""), C1, C2, T1, T2]),
     st.lists(st.sampled_from(["", "1", "2"]), min_size=1, max_size=3).map(

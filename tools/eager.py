@@ -42,7 +42,7 @@ class EagerReads:
         self._runtime = runtime
         self._turn = single.turn
         self._single = single
-        self._asked: dict[object, _Asked] = {}  # by what fragments name them with
+        self._asked: dict[tuple[str, int | None], _Asked] = {}
         self._last: _Asked | None = None
         self._earlier: list[ToolCall] = []  # those of them that the model has gone on from
         self._room = single.runner.concurrency(runtime)
@@ -55,10 +55,10 @@ class EagerReads:
             case ToolCallStarted(id=id, name=name, index=index):
                 self._go_on()
                 self._last = _Asked(id, name)
-                self._asked[id if index is None else index] = self._last
+                self._asked[id, index] = self._last
             case ToolCallDelta(id=id, arguments=arguments, index=index):
-                asked = self._asked.get(id if index is None else index)
-                if asked is not None:
+                asked = self._asked.get((id, index))
+                if asked is not None:  # an advisor may keep what it likes from us
                     asked.pieces.append(arguments)
             case _:
                 pass
