@@ -85,7 +85,7 @@ class Talk:
 
     def __init__(self, *answers: Answer | Callable[[Prompt], Answer], **settings: Any) -> None:
         self.model = ScriptedModel(*answers)
-        self.repository = InMemoryChatMemoryRepository()
+        self.repository = settings.pop("repository", None) or InMemoryChatMemoryRepository()
         self.memory = MessageWindowChatMemory(self.repository)
         kind = settings.pop("kind", MessageChatMemoryAdvisor)
         manager = settings.pop("manager", ToolCallingManager())
@@ -819,6 +819,88 @@ def test_what_tools_have_done_is_not_remembered_without_tool_messages(ask: Ask, 
     assert talk.stored == []
 
 
+def test_each_turn_that_is_asked_again_is_remembered(ask: Ask, order: int) -> None:
+    """Turns that have no key are told apart all the same."""
+    talk = Talk("bad", "good", "also bad", "fine", order=order)
+    guard = around(GuardrailResult.reprompt("bad", "Better!"))
+    for text in ("one", "two"):
+        ask(talk.say(text).advisors(guard))
+
+    one, two = ["u:one", "a:bad", "u:Better!", "a:good"], ["u:two", "a:also bad"]
+    assert short(talk.stored) == [*one, *two, "u:Better!", "a:fine"]
+
+
+def test_two_memories_of_one_conversation_know_their_own(ask: Ask) -> None:
+    """What one of them has stored already is not what the other has, where a guard asks again."""
+    talk = Talk([call("look")], "bad", "good")
+    other = InMemoryChatMemoryRepository()
+    memory = MessageWindowChatMemory(other)
+    inner = MessageChatMemoryAdvisor(memory, tool_messages=False, order=MEMORY_ORDER + 1)
+    ask(talk.say("one").advisors(inner, around(GuardrailResult.reprompt("bad", "Better!"))))
+
+    again = ["u:Better!", "a:good"]
+    assert short(talk.stored) == [*TURN[:3], "a:bad", *again]
+    assert short(other.find_by_conversation_id("c")) == ["u:one", "a:bad", *again]
+
+
+class Failing(InMemoryChatMemoryRepository):
+    """A repository that cannot be written to at first."""
+
+    down = True
+
+    async def append(self, *given: Any, **named: Any) -> Any:
+        if self.down:
+            self.down = False
+            msg = "it is down"
+            raise ConnectionError(msg)
+        return await super().append(*given, **named)
+
+
+def test_what_could_not_be_stored_is_asked_again_as_if_for_the_first_time(
+    ask: Ask, order: int
+) -> None:
+    """By an advisor around the memory, which knows nothing of the first time."""
+
+    async def again(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        with suppress(ConnectionError):
+            return await call_next(request)
+        return await call_next(request)
+
+    again.order = MEMORY_ORDER - 1  # type: ignore[attr-defined]
+    talk = Talk("lost", "kept", order=order, repository=Failing())
+    ask(talk.say("one").advisors(again))
+
+    assert talk.shown == [["s:Be brief.", "u:one"]] * 2
+    assert short(talk.stored) == ["u:one", "a:kept"]
+
+
+def test_a_memory_is_not_asked_for_nothing(ask: Ask, order: int) -> None:
+    """Neither when the time is up, nor to store a turn that came to nothing."""
+    asked: list[str] = []
+
+    class Noting(MessageWindowChatMemory):
+        async def load(self, conversation_id: str, runtime: Runtime) -> tuple[Message, ...]:
+            asked.append("load")
+            return await super().load(conversation_id, runtime)
+
+        async def append(self, *given: Any, **named: Any) -> None:
+            asked.append("append")
+            await super().append(*given, **named)
+
+    async def wait(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        await request.runtime.sleep(0.02)
+        return await call_next(request)
+
+    wait.order = HIGHEST_PRECEDENCE  # type: ignore[attr-defined]
+    memory = MessageChatMemoryAdvisor(Noting(), order=order)
+    request = ChatClient.create(ScriptedModel("")).prompt("one").conversation("c").advisors(memory)
+    with pytest.raises(DeadlineExceededError):
+        ask(request.advisors(wait).deadline(0.01))
+    assert asked == []
+    ask(request)
+    assert asked == ["load"]
+
+
 def refusal() -> ChatResponse:
     return ChatResponse.of("I cannot help with that.", "content_filter")
 
@@ -1078,6 +1160,17 @@ def test_a_turn_that_waits_twice_is_remembered_once(ask: Ask, order: int) -> Non
 
     turn = ["u:one", "a:(p1)", "t:(paid 1)", "a:(p2)", "t:(paid 1)", "a:paid"]
     assert short(talk.stored) == turn
+
+
+def test_a_turn_that_waits_keeps_its_key(ask: Ask, order: int) -> None:
+    """A job that a queue delivers twice waits twice, and is remembered once."""
+    talk = approving([call("pay", id="p1")], [call("pay", id="p2")], "paid", "paid", order=order)
+    delivered = [talk.say("one").advisor_params({TURN_KEY: "job 1"}) for _ in range(2)]
+    waiting = [ask(each).response.context["pending_turn"] for each in delivered]
+    for turn in waiting:
+        ask(talk.client.resume(turn.to_json(), "approve"))
+
+    assert short(talk.stored) == ["u:one", "a:(p1)", "t:(paid 1)", "a:paid"]
 
 
 @pytest.mark.parametrize("stored", [True, False])
