@@ -31,7 +31,7 @@ from chatclient.memory.sessions import (
 from chatclient.messages import Media, Message
 from chatclient.response import FinishReason, Generation
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import ToolApproval, ToolCallingManager, tool
+from chatclient.tools import ToolApproval, ToolCallingManager, ToolContext, tool
 
 
 def said(messages: Sequence[Message]) -> list[str]:
@@ -68,6 +68,31 @@ def test_what_is_said_meanwhile_is_heard_and_remembered(
     assert said(tuple(memory.get("c"))) == kept
     assert conversation_problems(memory.get("c")) == ()
     assert steering.unheard == ()
+
+
+def test_what_is_said_meanwhile_changes_no_idempotency_key(ask: Ask) -> None:
+    """It is the same turn, which may be made again without a word."""
+    steering = Steering()
+    keys: list[str] = []
+
+    @tool
+    def plan() -> str:
+        """Plan the trip."""
+        steering.say("Make it Paris.")
+        return "planned"
+
+    @tool
+    def book(context: ToolContext) -> str:
+        """Book the trip."""
+        keys.append(context.idempotency_key)
+        return "booked"
+
+    for advisors in ([steering], []):
+        model = ScriptedModel(call("plan"), call("book"), "Booked.")
+        client = ChatClient.builder(model).default_tools(plan, book).build()
+        ask(client.prompt("Rome?").advisors(*advisors))
+
+    assert keys[0] == keys[1]
 
 
 def test_without_tool_messages_the_words_join_the_question(ask: Ask) -> None:

@@ -164,8 +164,7 @@ class ToolTurn:
         key = (execution.tool_call.name, execution.tool_call.arguments)
         before, count = self._repeats.get(key, ("", 0))
         result = _told(execution.response)
-        same = count == 0 or result == before
-        self._repeats[key] = (result, count + 1 if same else 1)
+        self._repeats[key] = (result, count + 1 if result == before else 1)
 
     def nudged(self, call: ToolCall) -> None:
         """Take note of a call that was answered with a reminder instead of being run."""
@@ -228,7 +227,7 @@ class ToolTurn:
 
 def key_of(call: ToolCall) -> tuple[str, str, str]:
     """Return what tells whether a call is the one that was streamed."""
-    return call.id, call.name, call.arguments or "{}"
+    return call.id, call.name, call.arguments
 
 
 def last_turn(messages: Sequence[Message]) -> Sequence[Message]:
