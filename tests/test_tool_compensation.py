@@ -1,6 +1,7 @@
 """Sagas: what tools have done is undone when a later one fails, or the turn does."""
 
 import asyncio
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -158,6 +159,29 @@ def test_a_failure_undoes_what_was_done(ask: Ask) -> None:
     assert_paired(last)
     assert [execution.is_error for execution in result.executions] == [True, True, True]
     assert result.text == "sorry"
+
+
+def test_what_is_undone_is_logged(ask: Ask, caplog: pytest.LogCaptureFixture) -> None:
+    """And what should have been and could not be; not what nobody can undo."""
+    caplog.set_level(logging.INFO, "chatclient.tools.compensation")
+
+    def lost() -> None:
+        msg = "the line is dead"
+        raise ConnectionError(msg)
+
+    @tool(compensation=lost)
+    def call_a_cab() -> str:
+        """Call a cab."""
+        return "called"
+
+    model = ScriptedModel([FLIGHT, CHEAP, call("call_a_cab", id="t")], DEAR, "sorry")
+    ask(client_of(model, Trip(), call_a_cab).prompt("x"))
+
+    logged = [(r.levelname, r.getMessage()) for r in caplog.records if "compensation" in r.name]
+    (lost_level, lost_text), (undone_level, undone_text) = logged
+    assert (lost_level, undone_level) == ("WARNING", "INFO")
+    assert all(each in lost_text for each in ("not undone", "call_a_cab", "the line is dead"))
+    assert all(each in undone_text for each in ("undone", "book_flight"))
 
 
 def test_what_was_undone_is_not_undone_again(ask: Ask) -> None:
