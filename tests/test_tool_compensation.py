@@ -24,6 +24,7 @@ from chatclient import (
     ChatClientRequest,
     ChatClientResponse,
     ChatResponse,
+    Message,
     Next,
     Prompt,
     ToolResponse,
@@ -35,6 +36,7 @@ from chatclient.advisors.guardrails import GuardrailResult, OutputGuardrailAdvis
 from chatclient.advisors.memory import MessageChatMemoryAdvisor
 from chatclient.advisors.session_memory import SessionMemoryAdvisor
 from chatclient.advisors.steering import Steering
+from chatclient.advisors.tool_calling import ToolCallingAdvisor
 from chatclient.advisors.vector_store_memory import VectorStoreChatMemoryAdvisor
 from chatclient.embedding import Vector
 from chatclient.errors import (
@@ -74,6 +76,7 @@ from chatclient.tools import (
     ToolCallback,
     ToolCallingManager,
     ToolExecution,
+    ToolExecutionResult,
     ToolFailure,
     ToolFailurePolicy,
     ToolInvocation,
@@ -159,6 +162,35 @@ def test_a_failure_undoes_what_was_done(ask: Ask) -> None:
     assert_paired(last)
     assert [execution.is_error for execution in result.executions] == [True, True, True]
     assert result.text == "sorry"
+
+
+def test_what_the_model_is_shown_of_a_result_changes_nothing(ask: Ask) -> None:
+    """A call is undone with what the tool returned, although the model sees less of it by then."""
+
+    class Clearing(ToolCallingAdvisor):
+        async def next_messages(
+            self,
+            request: ChatClientRequest,
+            response: ChatClientResponse,
+            result: ToolExecutionResult,
+        ) -> tuple[Message, ...]:
+            def cleared(message: Message) -> Message:
+                if not isinstance(message, ToolResponseMessage):
+                    return message
+                return ToolResponseMessage(
+                    ToolResponse(r.id, r.name, "(cleared)") for r in message.responses
+                )
+
+            *earlier, last = result.conversation_history
+            return (*map(cleared, earlier), last)
+
+    trip = Trip()
+    model = ScriptedModel([HOTEL, FLIGHT], CHEAP, DEAR, "sorry")
+    ask(client_of(model, trip).prompt("x").advisors(Clearing()))
+
+    assert results(model.prompts[2]) == ["paid"]
+    assert "(cleared)" in str(model.prompts[2].messages)
+    assert trip.log == ["hotel in Rome", "flight to Rome", "paid", *UNDONE[::-1]]
 
 
 def test_what_is_undone_is_logged(ask: Ask, caplog: pytest.LogCaptureFixture) -> None:

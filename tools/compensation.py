@@ -54,18 +54,15 @@ def is_failure(execution: ToolExecution, metadata: ToolMetadata) -> bool:
 def executed_in(messages: Sequence[Message], turn: ToolTurn) -> list[ToolExecution]:
     """Return the calls that the turn at the end of *messages* has made, with what came of them.
 
-    Each has the response that stands in *messages*, which advisors may have rewritten, and all else
-    as *turn* knows it. Calls that only *turn* knows go first. There are some if an advisor has
-    asked again: the last turn in *messages* begins with its words, and they were made before.
+    Each is as *turn* knows it: advisors may have rewritten what *messages* tell of it. Calls that
+    only *turn* knows go first. There are some if an advisor has asked again: the last turn in
+    *messages* begins with its words, and they were made before.
     """
     known = turn.by_identity()
     told = list(answered_in(last_turn(messages)))
     present = {id(call) for call, _ in told}
     before = (each for each in turn.executions if id(each.tool_call) not in present)
-    return [
-        *before,
-        *(replace(known.get(id(call)) or ToolExecution(call, t), response=t) for call, t in told),
-    ]
+    return [*before, *(known.get(id(call)) or ToolExecution(call, t) for call, t in told)]
 
 
 async def undo(
