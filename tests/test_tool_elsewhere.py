@@ -1,5 +1,6 @@
 """Calls that are answered from elsewhere: by a person, a browser, another service."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -132,10 +133,13 @@ def test_an_answer_from_elsewhere_may_end_the_turn(ask: Ask) -> None:
     assert (result.text, len(model.prompts)) == ("You are in Rome.", 1)
 
 
+@pytest.mark.parametrize("arguments", [None, '{"town": "Rome"}'])
 @pytest.mark.parametrize("at_once", [True, False])
-def test_a_call_may_be_answered_instead_of_being_run(ask: Ask, at_once: bool) -> None:
-    """The tool is not run, and nothing is undone that it has not done."""
-    answered = Decision.answered("booked by phone")
+def test_a_call_may_be_answered_instead_of_being_run(
+    ask: Ask, at_once: bool, arguments: str | None
+) -> None:
+    """The tool is not run, whatever its arguments, and nothing is undone that it has not done."""
+    answered = replace(Decision.answered("booked by phone"), arguments=arguments)
     flight = call("book", '{"city": "Rome"}', id="b")
     model = ScriptedModel(flight, call("pay"), "sorry")
 
