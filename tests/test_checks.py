@@ -418,6 +418,14 @@ MISUSES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: ToolCallingManager(limits=ToolLimits),  # type: ignore[arg-type]
         "make one: ToolLimits(...)",
     ),
+    "tools in place of what knows them": (
+        lambda: ToolCallingManager(resolver=[found]),  # type: ignore[arg-type]
+        "resolver must be an object with a method resolve(), not [",
+    ),
+    "the name of an exception": (
+        lambda: ToolCallingManager(exception_processor="ValueError"),  # type: ignore[arg-type]
+        "exception_processor must be a function",
+    ),
     "one interceptor": (
         lambda: ToolCallingManager(interceptors=found),  # type: ignore[arg-type]
         "put a single one into a list",

@@ -162,7 +162,8 @@ def test_a_reading_tool_without_arguments_begins_early(ask: Ask, limits: ToolLim
 
 def test_only_when_asked_for_and_where_tools_run_side_by_side(ask: Ask) -> None:
     """By default everything waits for the end of the model's message."""
-    for manager in ({"eager_reads": False}, {"max_concurrency": 1, "blocking_concurrency": 1}):
+    one_by_one = {"eager_reads": True, "max_concurrency": 1, "blocking_concurrency": 1}
+    for manager in ({"blocking_concurrency": 4}, one_by_one):
         shop = Shop()
         model = ScriptedModel([look("tea"), look("jam")], "done")
         spoken: list[int] = []
@@ -174,8 +175,7 @@ def test_only_when_asked_for_and_where_tools_run_side_by_side(ask: Ask) -> None:
             spoken.append(len(shop.done))
             return response
 
-        settings = {"eager_reads": True, **manager}
-        client = client_of(model, shop, **settings).mutate().default_advisors(InTheLoop(listen))
+        client = client_of(model, shop, **manager).mutate().default_advisors(InTheLoop(listen))
         ask(client.build().prompt("x"))
         assert spoken == [0, 2]
 

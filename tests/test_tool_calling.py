@@ -213,7 +213,7 @@ def test_parallel_calls_are_answered_in_their_order(ask: Ask) -> None:
 
 
 def overlap(manager: dict[str, Any], mode: Ask, *, goal: int = 1, **options: Any) -> int:
-    """Return how many of six calls of a tool ran at once; they wait for *goal* to be there."""
+    """Return how many of ten calls of a tool ran at once; they wait for *goal* to be there."""
     running = peak = 0
     lock = threading.Lock()
 
@@ -230,15 +230,15 @@ def overlap(manager: dict[str, Any], mode: Ask, *, goal: int = 1, **options: Any
         with lock:
             running -= 1
 
-    model = ScriptedModel([call("busy", id=f"c{n}") for n in range(6)], "done")
+    model = ScriptedModel([call("busy", id=f"c{n}") for n in range(10)], "done")
     mode(client_of(model, busy, **manager).prompt("x"))
-    assert results(model.prompts[1]) == ["Done"] * 6
+    assert results(model.prompts[1]) == ["Done"] * 10
     return peak
 
 
 def test_tools_run_side_by_side_up_to_the_limit(ask: Ask) -> None:
     """On a loop tools run concurrently, bounded; blocking one by one unless asked otherwise."""
-    assert overlap({}, ask, goal=1 if ask.blocking else 6) == (1 if ask.blocking else 6)
+    assert overlap({}, ask, goal=1 if ask.blocking else 8) == (1 if ask.blocking else 8)
     assert overlap({"max_concurrency": 2, "blocking_concurrency": 2}, ask, goal=2) == 2
 
 
