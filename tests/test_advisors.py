@@ -32,6 +32,7 @@ from chatclient.errors import UsageError
 from chatclient.events import Done, RoundEnded, TextDelta, ToolCallFinished
 from chatclient.memory import MessageWindowChatMemory
 from chatclient.memory.sessions import InMemorySessionRepository, SessionService
+from chatclient.operations import AdvisorPass
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import tool
 from chatclient.vector_store import InMemoryVectorStore
@@ -75,6 +76,34 @@ def test_lower_order_is_further_out_and_equal_orders_keep_theirs(ask: Ask) -> No
 
     round_trip = [f"{n} in" for n in "bcde"] + [f"{n} out" for n in "edcb"]
     assert log == ["a in", *round_trip, *round_trip, "a out"]
+
+
+def test_an_advisor_without_an_order_has_order_0(ask: Ask) -> None:
+    """So that it stands where it was added, among those that say so."""
+    log: list[str] = []
+
+    async def plain(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        log.append("plain in")
+        return await call_next(request)
+
+    advisors = [Noting("c", log, 1), Noting("a", log, 0), plain, Noting("b", log, 0)]
+    ask(ChatClient.builder(ScriptedModel("x")).default_advisors(advisors).build().prompt("x"))
+
+    assert log[:4] == ["a in", "plain in", "b in", "c in"]
+
+
+def test_what_each_advisor_returned_is_known(ask: Ask) -> None:
+    """To who reads the trail, or observes: that may be another response than the model's."""
+    advisors = [Noting("outer", [], -5), Noting("inner", [], 5)]
+    client = ChatClient.builder(ScriptedModel("ok")).default_advisors(*advisors).build()
+    steps = ask(client.prompt("x")).answer.trail().steps
+
+    returned = {
+        step.operation.advisor: step.result.context["last after"]
+        for step in steps
+        if isinstance(step.operation, AdvisorPass)
+    }
+    assert (returned["outer"], returned["inner"]) == ("outer", "inner")
 
 
 def test_context_flows_in_and_out(ask: Ask) -> None:
@@ -448,7 +477,8 @@ def test_the_chain_goes_on_with_a_request_only(ask: Ask, order: int) -> None:
 
     wrong = Wrong()
     wrong.order = order  # type: ignore[attr-defined]
-    client = ChatClient.builder(ScriptedModel("never")).default_advisors(wrong).build()
+    advisors = [wrong, Noting("another", [])]
+    client = ChatClient.builder(ScriptedModel("never")).default_advisors(advisors).build()
 
     with pytest.raises(TypeError, match=r"called call_next with Prompt.*request\.mutate"):
         ask(client.prompt("x"))

@@ -848,6 +848,16 @@ def test_tool_calls_can_be_handed_back(
     assert offered(model)[0].definition.name == "add"
 
 
+def test_a_request_may_run_tools_where_the_client_runs_none(ask: Ask) -> None:
+    """Its own word counts, also where nothing else of it differs from the client's defaults."""
+    adds = call("add", '{"a": 1, "b": 2}')
+    model = ScriptedModel(adds, "3", adds)
+    client = ChatClient.builder(model).default_tools(add).tool_calling(False).build()
+
+    assert ask(client.prompt("x").tool_calling(True)).text == "3"
+    assert ask(client.prompt("x")).response.chat_response.has_tool_calls()
+
+
 def test_a_loop_of_ones_own_with_the_client() -> None:
     """Tool calls handed back are run by the manager, and the history sent with the next call."""
     model = ScriptedModel(call("add", '{"a": 1, "b": 2}'), "3")
