@@ -86,8 +86,8 @@ def test_an_advisor_without_an_order_has_order_0(ask: Ask) -> None:
         log.append("plain in")
         return await call_next(request)
 
-    advisors = [Noting("c", log, 1), Noting("a", log, 0), plain, Noting("b", log, 0)]
-    ask(ChatClient.builder(ScriptedModel("x")).default_advisors(advisors).build().prompt("x"))
+    a, b, c = (Noting(label, log, order) for label, order in (("a", 0), ("b", 0), ("c", 1)))
+    ask(ChatClient.builder(ScriptedModel("x")).default_advisors(c, a, plain, b).build().prompt("x"))
 
     assert log[:4] == ["a in", "plain in", "b in", "c in"]
 
@@ -477,8 +477,8 @@ def test_the_chain_goes_on_with_a_request_only(ask: Ask, order: int) -> None:
 
     wrong = Wrong()
     wrong.order = order  # type: ignore[attr-defined]
-    advisors = [wrong, Noting("another", [])]
-    client = ChatClient.builder(ScriptedModel("never")).default_advisors(advisors).build()
+    another = Noting("another", [])
+    client = ChatClient.builder(ScriptedModel("never")).default_advisors(wrong, another).build()
 
     with pytest.raises(TypeError, match=r"called call_next with Prompt.*request\.mutate"):
         ask(client.prompt("x"))
