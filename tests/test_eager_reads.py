@@ -653,14 +653,17 @@ def test_what_an_advisor_keeps_to_itself_does_not_begin(ask: Ask) -> None:
             if not isinstance(event, ToolCallStarted):
                 await request.runtime.emit(event)
 
-        return await call_next(request.mutate(runtime=request.runtime.with_emitter(emit)))
+        hidden = request.mutate(runtime=request.runtime.with_emitter(emit))
+        response = await call_next(hidden)
+        early.append(sorted(shop.done))
+        return response
 
-    shop = Shop()
+    shop, early = Shop(), list[list[str]]()
     model = Watched([look("tea"), look("jam")], "done")
     client = eager(model, shop).mutate().default_advisors(InTheLoop(hide)).build()
     ask(client.prompt("x"))
 
-    assert not model.seen or shop.done
+    assert early == [[], ["jam", "tea"]]
     assert results(model.prompts[1]) == ["tea is in stock", "jam is in stock"]
 
 
