@@ -6,7 +6,7 @@ import random
 import subprocess
 import sys
 import time
-from itertools import permutations
+from itertools import islice, permutations, product
 from pathlib import Path
 from typing import Any
 
@@ -387,6 +387,20 @@ def test_large_catalogs_are_searched_by_their_telling_words() -> None:
 
     response = index.search(ToolSearchRequest("s", "the zebra item of group 1, 500 or 7", 3))
     assert set(response.tool_names) == {"zebra_item", "item_500", "item_7"}
+
+
+def test_as_many_words_as_there_are_are_told_apart() -> None:
+    """A catalog with more words than two bytes can number finds each of them."""
+    words = ["".join(letters) for letters in islice(product("bcdfghjkmn", repeat=5), 70_000)]
+    tools = [
+        ToolReference(f"tool_{at}", " ".join(words[at : at + 100])) for at in range(0, 70_000, 100)
+    ]
+    index = KeywordToolIndex()
+    index.index_tools("s", tools)
+
+    for at in (0, 55_296, 57_344, 65_535, 65_536, 69_999):  # where kinds of characters begin, too
+        found = index.search(ToolSearchRequest("s", words[at]))
+        assert found.tool_names == (f"tool_{at - at % 100}",)
 
 
 def test_long_requests_are_read_to_their_end() -> None:

@@ -6,19 +6,23 @@ at different times can be searched together. It is held in one byte, the two low
 say whether the term is in the name and whether it is in a value that a parameter allows.
 
 All is there twice: by term, to find tools, and by tool, to look at those closely. Of a term only a
-hash is kept: the words themselves would take twice the memory of all the rest.
+hash is kept: the words themselves would take twice the memory of all the rest. The terms of a tool
+are a text with one character for each, since nothing is searched faster.
 """
 
+import sys
 from array import array
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Any
+from typing import Any, TypeVar
 
 from chatclient.tools.search.index import ToolReference
 from chatclient.tools.search.text import Words, concepts, parameter_texts
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,7 @@ IN_NAME = 1
 IN_VALUES = 2
 """The bit of an impact that says that the term is in a value that a parameter allows."""
 _FLAGS = IN_NAME | IN_VALUES
+_LETTERS = sys.maxunicode + 1
 
 
 def impacts(reference: ToolReference, words: Words) -> dict[str, int]:
@@ -112,8 +117,9 @@ class Postings:
         "_ends",
         "_hashes",
         "_impacts",
+        "_letters",
         "_levels",
-        "_places",
+        "_numbers",
         "_starts",
         "_tools",
         "name_lengths",
@@ -123,31 +129,30 @@ class Postings:
 
     def __init__(self, references: Sequence[ToolReference], words: Words) -> None:
         numbers: defaultdict[str, int] = defaultdict(count().__next__)
-        places: list[int] = []
+        terms: list[int] = []
         levels = bytearray()
         name_lengths = bytearray()
         self._ends = array("I", [0])
         self.totals = array("I")
         for reference in references:
             found = impacts(reference, words)
-            places += map(numbers.__getitem__, found)
+            terms += map(numbers.__getitem__, found)
             strengths = bytes(found.values())
             levels += strengths
             name_lengths.append(min(sum(map(IN_NAME.__and__, strengths)), 255))
             self.totals.append(sum(strengths))
-            self._ends.append(len(places))
-        # From now on, the number of a term is the place of its hash.
-        hashes = [_hash(term) for term in numbers]
+            self._ends.append(len(terms))
+        hashes = list(map(_hash, numbers))
         order = sorted(range(len(hashes)), key=hashes.__getitem__)
         self._hashes = array("q", [hashes[number] for number in order])
-        number_of = dict(zip(order, range(len(order)), strict=True))
-        self._places = array(_kind(len(numbers)), map(number_of.__getitem__, places))
+        self._numbers = array(_kind(len(order)), order)
+        self._letters = "".join([chr(term % _LETTERS) for term in terms])
         self._levels = bytes(levels)
         self.name_lengths = bytes(name_lengths)
         self.required = bytes(_required(reference.parameters) for reference in references)
-        self._invert()
+        self._invert(terms)
 
-    def _invert(self) -> None:
+    def _invert(self, terms: Sequence[int]) -> None:
         """Note which tools have each term, those that it has the greatest impact on first."""
         # A tool and an impact in one number, which is less for a greater impact. Small numbers are
         # compared faster, so it has no more bits than it needs.
@@ -155,7 +160,7 @@ class Postings:
         having: list[list[int]] = [[] for _ in self._hashes]
         for tool in range(len(self.totals)):
             start, end = self._ends[tool], self._ends[tool + 1]
-            for number, level in zip(self._places[start:end], self._levels[start:end], strict=True):
+            for number, level in zip(terms[start:end], self._levels[start:end], strict=True):
                 having[number].append((_LEVELS - level) << bits | tool)
         starts = array("I", [0])
         strongest = []
@@ -175,9 +180,9 @@ class Postings:
         found: dict[str, int] = {}
         for term in terms:
             code = _hash(term)
-            number = bisect_left(hashes, code)
-            if number < count and hashes[number] == code:
-                found[term] = number
+            place = bisect_left(hashes, code)
+            if place < count and hashes[place] == code:
+                found[term] = self._numbers[place]
         return found
 
     def frequencies(self, numbers: Mapping[str, int]) -> dict[str, int]:
@@ -191,11 +196,20 @@ class Postings:
         end = min(self._starts[number + 1], start + most)
         return self._tools[start:end], self._impacts[start:end]
 
-    def matches(self, tool: int, wanted: Container[int]) -> list[tuple[int, int]]:
-        """Return the numbers of those terms of a tool that are in *wanted*, with their impacts."""
+    def matches(self, tool: int, wanted: Iterable[tuple[str, T]]) -> list[tuple[T, int]]:
+        """Return what comes with the letter of any term that a tool has, and that term's impact."""
         start, end = self._ends[tool], self._ends[tool + 1]
-        impacts = zip(self._places[start:end], self._levels[start:end], strict=True)
-        return [(number, impact) for number, impact in impacts if number in wanted]
+        letters, levels = self._letters[start:end], self._levels
+        return [
+            (term, levels[start + letters.index(letter)])
+            for letter, term in wanted
+            if letter in letters
+        ]
+
+
+def letter_of(number: int) -> str:
+    """Return the character that stands for a term; beyond a million terms, two may share it."""
+    return chr(number % _LETTERS)
 
 
 def _hash(term: str) -> int:

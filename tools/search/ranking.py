@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain, islice
 
 from chatclient.tools.search.catalog import Catalog, Part
-from chatclient.tools.search.postings import IN_NAME, IN_VALUES, Postings
+from chatclient.tools.search.postings import IN_NAME, IN_VALUES, Postings, letter_of
 from chatclient.tools.search.spelling import neighbours
 from chatclient.tools.search.text import Words, concepts, hinted, is_concept, tidied
 
@@ -205,7 +205,7 @@ class Ranking:
         part: Part[Postings],
         postings: Postings,
         tool: int,
-        wanted: Mapping[int, _Term],
+        wanted: Sequence[tuple[str, _Term]],
         place: int,
     ) -> tuple[dict[str, float], float]:
         """Return what a tool has of each term, and how fit it is beside the sum of that.
@@ -215,8 +215,7 @@ class Ranking:
         gained: dict[str, float] = {}
         covered = allowed = 0.0
         named = spoken_of = 0
-        for number, impact in postings.matches(tool, wanted):
-            text, weight, is_asked, rows = wanted[number]
+        for (text, weight, is_asked, rows), impact in postings.matches(tool, wanted):
             gained[text] = gain = weight * impact
             for row in rows:
                 row[place] += gain
@@ -239,13 +238,16 @@ class Ranking:
                 merit += _NAMED_EXACTLY
         return gained, merit
 
-    def _wanted(self, numbers: Mapping[str, int], rows: Sequence[list[float]]) -> dict[int, _Term]:
-        """Return the terms of the query by the *numbers* that they have in one part."""
-        found: dict[int, _Term] = {}
+    def _wanted(
+        self, numbers: Mapping[str, int], rows: Sequence[list[float]]
+    ) -> list[tuple[str, _Term]]:
+        """Return the terms of the query with the letters that they have in one part."""
+        found: list[tuple[str, _Term]] = []
         clauses = list(zip(rows, self._clauses, strict=False))  # no rows for a single clause
         for text, number in numbers.items():
             own = [row for row, clause in clauses if text in clause]
-            found[number] = text, self._weights[text], text in self._asked, own
+            term = text, self._weights[text], text in self._asked, own
+            found.append((letter_of(number), term))
         return found
 
 
