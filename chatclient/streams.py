@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from chatclient.accessors import (
     documents_in,
@@ -53,6 +53,9 @@ class _Stream(PendingRequest):
     def __init__(self, run: Run, runtime: Runtime) -> None:
         self._trail = Trail()
         self._consumed = False
+        self._entered = False
+        # What is consumed inside of `with`; elsewhere, dropping it is what ends the request.
+        self._held: Any = None
         super().__init__(run, runtime.watched_by(self._trail.steps, runtime.observers))
 
     @property
@@ -114,6 +117,16 @@ class _Stream(PendingRequest):
             msg = "a stream is consumed once; call stream() again to ask the model again"
             raise UsageError(msg)
         self._asked = self._consumed = True
+
+    def _enter(self) -> None:
+        if self._consumed:
+            msg = "a stream that is being consumed cannot be entered; `with` comes before that"
+            raise UsageError(msg)
+        self._entered = True
+
+    def _hold(self, iterator: Any) -> None:
+        if self._entered:
+            self._held = iterator
 
     def _last_events(self, response: ChatClientResponse, spoken: int) -> list[Any]:
         """Return what closes the stream of a request that came to *response*."""
@@ -181,9 +194,19 @@ class StreamResponse(_Stream):
     """What happens on the way to the answer, one event at a time; iterating gives the text.
 
     Leaving the loop early ends the request: once the iterator is closed or dropped, the connection
-    is closed and every `finally` has run. After the end, `response` is the whole response. A stream
-    that was left has none, but its `trail()` says what had happened until then.
+    is closed and every `finally` has run; in a `with`, that is at its end. After the end,
+    `response` is the whole response. A stream that was left has none, but its `trail()` says what
+    had happened until then.
     """
+
+    def __enter__(self) -> Self:
+        self._enter()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        iterator, self._held = self._held, None
+        if iterator is not None:
+            iterator.close()
 
     def __iter__(self) -> Iterator[str]:
         return self.content()
@@ -265,7 +288,9 @@ class StreamResponse(_Stream):
         self, convert: Convert[T], output: StructuredOutput[Any] | None = None
     ) -> Generator[T, None, None]:
         self._begin()
-        return self._iterate(convert, output)
+        iterator = self._iterate(convert, output)
+        self._hold(iterator)
+        return iterator
 
     def _iterate(
         self, convert: Convert[T], output: StructuredOutput[Any] | None
@@ -299,9 +324,18 @@ class StreamResponse(_Stream):
 class AsyncStreamResponse(_Stream):
     """What happens on the way to the answer; see `StreamResponse`.
 
-    To leave early, `aclose()` the iterator, or use it in `async with`; one that is dropped ends
-    its request as soon as the loop gets to it.
+    To leave early, use it in `async with`, or `aclose()` the iterator; one that is dropped ends its
+    request as soon as the loop gets to it.
     """
+
+    async def __aenter__(self) -> Self:
+        self._enter()
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        iterator, self._held = self._held, None
+        if iterator is not None:
+            await iterator.aclose()
 
     def __aiter__(self) -> AsyncPieces[str]:
         return self.content()
@@ -359,7 +393,9 @@ class AsyncStreamResponse(_Stream):
     ) -> AsyncPieces[T]:
         self._begin()
         run = functools.partial(self._noting_error, output=output)
-        return AsyncPieces(AsyncEvents(run, self._runtime), convert, self._last_events)
+        iterator = AsyncPieces(AsyncEvents(run, self._runtime), convert, self._last_events)
+        self._hold(iterator)
+        return iterator
 
     async def _noting_error(
         self, runtime: Runtime, output: StructuredOutput[Any] | None

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Generator
 from contextlib import suppress
 from typing import Any
 
@@ -70,6 +70,97 @@ def test_an_async_stream_may_be_closed_by_another_task() -> None:
         return [piece async for piece in pieces]
 
     assert asyncio.run(main()) == []
+
+
+class Endless(ChatModel):
+    """Speaks until it is told to stop, and says when it has."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+
+    async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
+        raise NotImplementedError
+
+    async def generate_stream(self, prompt: Prompt, runtime: Runtime) -> AsyncGenerator[str, None]:
+        try:
+            while True:
+                yield "and so on "
+        finally:
+            self.log.append("stopped")
+
+
+@pytest.mark.parametrize("error", [None, KeyError])
+def test_the_end_of_a_with_ends_a_stream(error: type[KeyError] | None) -> None:
+    """Whoever holds on to the iterator, the request is over by then; its trail can be read."""
+    model = Endless()
+    stream = ChatClient.create(model).prompt("Hi").stream()
+    pieces: Generator[str, None, None] | None = None
+    with suppress(KeyError), stream:
+        pieces = stream.content()
+        assert next(pieces) == "and so on "
+        if error is not None:
+            raise error
+
+    assert model.log == ["stopped"]
+    assert pieces is not None
+    assert list(pieces) == []
+    assert stream.trail().rounds[-1].text == "and so on "
+
+
+@pytest.mark.parametrize("error", [None, KeyError])
+def test_the_end_of_an_async_with_ends_a_stream(error: type[KeyError] | None) -> None:
+    """It has cleaned up by then, although the loop has let go of the iterator before."""
+    model = Endless()
+
+    async def main() -> None:
+        stream = ChatClient.create(model).prompt("Hi").astream()
+        with suppress(KeyError):
+            async with stream:
+                async for _piece in stream:
+                    if error is not None:
+                        raise error
+                    break
+                assert model.log == []
+        assert model.log == ["stopped"]
+        assert stream.trail().rounds[-1].text
+
+    asyncio.run(main())
+
+
+def test_a_stream_has_its_response_after_its_with() -> None:
+    """What came to its end stays; what nobody began is not begun."""
+
+    async def main() -> str:
+        async with ChatClient.create(ScriptedModel("Hello")).prompt("Hi").astream() as stream:
+            assert [piece async for piece in stream]
+        return stream.response.chat_response.text
+
+    with ChatClient.create(ScriptedModel("Hello")).prompt("Hi").stream() as stream:
+        assert "".join(stream) == "Hello"
+    with (
+        pytest.warns(RuntimeWarning, match="nothing was sent"),
+        ChatClient.create(ScriptedModel()).prompt("Hi").stream(),
+    ):
+        pass
+
+    assert stream.response.chat_response.text == "Hello"
+    assert asyncio.run(main()) == "Hello"
+
+
+def test_a_stream_that_is_being_consumed_is_not_entered() -> None:
+    """It could not be ended by that: `with` comes first."""
+
+    async def main() -> None:
+        stream = ChatClient.create(ScriptedModel("Hello")).prompt("Hi").astream()
+        async with stream.content():
+            with pytest.raises(UsageError, match="`with` comes before"):
+                await stream.__aenter__()
+
+    stream = ChatClient.create(ScriptedModel("Hello")).prompt("Hi").stream()
+    assert "".join(stream) == "Hello"
+    with pytest.raises(UsageError, match="`with` comes before"), stream:
+        pass
+    asyncio.run(main())
 
 
 def test_an_async_stream_has_one_consumer() -> None:

@@ -168,10 +168,9 @@ class ChatService:
 
     async def _told(self, conversation: str, request: ChatClientRequestSpec) -> AsyncIterator[str]:
         """Yield server-sent events. When the browser leaves, the request ends with it."""
-        stream = request.astream()
         try:
-            async with stream.events() as events:
-                async for event in events:
+            async with request.astream() as stream:
+                async for event in stream.events():
                     match event:
                         case TextDelta(text=text):
                             yield sent("text", text=text)
