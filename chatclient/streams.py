@@ -128,6 +128,11 @@ class _Stream(PendingRequest):
         if self._entered:
             self._held = iterator
 
+    def _leave(self) -> Any:
+        """Return what was held, which is to be closed; from now on, nothing is."""
+        held, self._held, self._entered = self._held, None, False
+        return held
+
     def _last_events(self, response: ChatClientResponse, spoken: int) -> list[Any]:
         """Return what closes the stream of a request that came to *response*."""
         self._response = response
@@ -204,7 +209,7 @@ class StreamResponse(_Stream):
         return self
 
     def __exit__(self, *_error: object) -> None:
-        iterator, self._held = self._held, None
+        iterator = self._leave()
         if iterator is not None:
             iterator.close()
 
@@ -333,7 +338,7 @@ class AsyncStreamResponse(_Stream):
         return self
 
     async def __aexit__(self, *_error: object) -> None:
-        iterator, self._held = self._held, None
+        iterator = self._leave()
         if iterator is not None:
             await iterator.aclose()
 

@@ -147,6 +147,19 @@ def test_a_stream_has_its_response_after_its_with() -> None:
     assert asyncio.run(main()) == "Hello"
 
 
+def test_a_stream_that_was_entered_in_vain_ends_when_it_is_dropped() -> None:
+    """Outside of the block, it is a stream like any other: nobody else will close it."""
+    model = Endless()
+    stream = ChatClient.create(model).prompt("Hi").stream()
+    with stream:
+        pass
+    for _piece in stream:
+        break
+
+    assert model.log == ["stopped"]
+    assert stream.trail().rounds
+
+
 def test_a_stream_that_is_being_consumed_is_not_entered() -> None:
     """It could not be ended by that: `with` comes first."""
 
