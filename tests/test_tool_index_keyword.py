@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from chatclient.tools.search import KeywordToolIndex, ToolReference, ToolSearchRequest
+from chatclient.tools.search.postings import letter_of
 from chatclient.tools.search.stemming import stem
 from chatclient.tools.search.text import Words, hinted, parameter_texts
 
@@ -401,6 +402,7 @@ def test_as_many_words_as_there_are_are_told_apart() -> None:
     for at in (0, 55_296, 57_344, 65_535, 65_536, 69_999):  # where kinds of characters begin, too
         found = index.search(ToolSearchRequest("s", words[at]))
         assert found.tool_names == (f"tool_{at - at % 100}",)
+    assert letter_of(sys.maxunicode + 6) == letter_of(5)  # a million words are no error
 
 
 def test_long_requests_are_read_to_their_end() -> None:

@@ -53,7 +53,7 @@ IN_NAME = 1
 IN_VALUES = 2
 """The bit of an impact that says that the term is in a value that a parameter allows."""
 _FLAGS = IN_NAME | IN_VALUES
-_LETTERS = sys.maxunicode + 1
+_LETTERS = sys.maxunicode + 1  # what `chr` knows
 
 
 def impacts(reference: ToolReference, words: Words) -> dict[str, int]:
@@ -146,7 +146,7 @@ class Postings:
         order = sorted(range(len(hashes)), key=hashes.__getitem__)
         self._hashes = array("q", [hashes[number] for number in order])
         self._numbers = array(_kind(len(order)), order)
-        self._letters = "".join([chr(term % _LETTERS) for term in terms])
+        self._letters = "".join(map(letter_of, terms))
         self._levels = bytes(levels)
         self.name_lengths = bytes(name_lengths)
         self.required = bytes(_required(reference.parameters) for reference in references)
