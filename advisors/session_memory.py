@@ -14,9 +14,9 @@ from chatclient.chain import (
 from chatclient.checks import check_kind
 from chatclient.errors import UsageError
 from chatclient.memory.sessions import EventFilter, SessionChatMemory, SessionService
+from chatclient.tool import USER_ID
 
-USER_ID = "chat_memory_user_id"
-"""The key in a request's context of the user whose session it has to be."""
+__all__ = ["EVENT_FILTER", "USER_ID", "SessionMemoryAdvisor"]
 
 EVENT_FILTER = "chat_memory_event_filter"
 """The key in a request's context of an `EventFilter` on top of the advisor's."""

@@ -16,7 +16,7 @@ from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
 from chatclient.response import NO_USAGE, ChatResponse, Generation
 from chatclient.runtime import Runtime
-from chatclient.tool import CONVERSATION_ID, ToolCallback
+from chatclient.tool import CONVERSATION_ID, USER_ID, ToolCallback
 from chatclient.tools import PendingTurn, ToolCallingManager, ToolExecutionResult
 from chatclient.tools.approval import AGENT_TURNS, DECISIONS
 from chatclient.tools.awaiting import awaited
@@ -374,7 +374,10 @@ def _tool_context(request: ChatClientRequest, options: ChatOptions) -> Mapping[s
     context = options.tool_context
     if DECISIONS in context:  # an agent's own calls are not those that were decided about
         context = without(context, DECISIONS, AGENT_TURNS)
-    conversation_id = request.context.get(CONVERSATION_ID)
-    return (
-        context if conversation_id is None else merged(context, {CONVERSATION_ID: conversation_id})
-    )
+    # An advisor may have set one to something else: a turn that waits is kept as JSON.
+    whose = {
+        key: str(request.context[key])
+        for key in (CONVERSATION_ID, USER_ID)
+        if request.context.get(key) is not None
+    }
+    return merged(context, whose) if whose else context

@@ -31,7 +31,7 @@ from chatclient.spec import RequestSpec, TextSpec, refuse_no_text, with_more
 from chatclient.streams import AsyncStreamResponse, StreamResponse
 from chatclient.structured import StructuredOutput
 from chatclient.template import TemplateRenderer
-from chatclient.tool import CONVERSATION_ID, ToolCallback, ToolContext, ToolMetadata
+from chatclient.tool import CONVERSATION_ID, USER_ID, ToolCallback, ToolContext, ToolMetadata
 from chatclient.tools import PendingTurn, ToolCallbackResolver, ToolCallingManager
 from chatclient.tools.approval import Decisions, decisions_for
 from chatclient.tools.duplicates import DuplicatePolicy
@@ -212,6 +212,8 @@ class ChatClient(Closeable):
         request = self.prompt(asked) if isinstance(asked, str) else self.resume(*asked)
         if conversation is not None:
             request = request.conversation(conversation)
+        if USER_ID in context and USER_ID not in self._defaults.advisor_params:
+            request = request.advisor_params({USER_ID: context[USER_ID]})
         return await request.tool_context(context)._run(runtime)
 
     def _remembers(self) -> bool:

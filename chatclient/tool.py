@@ -37,6 +37,7 @@ __all__ = [
     "REMARK",
     "RETURN_DIRECT",
     "STEP",
+    "USER_ID",
     "Effect",
     "ReturnDirect",
     "ToolCallback",
@@ -55,6 +56,9 @@ Effect = Literal["read", "idempotent", "write"]
 
 CONVERSATION_ID = "chat_memory_conversation_id"
 """The key of the conversation's id in a request's context and in a `ToolContext`."""
+
+USER_ID = "chat_memory_user_id"
+"""The key in both of the user whose session the conversation has to be."""
 
 STEP = "step"
 """A key in the metadata of a tool's response: True if the call only prepared another one."""

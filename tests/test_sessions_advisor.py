@@ -270,6 +270,39 @@ def test_all_sessions_of_the_user_are_searched(told: SessionService) -> None:
     assert "Nothing found" in recall("cross_session_search", told, "new", query="question")
 
 
+@pytest.mark.parametrize("order", [MEMORY_ORDER, TOOL_CALLING_ORDER + 100])
+def test_the_first_turn_of_a_session_knows_its_user(
+    told: SessionService, ask: Ask, order: int
+) -> None:
+    """Whoever comes back finds what was said before; who is not named finds nothing."""
+    found: list[str] = []
+    for n, params in enumerate(({USER_ID: "ann"}, {USER_ID: "carl"}, {})):
+        model = ScriptedModel(call("cross_session_search", '{"query": "question s1"}'), "so")
+        builder = ChatClient.builder(model).default_tools(RecallTools(told))
+        client = builder.default_advisors(SessionMemoryAdvisor(told, order=order)).build()
+        ask(client.prompt("Where were we?").conversation(f"v{n}").advisor_params(params))
+        found.append(model.prompts[1].messages[-1].responses[0].data)  # type: ignore[attr-defined]
+
+    assert "question s1<" in found[0]
+    assert ["Nothing found" in each for each in found] == [False, True, True]
+
+
+def test_the_session_of_an_agent_is_that_of_its_askers_user(
+    service: SessionService, ask: Ask
+) -> None:
+    """Unless its client says whose; a search of its own finds no other user's."""
+    for params in ({}, {USER_ID: "staff"}):
+        inner = ChatClient.builder(ScriptedModel(lambda prompt: "noted"))
+        inner = inner.default_advisors(SessionMemoryAdvisor(service), params=params)
+        agent = inner.build().as_tool(f"clerk_of_{len(params)}", "Takes notes.")
+        model = ScriptedModel(call(agent.definition.name, {"request": "Note this."}), "done")
+        client = ChatClient.builder(model).default_tools(agent).build()
+        ask(client.prompt("x").conversation("s").advisor_params({USER_ID: "ann"}))
+
+    assert [s.id for s in service.sessions_of("ann")] == ["s/clerk_of_0"]
+    assert [s.id for s in service.sessions_of("staff")] == ["s/clerk_of_1"]
+
+
 def test_a_search_may_begin_at_a_moment(told: SessionService) -> None:
     """With or without a time zone; anything else is told to the model."""
     soon = datetime.now(UTC) + timedelta(hours=1)

@@ -9,7 +9,7 @@ from chatclient.errors import ToolError, ToolUsageError
 from chatclient.memory.sessions import EventFilter, SessionEvent, SessionService
 from chatclient.memory.sessions.filter import Match
 from chatclient.memory.transcript import transcript
-from chatclient.tool import ToolContext
+from chatclient.tool import USER_ID, ToolContext
 from chatclient.tools.decorator import tool
 from chatclient.tools.parameters import ToolParam
 
@@ -23,7 +23,8 @@ class RecallTools:
 
     Archived events are found too: what compaction takes out of the model's view stays within its
     reach. What is found is escaped and framed as data. Which session is searched the request's
-    conversation id says, and whose sessions its owner does; the model cannot choose either.
+    conversation id says, and whose sessions its owner does, or the request's `USER_ID` while it
+    has not begun; the model cannot choose either.
 
     Args:
         service: Where the sessions are.
@@ -53,7 +54,7 @@ class RecallTools:
             msg = "Say what to search for."
             raise ToolError(msg)
         session_id = _session_id(context)
-        if await self._owner(session_id, context) is None:
+        if await self._sessions.find(session_id, context.runtime) is None:
             return _report((), query, self._page(page))
         wanted = self._page(page).merge(EventFilter(keyword=query))
         events = await self._sessions.events(session_id, context.runtime, wanted)
@@ -86,9 +87,9 @@ class RecallTools:
         return _report(events, query, wanted)
 
     async def _owner(self, session_id: str, context: ToolContext) -> str | None:
-        """Return whose the session is; None while it has not begun, or when it has expired."""
+        """Return whose the session is, or will be; None if nobody knows before it has begun."""
         session = await self._sessions.find(session_id, context.runtime)
-        return session.user_id if session is not None else None
+        return session.user_id if session is not None else context.get(USER_ID)
 
     def _page(self, number: int | None) -> EventFilter:
         """Return what shows a page; models count as they like, so any number will do."""
