@@ -20,6 +20,7 @@ from chatclient.request_options import complete_request, runs_tools, static_opti
 from chatclient.runtime import Runtime
 from chatclient.spec import RequestSpec, with_system_text
 from chatclient.structured import StructuredOutput
+from chatclient.tool import CONVERSATION_ID
 from chatclient.values import merged
 from chatclient.watching import run_observed
 
@@ -74,6 +75,7 @@ class Pipeline:
         """Return what a request goes through, and what it begins with; see `run_observed`."""
         if RESUME in spec.advisor_params:
             _refuse_words(spec)
+            _refuse_another_conversation(spec)
         said = spec.messages_beside_system()
         call.asked = said_before(spec.advisor_params) or said
         if spec.written_system is not None:
@@ -120,6 +122,22 @@ def _refuse_words(spec: RequestSpec) -> None:
         msg = (
             "a resumed turn has its own messages and would ignore those of .system(), .user() and"
             " .messages(); give a decision a message, or the request a Steering"
+        )
+        raise UsageError(msg)
+
+
+def _refuse_another_conversation(spec: RequestSpec) -> None:
+    """Refuse to resume a turn in another conversation than that which waits for it.
+
+    Raises:
+        UsageError: The request names another one.
+    """
+    own = spec.advisor_params[RESUME].pending.conversation_id
+    named = spec.advisor_params.get(CONVERSATION_ID)
+    if own is not None and named != str(own):
+        msg = (
+            f"the turn belongs to conversation {own!r} and would be remembered in {named!r}; leave"
+            " out .conversation(...), or resume a turn of that conversation"
         )
         raise UsageError(msg)
 

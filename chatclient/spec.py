@@ -136,6 +136,14 @@ def _check_advisor(given: Any) -> None:
     raise WrongTypeError(msg)
 
 
+def _with_text_id(params: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return *params* with the conversation's id as a text, which numbers and UUIDs have, too."""
+    given = params.get(CONVERSATION_ID)
+    if given is None or isinstance(given, str):
+        return params
+    return merged(params, {CONVERSATION_ID: str(given)})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestSpec:
     """Everything that the fluent methods gather; immutable, so that it can be shared.
@@ -256,7 +264,7 @@ class RequestSpec:
             self,
             # The client's own tuple stays where nothing is added: its chain is built already.
             advisors=(*self.advisors, *flat) if flat else self.advisors,
-            advisor_params=merged(self.advisor_params, params or EMPTY),
+            advisor_params=merged(self.advisor_params, _with_text_id(params or EMPTY)),
         )
 
     @property

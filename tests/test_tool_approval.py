@@ -6,8 +6,10 @@ import json
 import subprocess
 import sys
 import weakref
+from functools import partial
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from conftest import Ask, Asked
@@ -35,9 +37,11 @@ from chatclient.errors import (
     UsageError,
 )
 from chatclient.events import ApprovalNeeded, Done, RoundEnded, TextDelta, ToolCallFinished
+from chatclient.instructions import SystemRequest
 from chatclient.messages import ToolCall, ToolResponse
 from chatclient.response import Usage
 from chatclient.testing import Answer, ScriptedModel, call
+from chatclient.tool import CONVERSATION_ID
 from chatclient.tools import (
     ApprovalRequired,
     DataToolCallback,
@@ -564,6 +568,41 @@ def test_the_conversation_is_carried_on(ask: Ask) -> None:
     assert turn.conversation_id == "c-7"
     assert seen == [("c-7", "acme")]
     assert result.response.context["chat_memory_conversation_id"] == "c-7"
+
+
+def test_a_turn_goes_on_in_its_own_conversation(ask: Ask) -> None:
+    """Nothing is run for a request that names another one, which would remember it."""
+    client = client_of(ScriptedModel(pay_call(5), "done"))
+    turn = pending(ask(client.prompt("Pay!").conversation("ada")))
+    with pytest.raises(UsageError, match="the turn belongs to conversation 'ada'"):
+        ask(client.resume(turn, "approve").conversation("bob"))
+
+    assert paid == []
+    assert ask(client.resume(turn, "approve").conversation("ada")).text == "done"
+
+
+def test_the_id_of_a_conversation_is_a_text(ask: Ask) -> None:
+    """For everybody who is told of it, whatever it was: a turn that waits is kept as JSON."""
+    given = UUID(int=5)
+    seen: list[object] = []
+
+    def instructions(request: SystemRequest) -> str:
+        seen.append(request.conversation_id)
+        return "Be brief."
+
+    async def named(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        seen.append(request.context[CONVERSATION_ID])
+        return await call_next(request.mutate(context={CONVERSATION_ID: given}))
+
+    advisor = partial(named)
+    advisor.order = TOOL_CALLING_ORDER - 1  # type: ignore[attr-defined]
+    client = client_of(ScriptedModel(pay_call(5), "done"))
+    client = client.mutate().default_system(instructions).default_advisors(advisor).build()
+    turn = pending(ask(client.prompt("Pay!").advisor_params({CONVERSATION_ID: given})))
+
+    assert seen == [str(given)] * 2
+    assert turn.conversation_id == str(given)
+    assert ask(client.resume(turn.to_json(), "approve")).text == "done"
 
 
 def test_a_resumed_request_says_nothing_twice(ask: Ask) -> None:
