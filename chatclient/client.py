@@ -302,6 +302,14 @@ class ChatClientBuilder:
         """Set options of every request; see `ChatClientRequestSpec.options`."""
         return self._with(with_options(self._engine, self._spec, options, values))
 
+    def default_deadline(self, seconds: float | timedelta) -> Self:
+        """Give every request at most *seconds*; see `ChatClientRequestSpec.deadline`.
+
+        Raises:
+            UsageError: That is not a number, nor a `timedelta`, or not greater than 0.
+        """
+        return self._with(replace(self._spec, deadline=checks.seconds("a deadline", seconds)))
+
     def default_tools(self, *sources: ToolSource) -> Self:
         """Add tools that every request offers unless it brings its own.
 

@@ -1,8 +1,11 @@
 """What the deadline of a call bounds, whoever waits."""
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Protocol
 
 import pytest
 from conftest import Ask, Mode
@@ -16,12 +19,17 @@ from chatclient import (
     Next,
     Prompt,
 )
-from chatclient.errors import DeadlineExceededError
+from chatclient.errors import DeadlineExceededError, UsageError
 from chatclient.runtime import BLOCKING, ON_LOOP, Runtime
+from chatclient.services import ai_service
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import ToolCallback, tool
 
 Wait = Callable[[Runtime], Awaitable[None]]
+
+
+class Said(Protocol):
+    def say(self, text: str) -> str: ...
 
 
 class Patient(ChatModel):
@@ -49,6 +57,28 @@ def test_no_pause_goes_beyond_the_deadline(ask: Ask) -> None:
     with pytest.raises(DeadlineExceededError, match="60 s would go beyond"):
         ask(ChatClient.create(scripted).prompt("x").advisors(patient).deadline(5))
     assert scripted.prompts == []
+
+
+def test_every_request_has_the_clients_deadline_unless_it_says_another(ask: Ask) -> None:
+    """Also one that a service makes, and one of a client that was made of it."""
+    left: list[float] = []
+
+    async def watch(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        left.append(request.runtime.remaining())
+        return await call_next(request)
+
+    model = ScriptedModel(lambda prompt: "x")
+    builder = ChatClient.builder(model).default_advisors(watch)
+    client = builder.default_deadline(timedelta(seconds=50)).build()
+    ask(client.prompt("x"))
+    ask(client.prompt("x").deadline(500))
+    ask(client.mutate().default_system("s").build().prompt("x"))
+    ask(builder.build().prompt("x"))
+    ai_service(Said, client).say("x")
+
+    assert [round(each, -1) for each in left] == [50, 500, 50, math.inf, 50]
+    with pytest.raises(UsageError, match="a deadline must be a positive number of seconds"):
+        builder.default_deadline(0)
 
 
 def test_no_model_is_asked_after_the_deadline(ask: Ask) -> None:
