@@ -142,6 +142,7 @@ class ResponseCacheAdvisor:
     def __init__(self, store: ResponseStore | None = None, *, order: int = CACHING_ORDER) -> None:
         if store is not None:
             check_method("a response store", store, "get")
+            check_method("a response store", store, "put")
         self.store: ResponseStore = InMemoryResponseStore() if store is None else store
         self.order = order
         self._options = LastOptions(_written)

@@ -13,6 +13,7 @@ from chatclient.advisors.remembering import answer_of
 from chatclient.advisors.tool_calling import EARLIER_MESSAGES
 from chatclient.advisors.turns import conversation_id_of, turn_key_of
 from chatclient.chain import MEMORY_ORDER, ChatClientRequest, ChatClientResponse, Next
+from chatclient.checks import check_kind
 from chatclient.errors import ChatMemoryError, UsageError
 from chatclient.messages import Message, UserMessage, last_user_message
 from chatclient.operations import MemoryAccess
@@ -56,7 +57,7 @@ class VectorStoreChatMemoryAdvisor:
             it, and `{long_term_memory}`. Unused while there is nothing to recall.
 
     Raises:
-        UsageError: *top_k* is less than one.
+        UsageError: *top_k* is less than one, or *vector_store* is none.
         TemplateError: The template lacks a placeholder.
     """
 
@@ -69,6 +70,7 @@ class VectorStoreChatMemoryAdvisor:
         order: int = LONG_TERM_MEMORY_ORDER,
         template: str = LONG_TERM_MEMORY_TEMPLATE,
     ) -> None:
+        check_kind("where what was said is kept", vector_store, VectorStore)
         self.order = order
         self._store = vector_store
         self._top_k = top_k

@@ -74,15 +74,26 @@ def check_method(what: str, given: object, method: str, hint: str | None = None)
         raise _wrong(what, f"an object with a method {method}()", given, hint)
 
 
-def check_callable(what: str, given: object, hint: str | None = None) -> None:
+def check_callable(
+    what: str, given: object, hint: str | None = None, *, takes: tuple[str, ...] = ()
+) -> None:
     """Make sure that an argument can be called, and is not a class; see `check_kind`.
 
+    Args:
+        what: The argument.
+        given: What it is.
+        hint: What to do instead, where that is not plain.
+        takes: What it is called with, by position; nothing is checked if that is not said.
+
     Raises:
-        WrongTypeError: It cannot, or is a class.
+        WrongTypeError: It cannot, or not with that, or is a class.
     """
     if isinstance(given, type) or not callable(given):
         hint = _make_one(given) if isinstance(given, type) else hint
         raise _wrong(what, "a function or another callable object", given, hint)
+    if takes and (error := misfit(given, len(takes))):
+        msg = f"{what} is called with ({', '.join(takes)}), which {given!r} does not take: {error}"
+        raise WrongTypeError(msg) from error
 
 
 def check_number(what: str, given: object, *, least: float = 0) -> None:

@@ -356,7 +356,12 @@ class ChatClientBuilder:
         return type(self)(engine, self._spec.without_model_name())
 
     def tool_calling(self, enabled: bool) -> Self:  # noqa: FBT001 - reads as a fact
-        """Say whether requests run tools; if not, tool calls come back unexecuted."""
+        """Say whether requests run tools; if not, tool calls come back unexecuted.
+
+        Raises:
+            WrongTypeError: *enabled* is not a bool.
+        """
+        check_kind("tool_calling", enabled, bool)  # "false" would be a yes
         return self._with(replace(self._spec, tool_calling=enabled))
 
     def tool_calling_manager(self, manager: ToolCallingManager) -> Self:
@@ -573,13 +578,21 @@ class ChatClientRequestSpec:
     def deadline(self, seconds: float | timedelta) -> Self:
         """Give the whole call, with all its rounds and tools, at most *seconds*.
 
+        That is in place of the client's default. A request that is made within another one, in a
+        tool or an advisor, ends by the deadline of that one in any case.
+
         Raises:
             UsageError: That is not a number, nor a `timedelta`, or not greater than 0.
         """
         return self._with(replace(self._spec, deadline=checks.seconds("a deadline", seconds)))
 
     def tool_calling(self, enabled: bool) -> Self:  # noqa: FBT001 - reads as a fact
-        """Say whether tools are run; if not, tool calls come back unexecuted."""
+        """Say whether tools are run; if not, tool calls come back unexecuted.
+
+        Raises:
+            WrongTypeError: *enabled* is not a bool.
+        """
+        check_kind("tool_calling", enabled, bool)  # "false" would be a yes
         return self._with(replace(self._spec, tool_calling=enabled))
 
     def template_renderer(self, renderer: TemplateRenderer) -> Self:

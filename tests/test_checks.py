@@ -25,13 +25,18 @@ from chatclient.advisors.session_memory import SessionMemoryAdvisor
 from chatclient.advisors.simple_logger import SimpleLoggerAdvisor
 from chatclient.advisors.tool_calling import ToolCallingAdvisor
 from chatclient.advisors.tool_search import ToolSearchToolCallingAdvisor
+from chatclient.advisors.vector_store_memory import VectorStoreChatMemoryAdvisor
 from chatclient.errors import UsageError
 from chatclient.memory import (
     InMemoryChatMemoryRepository,
     MessageWindowChatMemory,
     SummarizingChatMemory,
 )
-from chatclient.memory.sessions import InMemorySessionRepository, SessionService
+from chatclient.memory.sessions import (
+    InMemorySessionRepository,
+    SessionChatMemory,
+    SessionService,
+)
 from chatclient.messages import (
     AssistantMessage,
     Media,
@@ -76,6 +81,7 @@ from chatclient.tools import (
     ToolFailurePolicy,
     ToolLimits,
     ToolResult,
+    augment,
     tool,
 )
 from chatclient.tools.approval import decisions_for
@@ -267,6 +273,30 @@ MISUSES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: ToolApproval(needed=True),  # type: ignore[arg-type]
         "what tells whether approval is needed must be a function or another callable object",
     ),
+    "approval that looks at nothing": (
+        lambda: ToolApproval(needed=lambda: True),  # type: ignore[arg-type,misc]
+        "what tells whether approval is needed is called with (invocation), which",
+    ),
+    "an answer to nothing": (
+        lambda: ToolApproval(ask=lambda: True),  # type: ignore[arg-type,misc]
+        "what asks for approval is called with (invocation), which",
+    ),
+    "an interceptor that lets nothing through": (
+        lambda: ToolCallingManager(interceptors=[MODEL.call]),  # type: ignore[list-item]
+        "an interceptor is called with (invocation, call_next), which",
+    ),
+    "a processor of nothing": (
+        lambda: ToolCallingManager(exception_processor=lambda: "x"),  # type: ignore[arg-type]
+        "exception_processor is called with (failure), which",
+    ),
+    "a consumer of nothing": (
+        lambda: augment(
+            ExternalTool(ToolDefinition("find")),
+            arguments=Query,
+            consumer=lambda: None,  # type: ignore[arg-type,misc]
+        ),
+        "the consumer of additional arguments is called with (event), which",
+    ),
     "a decision as what asks": (
         lambda: ToolApproval(ask="approve"),  # type: ignore[arg-type]
         "what asks for approval must be a function",
@@ -369,6 +399,18 @@ MISUSES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: SessionMemoryAdvisor(MessageWindowChatMemory()),  # type: ignore[arg-type]
         "SessionService(repository)",
     ),
+    "a repository as sessions": (
+        lambda: SessionChatMemory(InMemorySessionRepository()),  # type: ignore[arg-type]
+        "put a repository into one: SessionService(repository)",
+    ),
+    "a memory as a vector store": (
+        lambda: VectorStoreChatMemoryAdvisor(MessageWindowChatMemory()),  # type: ignore[arg-type]
+        "where what was said is kept must be a VectorStore, not MessageWindowChatMemory(",
+    ),
+    "a mapping of responses": (
+        lambda: ResponseCacheAdvisor({}),  # type: ignore[arg-type]
+        "a response store must be an object with a method put(), not {}",
+    ),
     "a class of sessions": (
         lambda: SessionService(InMemorySessionRepository),  # type: ignore[arg-type]
         "make one: InMemorySessionRepository(...)",
@@ -400,6 +442,14 @@ MISUSES: dict[str, tuple[Callable[[], object], str]] = {
     "a model's class in place of another model": (
         lambda: ChatClient.builder(MODEL).model(ScriptedModel),  # type: ignore[arg-type]
         "what a client asks must be a ChatModel, not the class ScriptedModel; make one",
+    ),
+    "tool calling as a text": (
+        lambda: ChatClient.builder(MODEL).tool_calling("false"),  # type: ignore[arg-type]
+        "tool_calling must be a bool, not 'false'",
+    ),
+    "tool calling of a request as a text": (
+        lambda: ChatClient.create(MODEL).prompt("x").tool_calling("false"),  # type: ignore[arg-type]
+        "tool_calling must be a bool, not 'false'",
     ),
     "no model": (lambda: ChatClient.create(None), "a ChatModel, not None"),  # type: ignore[arg-type]
     "a manager's class": (

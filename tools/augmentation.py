@@ -69,7 +69,7 @@ class AugmentedToolCallback(Generic[M]):
         keep: bool = False,
     ) -> None:
         if consumer is not None:
-            check_callable("the consumer of additional arguments", consumer)
+            check_callable("the consumer of additional arguments", consumer, takes=("event",))
         self.delegate = delegate
         self._consumer = consumer
         self._keep = keep

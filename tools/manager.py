@@ -95,7 +95,7 @@ class ToolCallingManager:
         if resolver is not None:
             check_method("resolver", resolver, "resolve")
         if exception_processor is not None:
-            check_callable("exception_processor", exception_processor)
+            check_callable("exception_processor", exception_processor, takes=("failure",))
         check_number("max_concurrency", max_concurrency, least=1)
         check_number("blocking_concurrency", blocking_concurrency, least=1)
         self.limits = limits or ToolLimits()
@@ -389,5 +389,5 @@ def _checked(interceptors: Iterable[ToolInterceptor]) -> tuple[ToolInterceptor, 
     check_kind("interceptors", interceptors, Iterable, "put a single one into a list")
     several = tuple(interceptors)
     for interceptor in several:
-        check_callable("an interceptor", interceptor)
+        check_callable("an interceptor", interceptor, takes=("invocation", "call_next"))
     return several

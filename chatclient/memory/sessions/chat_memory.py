@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from chatclient.checks import check_kind
 from chatclient.errors import UsageError
 from chatclient.memory.chat_memory import ChatMemory, afterwards
 from chatclient.memory.conversation import conversation_problems
@@ -34,8 +35,8 @@ class SessionChatMemory(ChatMemory):
         strategy: Says what is then archived.
 
     Raises:
-        UsageError: There is a trigger without a strategy or the other way round, or the branch is
-            no path of names.
+        UsageError: The service is none, there is a trigger without a strategy or the other way
+            round, or the branch is no path of names.
     """
 
     service: SessionService
@@ -47,6 +48,8 @@ class SessionChatMemory(ChatMemory):
     strategy: CompactionStrategy | None = None
 
     def __post_init__(self) -> None:
+        hint = "put a repository into one: SessionService(repository)"
+        check_kind("where sessions are", self.service, SessionService, hint)
         check_branch(self.branch)
         if (self.trigger is None) != (self.strategy is None):
             msg = "compaction takes both, a trigger and a strategy; or leave both out"
