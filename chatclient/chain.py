@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from inspect import CO_VARARGS
 from types import FunctionType, MethodType
 from typing import Any, Protocol, Self
@@ -166,6 +167,8 @@ def order_of(advisor: Advisor) -> int:
 def name_of(advisor: Callable[..., Any]) -> str:
     """Return what *advisor* is called, or another callable that it consists of."""
     name: str | None = getattr(advisor, "name", None) or getattr(advisor, "__name__", None)
+    if name is None and isinstance(advisor, partial):
+        return name_of(advisor.func)
     return name or type(advisor).__name__
 
 

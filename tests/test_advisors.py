@@ -464,6 +464,10 @@ def test_an_advisor_may_take_more_than_it_is_given(ask: Ask) -> None:
     client = ChatClient.builder(ScriptedModel("ok")).default_advisors(advisors).build()
 
     assert ask(client.prompt("x")).text == "ok"
+    assert [line.split()[1] for line in str(client).splitlines()[2:7]] == [
+        *("defaults", "optional", "variable", "advise"),
+        "defaults",  # what the partial calls
+    ]
 
 
 @pytest.mark.parametrize("order", [-1, LOWEST_PRECEDENCE])
