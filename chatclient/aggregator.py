@@ -112,11 +112,11 @@ _BY_INDEX, _UNNAMED, _BY_ID, _SURELY = 1, 2, 3, 4
 class _CallBuilder:
     """A tool call in the making."""
 
-    __slots__ = ("_made_id", "_told_id", "arguments", "id", "index", "metadata", "name")
+    __slots__ = ("_own_id", "_told", "arguments", "id", "index", "metadata", "name")
 
     def __init__(self, index: int | None) -> None:
-        self._made_id = ""
-        self._told_id: str | None = None
+        self._own_id = ""
+        self._told = False
         self.index = index
         self.id = ""
         self.name = ""
@@ -159,9 +159,11 @@ class _CallBuilder:
     def _whole_arguments(self) -> str:
         whole = "".join(self.arguments)
         pieces = [piece for piece in self.arguments if piece.strip()]
-        # Some servers say with each fragment all that there is so far.
-        if len(pieces) > 1 and all(new.startswith(old) for old, new in pairwise(pieces)):
-            return pieces[-1] if _object_in(whole) is None else whole
+        # Some servers say with each fragment all that there is so far; the text for a custom tool
+        # may begin as it goes on, too.
+        growing = len(pieces) > 1 and all(new.startswith(old) for old, new in pairwise(pieces))
+        if growing and _object_in(whole) is None and _object_in(pieces[-1]) is not None:
+            return pieces[-1]
         return whole
 
     def add(self, chunk: ToolCallChunk) -> ToolCallChunk | None:
@@ -174,16 +176,19 @@ class _CallBuilder:
         self.metadata = merged(self.metadata, chunk.metadata)
         if not self.name:
             return None
-        if self._told_id is None:
-            self._told_id = self.id
-            return ToolCallChunk(self.index, self.id, self.name, "".join(self.arguments))
-        return ToolCallChunk(self.index, self._told_id, arguments=arguments)
+        if not self._told:
+            self._told = True
+            arguments = "".join(self.arguments)
+            return ToolCallChunk(self.index, self._known_as(), self.name, arguments)
+        return ToolCallChunk(self.index, self._known_as(), arguments=arguments)
+
+    def _known_as(self) -> str:
+        """Return the call's id for everybody, which stays: where none has come, one is made."""
+        self._own_id = self._own_id or self.id or invented_call_id()
+        return self._own_id
 
     def build(self) -> ToolCall:
-        if not self.id and not self._made_id:  # no response could be tied to the call
-            self._made_id = invented_call_id()
-        id = self.id or self._made_id
-        return ToolCall(id, self.name, self._whole_arguments(), self.metadata)
+        return ToolCall(self._known_as(), self.name, self._whole_arguments(), self.metadata)
 
 
 def _object_in(text: str) -> dict[str, Any] | None:

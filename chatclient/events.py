@@ -41,7 +41,7 @@ class ToolCallStarted:
     """The model has begun to ask for a tool; its arguments follow.
 
     Attributes:
-        id: That of the call; empty if the model has given none.
+        id: That of the call.
         name: The tool's name.
         index: Which of the model's calls this is, if the provider numbers them.
     """

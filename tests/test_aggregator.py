@@ -224,7 +224,9 @@ F, G = ToolCall("a", "f", '{"x":1}'), ToolCall("b", "g", "[]")
             id="index in the last only",
         ),
         pytest.param(
-            [fragment(0, "", "f", '{"x"'), fragment(0, "a", "", ":1}")], [F], id="late id"
+            [fragment(0, "a", "f", "ha"), fragment(arguments="ha"), fragment(arguments="haha")],
+            [ToolCall("a", "f", "hahahaha")],
+            id="a text for a custom tool that begins as it goes on",
         ),
         pytest.param(
             [fragment(0, "a", "", '{"x"'), fragment(0, "", "f", ":1}")], [F], id="late name"
@@ -509,14 +511,20 @@ def test_a_made_id_stays() -> None:
     assert aggregator.response() == aggregator.response()
 
 
-def test_a_late_id_replaces_a_made_one() -> None:
-    """Looking at a response half way does not tear its calls apart."""
+@pytest.mark.parametrize("late", ["", "a"])
+def test_a_call_without_an_id_is_told_by_the_id_that_it_keeps(late: str) -> None:
+    """Whoever listens finds it again in the response, also if an id comes too late."""
     aggregator = MessageAggregator()
-    aggregator.add(chunk(fragment(0, name="f", arguments="{")))
-    aggregator.response()
-    aggregator.add(chunk(fragment(0, "a", arguments="}")))
+    pieces = [fragment(0, name="f", arguments="{"), fragment(0, late, arguments="}")]
+    events = [list(events_of(aggregator.take(chunk(piece)))) for piece in pieces]
 
-    assert aggregator.response().output == AssistantMessage([ToolCall("a", "f", "{}")])
+    (call,) = aggregator.response().generations[0].output.tool_calls
+    assert call == ToolCall(call.id, "f", "{}")
+    assert events == [
+        [ToolCallStarted(call.id, "f", 0), ToolCallDelta(call.id, "{", 0)],
+        [ToolCallDelta(call.id, "}", 0)],
+    ]
+    assert call.id
 
 
 def test_the_metadata_of_fragments_is_joined() -> None:
@@ -760,10 +768,6 @@ def test_parts_are_told_as_events(part: Part, events: list[StreamEvent]) -> None
             [ToolCallStarted("a", "f", 0), ToolCallDelta("a", "{}", 0)],
         ),
         (
-            [fragment(0, name="f", arguments="{"), fragment(0, "a", arguments="}")],
-            [ToolCallStarted("", "f", 0), ToolCallDelta("", "{", 0), ToolCallDelta("", "}", 0)],
-        ),
-        (
             [fragment(0, "a", "f", "{"), fragment(1, arguments="}")],
             [ToolCallStarted("a", "f", 0), ToolCallDelta("a", "{", 0), ToolCallDelta("a", "}", 0)],
         ),
@@ -777,7 +781,7 @@ def test_parts_are_told_as_events(part: Part, events: list[StreamEvent]) -> None
         ),
         ([fragment(0, "a", arguments="{}")], []),
     ],
-    ids=["repeated", "late name", "late id", "counted", "bare", "said again", "no name"],
+    ids=["repeated", "late name", "counted", "bare", "said again", "no name"],
 )
 def test_each_call_is_told_once_and_its_pieces_are_its_own(
     fragments: list[ToolCallChunk], events: list[StreamEvent]
