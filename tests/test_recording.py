@@ -12,7 +12,14 @@ from conftest import Ask
 from chatclient import ChatClient, ChatModel
 from chatclient.errors import ProviderError, UsageError
 from chatclient.events import TextDelta
-from chatclient.messages import AssistantMessage, ProviderPart, Reasoning, ToolCall, UserMessage
+from chatclient.messages import (
+    AssistantMessage,
+    ProviderPart,
+    Reasoning,
+    ToolCall,
+    ToolCallChunk,
+    UserMessage,
+)
 from chatclient.model import OutputMode
 from chatclient.options import ChatOptions
 from chatclient.response import (
@@ -83,6 +90,20 @@ def test_a_turn_is_recorded_and_replayed(
     assert again.executions == first.executions
     assert texts(again.events) == texts(first.events)
     assert model.unused == ()
+
+
+def test_a_call_that_has_no_id_is_replayed() -> None:
+    """Some servers stream calls without: the one that is made is the same in all exchanges."""
+    pieces = [ToolCallChunk(0, "", "get_weather", '{"city":'), ToolCallChunk(0, "", "", '"Rome"}')]
+    more = Generation(AssistantMessage("another"), index=1)
+    answer = ChatResponse((Generation(AssistantMessage(pieces), "tool_call"), more))
+    recording = Recording()
+    recorded = RecordingModel(ScriptedModel(answer, "It is fine."), recording)
+
+    assert "".join(client_of(recorded).prompt("a").stream()) == "It is fine."
+    assert "".join(client_of(ReplayingModel(recording)).prompt("a").stream()) == "It is fine."
+    first = response_from_dict(recording.exchanges[0].response)
+    assert [each.output.text for each in first.generations] == ["", "another"]
 
 
 @pytest.mark.parametrize("inside", [RecordingModel, RecordingAdvisor])

@@ -3,7 +3,7 @@
 import json
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -13,10 +13,11 @@ from chatclient.chain import LOWEST_PRECEDENCE, ChatClientRequest, ChatClientRes
 from chatclient.errors import UsageError
 from chatclient.events import TextDelta
 from chatclient.json import dumps, loads
+from chatclient.messages import AssistantMessage, Part
 from chatclient.model import ChatModel, OutputMode
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
-from chatclient.response import ChatResponse
+from chatclient.response import ChatResponse, Generation
 from chatclient.runtime import Runtime
 from chatclient.serialization import message_to_dict, response_to_dict
 
@@ -199,9 +200,13 @@ class RecordingModel(ChatModel):
         pieces: list[str] = []
         async with aclosing(self._model.generate_stream(prompt, runtime)) as chunks:
             async for chunk in chunks:
-                whole.add(chunk)
-                pieces.append(chunk if isinstance(chunk, str) else chunk.text)
-                yield chunk
+                if isinstance(chunk, str):
+                    whole.add_text(chunk)
+                    pieces.append(chunk)
+                    yield chunk
+                else:
+                    pieces.append(chunk.text)
+                    yield _with_parts(chunk, whole.take(chunk))
         self.recording.add(prompt, whole.response(), filter(None, pieces))
 
     def close(self) -> None:
@@ -211,6 +216,22 @@ class RecordingModel(ChatModel):
     async def aclose(self) -> None:
         """Close the real model."""
         await self._model.aclose()
+
+
+def _with_parts(chunk: ChatResponse, parts: list[Part]) -> ChatResponse:
+    """Return *chunk* with what it tells of the first answer.
+
+    A call that came without an id has one there, which is to be the same in what is recorded and in
+    what follows on it.
+    """
+
+    def told(generation: Generation) -> Generation:
+        if generation.index:
+            return generation
+        message = AssistantMessage(parts, metadata=generation.output.metadata)
+        return replace(generation, output=message)
+
+    return replace(chunk, generations=tuple(map(told, chunk.generations)))
 
 
 def _cut_like(pieces: tuple[str, ...], text: str) -> tuple[str, ...]:
