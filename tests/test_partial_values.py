@@ -7,7 +7,7 @@ from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
 import pytest
 from conftest import Ask
-from pydantic import BaseModel, Field, PrivateAttr
+from pydantic import BaseModel, Field, PrivateAttr, RootModel
 from test_entities import entities
 from test_structured_converters import Point, parts
 
@@ -70,6 +70,44 @@ def test_items_of_a_generic_dataclass_are_what_its_argument_says() -> None:
     assert value.lists == [Point(None, 1), Point(None, 2)]  # type: ignore[arg-type]
     assert value.by_name == {"a": [Point(None, 3), None]}  # type: ignore[arg-type]
     assert value.other == Point(None, 4)  # type: ignore[arg-type]
+
+
+class Way(RootModel[Annotated[list[Point], Field(min_length=2)]]):
+    pass
+
+
+class Walk(BaseModel):
+    ready: bool
+    way: Way
+
+
+def test_a_root_model_grows_with_what_it_holds() -> None:
+    """Also as a part of something else; what was there does not go away again."""
+    items = '[{"x": 1, "y": 2}, {"x": 3'
+    ways = [[Point(None, 0)], [Point(1, 0)], [Point(1, 2)]]  # type: ignore[arg-type]
+    ways.append([Point(1, 2), Point(None, 0)])  # type: ignore[arg-type]
+
+    assert [way.root for way in parts(Way, items)] == [[], *ways]
+    assert [
+        walk.way and walk.way.root for walk in parts(Walk, f'{{"ready": true, "way": {items}')
+    ] == [None, [], *ways]
+
+
+@dataclasses.dataclass
+class Noted:
+    ready: bool
+    word: str
+    note: str = dataclasses.field(default_factory=lambda: "no note")
+
+
+def test_what_makes_the_default_of_a_dataclass_is_asked() -> None:
+    """As for any other default: the field is not None while it is still to come."""
+    assert parts(Noted, '{"ready": true') == [Noted(True, None, "no note")]  # type: ignore[arg-type]
+
+
+def test_what_is_no_json_is_no_value_yet() -> None:
+    """Nor is it None, where that would be one."""
+    assert parts(Point | None, "{oops") == []
 
 
 class Slugged(BaseModel):

@@ -494,6 +494,7 @@ def short(code: str | None) -> Short:
 
 Grid = typing_extensions.TypeAliasType("Grid", list[Point])
 WHOLE = Point(2, 1)
+BARE = Point(None)  # type: ignore[arg-type]
 HALF = Point(None, 1)  # type: ignore[arg-type]
 GROWING: list[tuple[Any, str, list[Any]]] = [
     (Point, '{"x": 1, "y": 2}', [Point(1), Point(1, 2)]),
@@ -515,7 +516,7 @@ GROWING: list[tuple[Any, str, list[Any]]] = [
     (list[Point | None], '[null, {"y": 1, "x": 2}]', [[], [None], [None, HALF], [None, WHOLE]]),
     (Basket, '{"name": "", "count": 1}', [Basket("", None), Basket("", 1)]),  # type: ignore[arg-type]
     (set[Tag], '[{"count": 1}]', [set()]),  # a list that has not come is empty, and has no hash
-    (Points, '[{"y": 1, "x": 2}]', [Points([]), Points([Point(2, 1)])]),
+    (Points, '[{"y": 1, "x": 2}]', [Points([]), *(Points([each]) for each in (BARE, HALF, WHOLE))]),
     (Place, '["Rome"]', [Place(""), Place("R"), Place("Ro"), Place("Rom"), Place("Rome")]),
     (Annotated[list[Point], Field(max_length=3)], '[{"y": 1}]', [[], [Point(None)], [HALF]]),  # type: ignore[arg-type]
     (Film, "{no}", []),

@@ -104,6 +104,10 @@ def _of_parts(kind: Any, value: Any) -> Any:
     origin = get_origin(kind)
     if origin in _UNIONS:
         return _of_union(get_args(kind), value)
+    if _is_root_model(kind):
+        [(_, _, root)] = _model_fields(kind)
+        part = _built(root, value)
+        return part if part is NOTHING else kind.model_construct(part)
     if isinstance(value, list):
         return _of_items(origin or kind, get_args(kind), value)
     if not isinstance(value, dict):
@@ -214,10 +218,10 @@ def _made(kind: Any, parts: Mapping[str, Any], to_come: Mapping[str, Any]) -> An
 def _record_of(kind: Any) -> _Record | None:
     """Return what fields a type has, or None when it is no record."""
     model = get_origin(kind) or kind
+    if _is_root_model(kind):
+        return None
     if isinstance(model, type) and issubclass(model, BaseModel):
-        # Importing `RootModel` would make pydantic look for its plugins.
-        rooted = model.__pydantic_root_model__
-        return None if rooted else _Record.of(kind, _model_fields(kind))
+        return _Record.of(kind, _model_fields(kind))
     named = isinstance(model, type) and issubclass(model, tuple) and hasattr(model, "_fields")
     if named or dataclasses.is_dataclass(model) or typing_extensions.is_typeddict(model):
         hints = get_type_hints(model, include_extras=True)
@@ -225,6 +229,11 @@ def _record_of(kind: Any) -> _Record | None:
         fields = ((name, name, _with_arguments(hint, given)) for name, hint in hints.items())
         return _Record.of(model, tuple(fields))
     return None
+
+
+def _is_root_model(kind: Any) -> bool:
+    # Importing `RootModel` would make pydantic look for its plugins.
+    return isinstance(kind, type) and getattr(kind, "__pydantic_root_model__", False)
 
 
 def _with_arguments(kind: Any, given: Mapping[Any, Any]) -> Any:
