@@ -98,7 +98,7 @@ def test_what_does_not_fit_the_schema_is_told(change: dict[str, Any], told: str)
         ({"type": "array", "items": {"type": "integer"}}, "[1, 2]", [1, 2]),
         ({"type": "object"}, '{"a": 1}', {"a": 1}),
         ({"type": "object", "additionalProperties": {"type": "integer"}}, '{"a": 1}', {"a": 1}),
-        ({"properties": {"a": True}, "required": ["b"]}, '{"b": 1}', {"b": 1}),
+        ({"properties": {"a": True}, "required": ["b"]}, '{"a": 2, "b": 1}', {"a": 2, "b": 1}),
         ({"oneOf": [{"const": 1}, {"type": "null"}]}, "null", None),
         ({"allOf": [{"type": "integer"}]}, "1", 1),
         ({"enum": [1.5, 2.5]}, "1.5", 1.5),
@@ -117,6 +117,36 @@ def test_schemas_of_every_kind(schema: dict[str, Any], text: str, value: Any) ->
     assert converter.json_schema is not None
     assert converter.json_schema["type"] == "object"
     assert converter.partial("") is NOTHING
+
+
+INTEGER = {"type": "integer"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"const": 1}, 2),
+        ({"anyOf": [{"const": 1}, INTEGER | {"minimum": 5}]}, 2),
+        ({"allOf": [INTEGER]}, "a"),
+        ({"type": ["integer", "null"]}, "a"),
+        ({"type": "array", "items": INTEGER}, ["a"]),
+        ({"type": "object", "additionalProperties": False}, {"a": 1}),
+        ({"type": "object", "additionalProperties": INTEGER}, {"a": "b"}),
+        ({"properties": {"a": True}, "required": ["b"]}, {"a": 1}),
+        ({"required": ["b"], "type": "object"}, {"a": 1}),
+        (
+            {
+                "properties": {"a": {"$ref": "#/$defs/number"}, "b": {"$ref": "#/$defs/number"}},
+                "$defs": {"number": INTEGER},
+            },
+            {"a": 1, "b": "c"},
+        ),
+    ],
+)
+def test_what_a_schema_does_not_admit_is_refused(schema: dict[str, Any], value: Any) -> None:
+    """Whichever of its words says so."""
+    with pytest.raises(EntityError, match="does not fit"):
+        JsonSchemaOutputConverter(schema).convert(json.dumps(value))
 
 
 @pytest.mark.parametrize(
@@ -192,6 +222,7 @@ def test_a_schema_is_read_once() -> None:
         {"type": "string", "pattern": "["},
         {"type": "string", "pattern": 3},
         {"type": "text"},
+        {"type": {"integer": {}}},
         {"type": "object", "properties": []},
         {"type": "array", "items": 3},
         {"$ref": "#/$defs/Missing"},
