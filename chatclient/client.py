@@ -6,7 +6,6 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from chatclient import checks
 from chatclient.advisors.resumed import Resumed
 from chatclient.advisors.tool_calling import RESUME
 from chatclient.agent_tool import AgentTurn, ClientTool, ConversationOf, conversation_below
@@ -308,7 +307,7 @@ class ChatClientBuilder:
         Raises:
             UsageError: That is not a number, nor a `timedelta`, or not greater than 0.
         """
-        return self._with(replace(self._spec, deadline=checks.seconds("a deadline", seconds)))
+        return self._with(self._spec.with_deadline(seconds))
 
     def default_tools(self, *sources: ToolSource) -> Self:
         """Add tools that every request offers unless it brings its own.
@@ -361,8 +360,7 @@ class ChatClientBuilder:
         Raises:
             WrongTypeError: *enabled* is not a bool.
         """
-        check_kind("tool_calling", enabled, bool)  # "false" would be a yes
-        return self._with(replace(self._spec, tool_calling=enabled))
+        return self._with(self._spec.with_tool_calling(enabled))
 
     def tool_calling_manager(self, manager: ToolCallingManager) -> Self:
         """Set what runs the tools of every request.
@@ -584,7 +582,7 @@ class ChatClientRequestSpec:
         Raises:
             UsageError: That is not a number, nor a `timedelta`, or not greater than 0.
         """
-        return self._with(replace(self._spec, deadline=checks.seconds("a deadline", seconds)))
+        return self._with(self._spec.with_deadline(seconds))
 
     def tool_calling(self, enabled: bool) -> Self:  # noqa: FBT001 - reads as a fact
         """Say whether tools are run; if not, tool calls come back unexecuted.
@@ -592,8 +590,7 @@ class ChatClientRequestSpec:
         Raises:
             WrongTypeError: *enabled* is not a bool.
         """
-        check_kind("tool_calling", enabled, bool)  # "false" would be a yes
-        return self._with(replace(self._spec, tool_calling=enabled))
+        return self._with(self._spec.with_tool_calling(enabled))
 
     def template_renderer(self, renderer: TemplateRenderer) -> Self:
         """Set what fills the placeholders of this request."""

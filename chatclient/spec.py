@@ -3,10 +3,12 @@
 import reprlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 from types import NoneType
 from typing import Any, Self
 
+from chatclient import checks
 from chatclient.chain import Advisor, is_advisor, name_of, order_of
 from chatclient.checks import check_kind
 from chatclient.errors import UsageError, WrongTypeError
@@ -221,6 +223,15 @@ class RequestSpec:
         if self.options is None or self.options.model is None:
             return self
         return replace(self, options=self.options.mutate(model=None))
+
+    def with_deadline(self, seconds: float | timedelta) -> Self:
+        """Return this with at most *seconds* for the whole request."""
+        return replace(self, deadline=checks.seconds("a deadline", seconds))
+
+    def with_tool_calling(self, enabled: bool) -> Self:  # noqa: FBT001 - as in the builder
+        """Return this with tools that are run, or not."""
+        check_kind("tool_calling", enabled, bool)  # "false" would be a yes
+        return replace(self, tool_calling=enabled)
 
     def with_default_tools(self, sources: Iterable[ToolSource]) -> Self:
         """Return this with more tools that every request offers."""

@@ -244,6 +244,7 @@ def _with_arguments(kind: Any, given: Mapping[Any, Any]) -> Any:
     return kind[tuple(given.get(variable, variable) for variable in variables)]
 
 
+@functools.lru_cache(maxsize=1024)
 def _model_fields(model: type[BaseModel]) -> tuple[tuple[str, str, Any], ...]:
     fields: list[tuple[str, str, Any]] = []
     for name, field in model.model_fields.items():
