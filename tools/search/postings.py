@@ -53,6 +53,7 @@ IN_NAME = 1
 IN_VALUES = 2
 """The bit of an impact that says that the term is in a value that a parameter allows."""
 _FLAGS = IN_NAME | IN_VALUES
+_NOT_IN_NAME = bytes(level for level in range(256) if not level & IN_NAME)
 _LETTERS = sys.maxunicode + 1  # what `chr` knows
 
 
@@ -139,14 +140,15 @@ class Postings:
             terms += map(numbers.__getitem__, found)
             strengths = bytes(found.values())
             levels += strengths
-            name_lengths.append(min(sum(map(IN_NAME.__and__, strengths)), 255))
+            name_lengths.append(min(len(strengths.translate(None, _NOT_IN_NAME)), 255))
             self.totals.append(sum(strengths))
             self._ends.append(len(terms))
         hashes = list(map(_hash, numbers))
         order = sorted(range(len(hashes)), key=hashes.__getitem__)
         self._hashes = array("q", [hashes[number] for number in order])
         self._numbers = array(_kind(len(order)), order)
-        self._letters = "".join(map(letter_of, terms))
+        letters = list(map(letter_of, range(len(numbers))))
+        self._letters = "".join(map(letters.__getitem__, terms))
         self._levels = bytes(levels)
         self.name_lengths = bytes(name_lengths)
         self.required = bytes(_required(reference.parameters) for reference in references)

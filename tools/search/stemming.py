@@ -33,6 +33,11 @@ _FOURTH = (
 )  # fmt: skip
 # What the steps after the first look for: most words have nothing of it.
 _ENDINGS = (*_SECOND, "logi", "li", *_THIRD, "ative", *_FOURTH, "sion", "tion")
+# What all of these, the tenses and the last step look for ends in one of these.
+_CHANGING = (
+    "e", "ed", "ing", "er", "al", "y", "Y", "i", "ent", "ant", "tion", "sion", "ic", "ator", "ll",
+    "ous", "ism", "ful", "ness",
+)  # fmt: skip
 
 
 def stem(word: str) -> str:
@@ -41,8 +46,11 @@ def stem(word: str) -> str:
         return word
     if "y" in word:
         word = _CONSONANT_Y.sub("Y", word)
+    word = _plural(word)
+    if not word.endswith(_CHANGING):
+        return word.lower()
     first, second = _regions(word)
-    word = _past_and_present(_plural(word), first)
+    word = _past_and_present(word, first)
     if len(word) > 2 and word[-1] in "yY" and word[-2] not in _VOWELS:  # noqa: PLR2004
         word = word[:-1] + "i"
     if word.endswith(_ENDINGS):
