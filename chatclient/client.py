@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from chatclient.advisors.resumed import Resumed
-from chatclient.advisors.tool_calling import RESUME
+from chatclient.advisors.tool_calling import RESUME, TURN_IDENTITY
 from chatclient.agent_tool import AgentTurn, ClientTool, ConversationOf, conversation_below
 from chatclient.answers import AsyncCallResponse, CallResponse
 from chatclient.chain import Advisor, ChatClientResponse, is_memory
@@ -213,6 +213,8 @@ class ChatClient(Closeable):
             request = request.conversation(conversation)
         if USER_ID in context and USER_ID not in self._defaults.advisor_params:
             request = request.advisor_params({USER_ID: context[USER_ID]})
+        # If the call is made again by a repeated turn, so is the agent's turn.
+        request = request.advisor_params({TURN_IDENTITY: context.idempotency_key})
         return await request.tool_context(context)._run(runtime)
 
     def _remembers(self) -> bool:
