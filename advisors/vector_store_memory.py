@@ -10,12 +10,11 @@ from chatclient.advisors.keeping import in_time, in_time_to_store, keeping, stor
 from chatclient.advisors.notes import note_of, noted
 from chatclient.advisors.questions import question_in
 from chatclient.advisors.remembering import answer_of
-from chatclient.advisors.tool_calling import EARLIER_MESSAGES
 from chatclient.advisors.turns import conversation_id_of, turn_key_of
 from chatclient.chain import MEMORY_ORDER, ChatClientRequest, ChatClientResponse, Next
 from chatclient.checks import check_kind
 from chatclient.errors import ChatMemoryError, UsageError
-from chatclient.messages import Message, UserMessage, last_user_message
+from chatclient.messages import Message, UserMessage
 from chatclient.operations import MemoryAccess
 from chatclient.template import PromptTemplate, require_placeholders
 from chatclient.vector_store import Document, SimilaritySearch, VectorStore
@@ -97,10 +96,10 @@ class VectorStoreChatMemoryAdvisor:
         if note:  # the messages are told already, and may be what other advisors made of them
             begun = UserMessage(note["asked"]), ()
         if begun is None:
-            asked = _question(request)
-            if asked is None:
+            question = question_in(request, None)
+            if question is None:
                 return await call_next(request)
-            begun = asked, await self._recall(request, asked)
+            begun = question.message, await self._recall(request, question.message)
         asked, entries = begun
         conversation_id = conversation_id_of(request)
         turn = note["turn"] if note else self._turn_of(request, asked)
@@ -211,19 +210,6 @@ def _ids(conversation_id: str, turn: str) -> tuple[str, ...]:
     """Return the ids of the entries of a turn: its question and its answer."""
     names = (f"{conversation_id}\n{turn}\n{kind}" for kind in ("user", "assistant"))
     return tuple(uuid5(NAMESPACE_OID, name).hex for name in names)
-
-
-def _question(request: ChatClientRequest) -> UserMessage | None:
-    """Return what *request* asks, or None when it asks nothing in words."""
-    question = question_in(request, None)
-    if question is not None:
-        return question.message
-    if request.prompt.user_message is not None:
-        return None
-    # Where another memory stands behind it inside the tool loop, a round holds what is new.
-    earlier: Sequence[Message] = request.context.get(EARLIER_MESSAGES, ())
-    asked = last_user_message(earlier)
-    return asked if asked is not None and asked.text.strip() else None
 
 
 def _number(value: object) -> int:

@@ -297,6 +297,26 @@ def test_documents_are_looked_for_once(ask: Ask, order: int) -> None:
     assert result.response.context[DOCUMENT_CONTEXT] == (ROME,)
 
 
+def test_in_front_of_a_memory_inside_the_loop_all_rounds_see_the_documents(ask: Ask) -> None:
+    """Although a round holds only what is new, such as what the user says meanwhile."""
+    retriever, memory, steering = finding(ROME), MessageWindowChatMemory(), Steering()
+    steering.say("Hurry!")
+    model = ScriptedModel(call("clock"), call("clock", id="2"), "At nine.")
+    client = client_of(
+        model,
+        RetrievalAugmentationAdvisor(retriever, order=TOOL_CALLING_ORDER + 10),
+        ReReadingAdvisor(order=TOOL_CALLING_ORDER + 20),
+        MessageChatMemoryAdvisor(memory, order=TOOL_CALLING_ORDER + 30),
+    )
+    ask(client.prompt("When?").tools(clock).advisors(steering).conversation("c"))
+    asked = {prompt.messages[0].text for prompt in model.prompts}
+
+    assert [query.text for query in retriever.asked] == ["When?"]
+    assert len(model.prompts) == 3
+    assert [text.count("opens at nine") for text in asked] == [2]
+    assert memory.get("c")[0].text == "When?"
+
+
 def test_memory_remembers_what_the_user_said(ask: Ask) -> None:
     """Not what retrieval made of it; and retrieval knows what was said before."""
     retriever = finding(ROME)
