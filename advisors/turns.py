@@ -43,7 +43,7 @@ from chatclient.runtime import Runtime
 from chatclient.tool import CONVERSATION_ID, TURN_KEY
 from chatclient.tools import PendingTurn
 from chatclient.tools.compensation import rewritten
-from chatclient.turn_taking import in_turns
+from chatclient.turn_taking import in_turns, present_turn
 from chatclient.values import without
 
 __all__ = [
@@ -151,8 +151,11 @@ class Turns:
         known = request.context.get(TOOL_MESSAGES, ())
         earlier = self._stored_already(request, conversation_id)
         if earlier:
-            said = in_turns(spoken(request), UserMessage)
-            own, history = asked_again(turn.own, turn.history, said, known, earlier)
+            said, known = in_turns(spoken(request), UserMessage), (*turn.said, *known)
+            own = asked = not_among(turn.own, known)
+            if RESUME not in request.context:  # else they may be what advisors made of its own
+                asked = not_among(said[present_turn(said) :], known)
+            own, history = asked_again(own, asked, turn.history, said, known, earlier)
             key = turn.key and f"{turn.key} {len(earlier)}"
             return Turn(conversation_id, own, history, key, before=turn.before)
         if known and not self.tool_messages:  # asked again, with what the tools have said

@@ -23,6 +23,7 @@ from chatclient import (
 from chatclient.advisors import ToolCallingAdvisor
 from chatclient.advisors.guardrails import GuardrailResult, OutputGuardrailAdvisor
 from chatclient.advisors.memory import MessageChatMemoryAdvisor, PromptChatMemoryAdvisor
+from chatclient.advisors.re_reading import ReReadingAdvisor
 from chatclient.advisors.safe_guard import SafeGuardAdvisor
 from chatclient.advisors.steering import Steering
 from chatclient.advisors.turns import TURN_KEY
@@ -1104,11 +1105,11 @@ def pay(amount: int = 1) -> str:
     return f"paid {amount}"
 
 
-def approving(*answers: Answer, order: int) -> Talk:
+def approving(*answers: Answer, **settings: Any) -> Talk:
     manager = ToolCallingManager(
         interceptors=[ToolApproval(needed=lambda invocation: invocation.tool_call.name == "pay")]
     )
-    talk = Talk(*answers, order=order, manager=manager)
+    talk = Talk(*answers, manager=manager, **settings)
     talk.client = talk.client.mutate().default_tools(pay).build()
     return talk
 
@@ -1171,6 +1172,22 @@ def test_a_turn_that_waits_keeps_its_key(ask: Ask, order: int) -> None:
         ask(talk.client.resume(turn.to_json(), "approve"))
 
     assert short(talk.stored) == ["u:one", "a:(p1)", "t:(paid 1)", "a:paid"]
+
+
+@pytest.mark.parametrize("tool_messages", [True, False])
+def test_a_guard_that_asks_once_more_after_a_wait_repeats_the_users_own_question_only(
+    ask: Ask, order: int, tool_messages: bool
+) -> None:
+    """Not what advisors made of it before the wait, nor the calls that were made before it."""
+    answers: list[Answer] = [[call("look")], [call("pay")], "bad", "good"]
+    talk = approving(*answers, order=order, tool_messages=tool_messages)
+    advisors = (ReReadingAdvisor(), around(GuardrailResult.retry("bad")))
+    client = talk.client.mutate().default_advisors(*advisors).build()
+    waiting = ask(client.prompt("one").conversation("c")).answer.pending_turn()
+    ask(client.resume(waiting.to_json(), "approve"))
+
+    calls = [*TURN[1:3], "a:(call_pay)", "t:(paid 1)"] * tool_messages
+    assert short(talk.stored) == ["u:one", *calls, "a:bad", "u:one", "a:good"]
 
 
 @pytest.mark.parametrize("stored", [True, False])
