@@ -24,7 +24,7 @@ def end_of(part: tuple[Message, ...], whole: tuple[Message, ...]) -> int | None:
     What was said is compared, and by whom: an application that sends a conversation again has the
     answers as texts, without the tool calls, reasoning and metadata that memory has.
     """
-    wanted = [m for m in part if _is_said(m) and SUMMARY not in m.metadata]
+    wanted = list(filter(_is_said, part))
     places = _places_of(whole)
     size = len(wanted)
     if not 0 < size <= len(places):
@@ -89,6 +89,8 @@ def without_end(history: tuple[Message, ...], end: Sequence[Message]) -> tuple[M
 
 
 def _is_said(message: Message) -> bool:
+    if SUMMARY in message.metadata:
+        return False
     if isinstance(message, AssistantMessage):
         return not message.tool_calls and says_something(message)
     return isinstance(message, UserMessage)

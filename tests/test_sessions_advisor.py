@@ -22,12 +22,13 @@ from chatclient.memory.conversation import conversation_problems
 from chatclient.memory.sessions import (
     EventFilter,
     InMemorySessionRepository,
+    RecursiveSummary,
     SessionChatMemory,
     SessionService,
     TurnCountTrigger,
     TurnWindow,
 )
-from chatclient.messages import AssistantMessage, SystemMessage
+from chatclient.messages import AssistantMessage, Message, SystemMessage
 from chatclient.runtime import BLOCKING
 from chatclient.testing import ScriptedModel, call
 from chatclient.testing.memory import turn
@@ -49,6 +50,27 @@ def look_up(what: str) -> str:
 
 def texts(messages: Any) -> list[str]:
     return [message.text for message in messages]
+
+
+def test_a_conversation_that_is_sent_again_is_known_behind_a_summary(
+    service: SessionService, ask: Ask
+) -> None:
+    """Nothing of it is shown or kept twice: a summary was never said, and is not looked for."""
+    memory = SessionChatMemory(
+        service,
+        trigger=TurnCountTrigger(2),
+        strategy=RecursiveSummary(ScriptedModel(lambda _: "Notes."), most=2, overlap=1),
+    )
+    model = ScriptedModel(lambda prompt: f"Answer to {prompt.messages[-1].text}")
+    client = ChatClient.builder(model).default_advisors(SessionMemoryAdvisor(memory)).build()
+    said: list[Message] = []
+    for number in range(5):
+        said.append(UserMessage(f"question {number}"))
+        said.append(AssistantMessage(ask(client.prompt(said).conversation("s")).text))
+
+    assert texts(service.messages("s"))[1] == "Notes."
+    assert texts(service.messages("s", EventFilter(exclude_synthetic=True))) == texts(said)
+    assert model.prompts[-1].messages == tuple(said[:-1])
 
 
 @pytest.mark.parametrize("order", [None, TOOL_CALLING_ORDER + 100], ids=["outside", "inside"])

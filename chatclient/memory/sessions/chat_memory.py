@@ -12,7 +12,8 @@ from chatclient.memory.sessions.compaction import CompactionStrategy, Compaction
 from chatclient.memory.sessions.event import Session, SessionEvent, check_branch
 from chatclient.memory.sessions.filter import EVERYTHING, EventFilter
 from chatclient.memory.sessions.service import SessionService
-from chatclient.messages import Message, SystemMessage, UserMessage, ends_turn
+from chatclient.memory.summary import SUMMARY
+from chatclient.messages import AssistantMessage, Message, SystemMessage, UserMessage, ends_turn
 from chatclient.runtime import Runtime
 
 
@@ -81,7 +82,7 @@ class SessionChatMemory(ChatMemory):
         events = await self.service.sessions.events(session, runtime, shown)
         if self.event_filter != EVERYTHING:
             events = _whole_turns(events)
-        return tuple(event.message for event in events)
+        return tuple(map(_as_shown, events))
 
     async def append(
         self,
@@ -126,6 +127,14 @@ class SessionChatMemory(ChatMemory):
             msg = f"session {conversation_id!r} does not belong to user {self.user_id!r}"
             raise UsageError(msg)
         return session
+
+
+def _as_shown(event: SessionEvent) -> Message:
+    """Return the message of *event*; a summary is marked as one, for it was never said."""
+    message = event.message
+    if event.synthetic and isinstance(message, UserMessage | AssistantMessage):
+        return message.mutate(metadata={**message.metadata, SUMMARY: True})
+    return message
 
 
 def _whole_turns(events: Sequence[SessionEvent]) -> tuple[SessionEvent, ...]:
