@@ -1,5 +1,6 @@
 """Sessions given to the model by an advisor, and searched by it with tools."""
 
+import itertools
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -50,6 +51,29 @@ def look_up(what: str) -> str:
 
 def texts(messages: Any) -> list[str]:
     return [message.text for message in messages]
+
+
+@pytest.mark.parametrize("order", [MEMORY_ORDER, TOOL_CALLING_ORDER + 100])
+def test_what_an_agent_says_in_a_turn_is_kept_and_archived_with_it(ask: Ask, order: int) -> None:
+    """It is in the log before the turn is, which began before the agent was asked."""
+    seconds = itertools.count()
+    service = SessionService(
+        InMemorySessionRepository(),
+        clock=lambda: datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=next(seconds)),
+    )
+    memory = SessionChatMemory(service, trigger=TurnCountTrigger(1), strategy=TurnWindow(1))
+    writing = SessionChatMemory(service, branch="writer")
+    lines = ScriptedModel("Line 1.", "Line 2.")
+    writer = ChatClient.builder(lines).default_advisors(SessionMemoryAdvisor(writing)).build()
+    agent = writer.as_tool("writer", "Writes.", conversation=lambda it: it.conversation_id or "")
+    asks = [call("writer", {"request": f"Write {number}."}) for number in (1, 2)]
+    model = ScriptedModel(asks[0], "First.", asks[1], "Second.")
+    advisor = SessionMemoryAdvisor(memory, order=order)
+    client = ChatClient.builder(model).default_tools(agent).default_advisors(advisor).build()
+    for text in ("one", "two"):
+        ask(client.prompt(text).conversation("s"))
+
+    assert texts(writing.get("s")) == ["Write 2.", "Line 2.", "two", "", "", "Second."]
 
 
 def test_a_conversation_that_is_sent_again_is_known_behind_a_summary(

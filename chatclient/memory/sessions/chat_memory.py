@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 
 from chatclient.checks import check_kind
 from chatclient.errors import UsageError
@@ -34,6 +35,8 @@ class SessionChatMemory(ChatMemory):
             with the user. It sees what the agents above it see, and appends to its own branch.
         trigger: Says when the log is compacted.
         strategy: Says what is then archived.
+        begun: When the turn began that will be appended, or None if nobody knows. What agents
+            have said since belongs to it.
 
     Raises:
         UsageError: The service is none, there is a trigger without a strategy or the other way
@@ -47,6 +50,7 @@ class SessionChatMemory(ChatMemory):
     branch: str | None = None
     trigger: CompactionTrigger | None = None
     strategy: CompactionStrategy | None = None
+    begun: datetime | None = None
 
     def __post_init__(self) -> None:
         hint = "put a repository into one: SessionService(repository)"
@@ -119,7 +123,9 @@ class SessionChatMemory(ChatMemory):
         if session is None:
             owner = self.user_id or self.default_user_id
             session = await sessions.create(owner, runtime, session_id=conversation_id)
-        await sessions.append(session, messages, runtime, key=key, branch=self.branch)
+        await sessions.append(
+            session, messages, runtime, key=key, branch=self.branch, begun=self.begun
+        )
 
     async def _find(self, conversation_id: str, runtime: Runtime) -> Session | None:
         session = await self.service.sessions.find(conversation_id, runtime)
