@@ -1257,8 +1257,9 @@ def test_a_turn_that_waited_before_there_was_memory(ask: Ask, order: int) -> Non
         [AssistantMessage(["So: ", "a"], metadata={"id": "m"})],
         [AssistantMessage([Reasoning("hm"), "a"])],
         [[call("look")], "a"],
+        [["Let me look. ", call("look")], ["Hm. ", call("look")], "a"],
     ],
-    ids=["metadata", "reasoning", "tools"],
+    ids=["metadata", "reasoning", "tools", "words before tools, which a stream has too"],
 )
 def test_a_conversation_that_is_sent_again_as_texts_is_known(
     ask: Ask, order: int, answers: list[Any]
