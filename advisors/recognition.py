@@ -107,17 +107,18 @@ def _ways(messages: Sequence[Message], at: int) -> tuple[_Words, ...]:
 
     Who has read an answer from a stream has what was said between the tool calls before it.
     """
-    role, text, media = words = _words(messages[at])
+    role, _, media = words = _words(messages[at])
     if not isinstance(messages[at], AssistantMessage):
         return (words,)
+    text = messages[at].text
     while at and not begins_turn(messages, at):
         at -= 1
         if isinstance(messages[at], AssistantMessage):
             text = messages[at].text + text
-    return words, (role, text, media)
+    return words, (role, text.strip(), media)
 
 
 def _words(message: Message) -> _Words:
     """Return what *message* is recognised by."""
     media = [part for part in getattr(message, "parts", ()) if isinstance(part, Media)]
-    return message.role, message.text, media
+    return message.role, message.text.strip(), media

@@ -1258,8 +1258,9 @@ def test_a_turn_that_waited_before_there_was_memory(ask: Ask, order: int) -> Non
         [AssistantMessage([Reasoning("hm"), "a"])],
         [[call("look")], "a"],
         [["Let me look. ", call("look")], ["Hm. ", call("look")], "a"],
+        ["\n a\n"],
     ],
-    ids=["metadata", "reasoning", "tools", "words before tools, which a stream has too"],
+    ids=["metadata", "reasoning", "tools", "words before tools, in streams", "white space"],
 )
 def test_a_conversation_that_is_sent_again_as_texts_is_known(
     ask: Ask, order: int, answers: list[Any]
@@ -1270,7 +1271,7 @@ def test_a_conversation_that_is_sent_again_as_texts_is_known(
     for number in range(3):
         told.append(UserMessage(f"q{number}"))
         answer = ask(talk.client.prompt().messages(*told).conversation("c"))
-        told.append(AssistantMessage(answer.text))
+        told.append(AssistantMessage(answer.text.strip()))
 
     asked = [m.text for m in talk.repository.find_by_conversation_id("c") if m.role == "user"]
     assert asked == ["q0", "q1", "q2"]
