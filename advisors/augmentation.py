@@ -6,7 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 from chatclient.advisors.notes import note_of, noted
-from chatclient.advisors.questions import RETRIEVED, in_own_words, question_in
+from chatclient.advisors.questions import (
+    IN_SYSTEM_TEXT,
+    RETRIEVED,
+    in_own_words,
+    question_in,
+)
 from chatclient.chain import SOURCES, ChatClientRequest, ChatClientResponse, Next
 from chatclient.checks import check_kind
 from chatclient.rag import Query, QueryAugmenter
@@ -75,7 +80,8 @@ class Augmentation:
             return None
         asked = question.message.text
         if done is None or done[0] != asked:
-            query = Query(in_own_words(question, request), question.before, request.context)
+            before = (*request.context.get(IN_SYSTEM_TEXT, ()), *question.before)
+            query = Query(in_own_words(question, request), before, request.context)
             documents = tuple(await self._find(query, request.runtime))
             query = replace(query, text=asked)
             text = await awaited(request.runtime, self._augment(query, documents))

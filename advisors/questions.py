@@ -16,6 +16,10 @@ RETRIEVED = "retrieved_for_question"
 """The key in a request's context of what advisors have found for the question, and made of it: it
 is found once, however often the model is asked."""
 
+IN_SYSTEM_TEXT = "memory_in_system_text"
+"""The key in a request's context of what a memory tells in the system text, a tuple of messages:
+they were said before those of the prompt."""
+
 
 @dataclass(frozen=True, slots=True)
 class Question:

@@ -24,7 +24,7 @@ from chatclient import (
     UserMessage,
 )
 from chatclient.advisors.guardrails import GuardrailResult, OutputGuardrailAdvisor
-from chatclient.advisors.memory import MessageChatMemoryAdvisor
+from chatclient.advisors.memory import MessageChatMemoryAdvisor, PromptChatMemoryAdvisor
 from chatclient.advisors.question_answer import (
     FILTER_EXPRESSION,
     RETRIEVED_DOCUMENTS,
@@ -295,6 +295,22 @@ def test_documents_are_looked_for_once(ask: Ask, order: int) -> None:
     assert len({question(p) for p in model.prompts}) == 1
     assert "opens at nine" in question(model.prompts[2])
     assert result.response.context[DOCUMENT_CONTEXT] == (ROME,)
+
+
+def test_retrieval_knows_the_conversation_from_the_system_text_too(ask: Ask) -> None:
+    """What a memory tells there, it need not send as messages."""
+    retriever, memory = finding(ROME), MessageWindowChatMemory()
+    client = client_of(
+        ScriptedModel("At nine.", "At ten."),
+        RetrievalAugmentationAdvisor(retriever),
+        PromptChatMemoryAdvisor(memory),
+    )
+    ask(client.prompt("When does it open?").conversation("c"))
+    result = ask(client.prompt("And on Sundays?").conversation("c"))
+
+    before = [[message.text for message in query.history] for query in retriever.asked]
+    assert before == [[], ["When does it open?", "At nine."]]
+    assert not [key for key in result.response.context if "memory_in" in key]
 
 
 def test_in_front_of_a_memory_inside_the_loop_all_rounds_see_the_documents(ask: Ask) -> None:
