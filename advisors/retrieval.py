@@ -12,7 +12,7 @@ from chatclient.chain import (
     Next,
     name_of,
 )
-from chatclient.checks import check_callable, check_kind
+from chatclient.checks import check_callable, check_kind, check_number, seconds
 from chatclient.errors import UsageError, WrongTypeError
 from chatclient.logs import get_logger
 from chatclient.rag import (
@@ -77,8 +77,8 @@ class RetrievalAugmentationAdvisor:
         timeout: Seconds one retrieval may take on an event loop, or None.
 
     Raises:
-        UsageError: There is no retriever, or there are some beside a router, or a step cannot be
-            called.
+        UsageError: There is no retriever, or there are some beside a router, a step cannot be
+            called, or a number is too small.
     """
 
     def __init__(
@@ -105,6 +105,9 @@ class RetrievalAugmentationAdvisor:
         self._route = query_router
         self._join = joiner or ConcatenationJoiner()
         self._post_processors = _several("post_processors", post_processors)
+        check_number("max_concurrency", max_concurrency, least=1)
+        check_number("blocking_concurrency", blocking_concurrency, least=1)
+        timeout = None if timeout is None else seconds("timeout", timeout)
         self._concurrency = {False: max_concurrency, True: blocking_concurrency}
         self._timeout = {False: timeout, True: None}
         augmenter = augmenter or ContextualQueryAugmenter()
