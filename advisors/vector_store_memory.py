@@ -60,6 +60,8 @@ class VectorStoreChatMemoryAdvisor:
         TemplateError: The template lacks a placeholder.
     """
 
+    needs_conversation = True
+
     def __init__(
         self,
         vector_store: VectorStore,

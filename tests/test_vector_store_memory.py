@@ -363,6 +363,21 @@ def test_a_request_needs_a_conversation_and_words(ask: Ask) -> None:
     assert ask(client.prompt([SystemMessage("Say something.")])).text == "ok"
 
 
+def test_an_agent_that_remembers_by_meaning_has_a_conversation_of_its_own(ask: Ask) -> None:
+    """One for each of its asker's, as with the other memories."""
+    store = store_of()
+    model = ScriptedModel("Lions.", "Nine.")
+    agent = client_of(model, VectorStoreChatMemoryAdvisor(store)).as_tool("zoo", "Knows the zoo.")
+    asks = [call("zoo", {"request": text}) for text in ("The zoo?", "And when opens the zoo?")]
+    client = ChatClient.create(ScriptedModel(asks[0], "Lions.", asks[1], "At nine."))
+    for _ in range(2):
+        ask(client.prompt("Ask!").tools(agent).conversation("a"))
+
+    assert "Lions." in system(model.prompts[1])
+    found = store.similarity_search("zoo", where={"conversation_id": "a/zoo"})
+    assert len(found) == len(kept(store)) == 4
+
+
 def test_memory_settings_are_checked() -> None:
     """When the advisor is made."""
     with pytest.raises(UsageError, match="top_k"):
