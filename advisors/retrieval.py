@@ -13,7 +13,14 @@ from chatclient.chain import (
     name_of,
 )
 from chatclient.checks import check_callable, check_kind, check_number, seconds
-from chatclient.errors import UsageError, WrongTypeError
+from chatclient.driving import check_for_loop
+from chatclient.errors import (
+    BlockingCallError,
+    BudgetExceededError,
+    DeadlineExceededError,
+    UsageError,
+    WrongTypeError,
+)
 from chatclient.logs import get_logger
 from chatclient.rag import (
     ConcatenationJoiner,
@@ -57,7 +64,8 @@ class RetrievalAugmentationAdvisor:
 
     Each step may be plain or asynchronous. A retriever that fails is left out, and a warning
     logged; only when all fail, so does the request. What is wrong in the program itself (a
-    `TypeError`, `AttributeError`, `NameError` or `UsageError`) is no such failure, and is raised.
+    `TypeError`, `AttributeError`, `NameError`, `UsageError` or `BlockingCallError`) is no such
+    failure, and is raised; and so is the end of the request's time or budget.
     Inside the tool loop (with a higher order) documents are looked for once all the same.
 
     Args:
@@ -170,17 +178,22 @@ class RetrievalAugmentationAdvisor:
                 timeout = self._timeout[runtime.blocking]
                 found = await _run_step(runtime, retriever, query, runtime, timeout=timeout)
                 return _list_of(Document, retriever, found)
-            except _MISTAKES:
+            except _NO_OUTAGES:
                 raise
             except Exception as error:  # noqa: BLE001 - the others may do without it
+                if isinstance(error, RuntimeError):
+                    check_for_loop(error)
                 log.warning("retriever left out", retriever=repr(retriever), error=repr(error))
                 return error
 
         return retrieve
 
 
-_MISTAKES = (TypeError, AttributeError, NameError, UsageError)
-"""What is wrong in the program itself, and with every query."""
+_NO_OUTAGES = (
+    *(TypeError, AttributeError, NameError, UsageError, BlockingCallError),
+    *(DeadlineExceededError, BudgetExceededError),
+)
+"""What is wrong in the program itself, and with every query; and what ends the request."""
 
 
 async def _run_step(

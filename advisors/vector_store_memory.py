@@ -13,7 +13,12 @@ from chatclient.advisors.remembering import answer_of
 from chatclient.advisors.turns import conversation_id_of, turn_key_of
 from chatclient.chain import MEMORY_ORDER, ChatClientRequest, ChatClientResponse, Next
 from chatclient.checks import check_kind
-from chatclient.errors import ChatMemoryError, UsageError
+from chatclient.errors import (
+    BlockingCallError,
+    ChatMemoryError,
+    DeadlineExceededError,
+    UsageError,
+)
 from chatclient.messages import Message, UserMessage
 from chatclient.operations import MemoryAccess
 from chatclient.template import PromptTemplate, require_placeholders
@@ -24,6 +29,9 @@ LONG_TERM_MEMORY_ORDER = MEMORY_ORDER + 10
 
 TOP_K = "chat_memory_vector_store_top_k"
 """The key in a request's context of how many entries to recall, in place of the advisor's own."""
+
+_NOT_THE_STORES = (DeadlineExceededError, BlockingCallError)
+"""What does not mean that the store has failed: the request cannot wait for it."""
 
 _NOTE = "long_term_memory"  # what of a turn that waits for approval is still to be remembered
 
@@ -87,7 +95,7 @@ class VectorStoreChatMemoryAdvisor:
         Raises:
             UsageError: The request has no conversation id, or no number of entries.
             ChatMemoryError: The store failed; the model may have answered.
-            DeadlineExceededError: The request's time is over before the store could be asked.
+            DeadlineExceededError: The request's time is over before the store has answered.
         """
         return await keeping(request, partial(self._whole, call_next=call_next))
 
@@ -158,6 +166,8 @@ class VectorStoreChatMemoryAdvisor:
         )
         try:
             [found] = await self._store.find_all([search], request.runtime)
+        except _NOT_THE_STORES:
+            raise
         except Exception as error:
             msg = f"the long-term memory of conversation {conversation_id!r} cannot be read"
             raise ChatMemoryError(msg, conversation_id=conversation_id) from error
@@ -203,6 +213,8 @@ class VectorStoreChatMemoryAdvisor:
             vectors = await self._store.embedding_model.embed_all(texts, runtime)
             work = self._store.store(entries, vectors, runtime)
             await stored(runtime.shielded(work), request)
+        except _NOT_THE_STORES:
+            raise
         except Exception as error:
             msg = f"the long-term memory of conversation {conversation_id!r} cannot be written"
             raise ChatMemoryError(msg, conversation_id=conversation_id) from error

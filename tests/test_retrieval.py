@@ -1,5 +1,6 @@
 """Answers from documents: finding them, and putting them in front of the model as data."""
 
+import asyncio
 import functools
 import math
 import threading
@@ -9,7 +10,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from conftest import Ask
+from conftest import Ask, Mode
 
 from chatclient import (
     AssistantMessage,
@@ -42,7 +43,15 @@ from chatclient.advisors.vector_store_memory import VectorStoreChatMemoryAdvisor
 from chatclient.chain import MEMORY_ORDER, SOURCES, TOOL_CALLING_ORDER
 from chatclient.driving import drive
 from chatclient.embedding import EmbeddingModel, Vector
-from chatclient.errors import OverloadedError, TemplateError, UsageError, WrongTypeError
+from chatclient.errors import (
+    BlockingCallError,
+    BudgetExceededError,
+    DeadlineExceededError,
+    OverloadedError,
+    TemplateError,
+    UsageError,
+    WrongTypeError,
+)
 from chatclient.memory import MessageWindowChatMemory
 from chatclient.messages import Media
 from chatclient.rag import (
@@ -411,7 +420,33 @@ def test_a_retriever_that_fails_is_left_out(ask: Ask, caplog: pytest.LogCaptureF
     assert "retriever left out" in caplog.text
 
 
-@pytest.mark.parametrize("error", [AttributeError("text"), UsageError("no filter")])
+@pytest.mark.parametrize("mode", ["call", "stream"])
+@pytest.mark.parametrize("seconds", [0, 0.001])
+def test_a_retriever_that_needs_an_event_loop_is_no_outage(mode: Mode, seconds: float) -> None:
+    """It would be left out of all blocking requests, and found everything in the others."""
+
+    async def elsewhere(query: Query, runtime: Runtime) -> list[Document]:
+        await asyncio.sleep(seconds)
+        return [ROME]
+
+    advisor = RetrievalAugmentationAdvisor(elsewhere, finding(LION))
+    client = client_of(ScriptedModel("ok"), advisor)
+    with pytest.raises(BlockingCallError, match=r"runtime\.invoke"):
+        Ask(mode)(client.prompt("x"))
+
+    found = Ask("acall")(client.prompt("x")).response.context[DOCUMENT_CONTEXT]
+    assert found == (ROME, LION)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        AttributeError("text"),
+        UsageError("no filter"),
+        DeadlineExceededError("late"),
+        BudgetExceededError("spent", spent=2, limit=1, unit="tokens"),
+    ],
+)
 def test_a_mistake_in_a_retriever_is_no_outage(ask: Ask, error: Exception) -> None:
     """It would be made with every query, and nobody would hear of it."""
     advisor = RetrievalAugmentationAdvisor(finding(ROME), failing(error))

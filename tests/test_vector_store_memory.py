@@ -353,6 +353,26 @@ def test_a_store_that_fails_is_told(ask: Ask, fails: str, told: str) -> None:
     assert isinstance(caught.value.__cause__, OSError)
 
 
+@pytest.mark.parametrize("at", [1, 2])
+def test_time_that_is_over_is_no_failure_of_the_store(ask: Ask, at: int) -> None:
+    """Whether it was asked what was said before, or given what is said now."""
+
+    class Slow(WordEmbedding):
+        asked = 0
+
+        async def embed_batch(self, texts: Sequence[str], runtime: Runtime) -> list[Vector]:
+            self.asked += 1
+            if self.asked == at:
+                await runtime.sleep(1000)
+            return await super().embed_batch(texts, runtime)
+
+    client = client_of(
+        ScriptedModel("ok"), VectorStoreChatMemoryAdvisor(InMemoryVectorStore(Slow()))
+    )
+    with pytest.raises(DeadlineExceededError):
+        ask(client.prompt("zoo").conversation("a").deadline(100))
+
+
 def test_a_request_needs_a_conversation_and_words(ask: Ask) -> None:
     """Without the one it is refused, without the others it goes on as it is."""
     model = ScriptedModel("ok")
