@@ -8,7 +8,7 @@ from uuid import NAMESPACE_OID, uuid4, uuid5
 
 from chatclient.advisors.keeping import in_time, in_time_to_store, keeping, stored
 from chatclient.advisors.notes import note_of, noted
-from chatclient.advisors.questions import question_in
+from chatclient.advisors.questions import IN_SYSTEM_TEXT, question_in
 from chatclient.advisors.remembering import answer_of
 from chatclient.advisors.turns import conversation_id_of, turn_key_of
 from chatclient.chain import MEMORY_ORDER, ChatClientRequest, ChatClientResponse, Next
@@ -139,7 +139,8 @@ class VectorStoreChatMemoryAdvisor:
         return f"{turn} {len(earlier)}" if earlier else turn
 
     def _told(self, request: ChatClientRequest, entries: Sequence[Document]) -> ChatClientRequest:
-        present = {message.text for message in request.prompt.messages}
+        known = (*request.prompt.messages, *request.context.get(IN_SYSTEM_TEXT, ()))
+        present = {message.text for message in known}
         lines = [
             f'<memory-entry type="{escape(str(entry.metadata["message_type"]))}">'
             f"{escape(entry.text)}</memory-entry>"

@@ -20,7 +20,7 @@ from chatclient import (
 )
 from chatclient.advisors import ToolCallingAdvisor
 from chatclient.advisors.guardrails import GuardrailResult, OutputGuardrailAdvisor
-from chatclient.advisors.memory import MessageChatMemoryAdvisor
+from chatclient.advisors.memory import MessageChatMemoryAdvisor, PromptChatMemoryAdvisor
 from chatclient.advisors.safe_guard import SafeGuardAdvisor
 from chatclient.advisors.steering import Steering
 from chatclient.advisors.turns import TURN_KEY
@@ -241,6 +241,18 @@ def test_what_another_memory_sends_is_not_told_again(ask: Ask) -> None:
     assert "One." in told
     assert "zoo b" not in told
     assert [m.text for m in model.prompts[2].messages[1:]] == ["zoo b", "Two.", "zoo c"]
+
+
+def test_what_another_memory_tells_in_the_system_text_is_not_told_again(ask: Ask) -> None:
+    """What has left that memory is told beside it."""
+    window = PromptChatMemoryAdvisor(MessageWindowChatMemory(max_messages=2))
+    model = ScriptedModel("One.", "Two.", "Three.")
+    client = client_of(model, window, VectorStoreChatMemoryAdvisor(store_of()))
+    for text in ("zoo a", "zoo b", "zoo c"):
+        ask(client.prompt(text).conversation("a"))
+
+    told = system(model.prompts[2])
+    assert [told.count(said) for said in ("zoo a", "One.", "zoo b", "Two.")] == [1, 1, 1, 1]
 
 
 def test_the_number_of_entries_can_be_said_in_the_request(ask: Ask) -> None:
