@@ -26,11 +26,12 @@ def end_of(part: tuple[Message, ...], whole: tuple[Message, ...]) -> int | None:
     What was said is compared, and by whom: an application that sends a conversation again has the
     answers as texts, without the tool calls, reasoning and metadata that memory has.
     """
-    wanted = [_ways(part, at) for at, message in enumerate(part) if _is_said(message)]
+    known = [at for at, message in enumerate(part) if _is_said(message)]
     places = _places_of(whole)
-    size = len(wanted)
+    size = len(known)
     if not 0 < size <= len(places):
         return None
+    wanted = [_ways(part, at) for at in known]
     present = [_words(whole[at]) for at in places]
     for end in range(len(places), size - 1, -1):
         if _same(wanted, present[end - size : end]):
