@@ -50,7 +50,9 @@ def going_before(
     If none of it is known, the new words begin at *begin*.
     """
     end = end_of(without_system(history), said)
-    return _without_overlap(history, said, begin) if end is None else ((), end)
+    if end is None:
+        return _without_overlap(history, said, begin)
+    return system_messages(history), end
 
 
 def _without_overlap(

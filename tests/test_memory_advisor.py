@@ -339,6 +339,24 @@ def greeting() -> list[Message]:
     return [UserMessage("good day"), AssistantMessage("good day")]
 
 
+@pytest.mark.parametrize("again", [2, 4], ids=["the last turn again", "all of it again"])
+def test_system_messages_of_the_memory_are_sent_with_a_conversation_that_comes_again(
+    ask: Ask, order: int, again: int
+) -> None:
+    """The application has what was said, and not what it has told the memory beside it."""
+    talk = Talk("first", "second", "third", order=order)
+    talk.memory.add("c", SystemMessage("Ada is a pilot."))
+    ask(talk.say("one"))
+    ask(talk.say("two"))
+    told = [UserMessage("one"), AssistantMessage("first"), UserMessage("two")]
+    told = [*told, AssistantMessage("second")][-again:]
+    ask(talk.client.prompt([*told, UserMessage("three")]).conversation("c"))
+
+    turns = ["u:one", "a:first", "u:two", "a:second", "u:three"]
+    assert talk.shown[-1] == ["s:Be brief.", "s:Ada is a pilot.", *turns]
+    assert short(talk.memory.get("c")) == ["s:Ada is a pilot.", *turns, "a:third"]
+
+
 def test_an_advisor_behind_may_change_what_is_sent(ask: Ask, order: int) -> None:
     """The user's own words are remembered, and the answer as it left the advisors inside."""
 
