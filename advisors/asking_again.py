@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 from chatclient.advisors.recognition import end_of, without_end
 from chatclient.messages import AssistantMessage, Message, ToolResponseMessage, UserMessage
-from chatclient.turn_taking import present_turn
 
 
 def asked_again(
     own: tuple[Message, ...],
+    asked: tuple[Message, ...],
     history: tuple[Message, ...],
     said: tuple[Message, ...],
     known: Sequence[Message],
@@ -20,19 +20,21 @@ def asked_again(
 
     Args:
         own: What the request would add, had nothing been asked before.
+        asked: What of it the present turn began with.
         history: What the memory shows, the earlier turns included.
         said: The messages of the request.
         known: Those of them that tools have said, and the calls.
         earlier: What the request has already led to, as it was remembered.
     """
     end = end_of(earlier[-1], said)
-    own = not_among(own, known) if end is None else said[end:]
+    if end is not None:
+        own = said[end:]
     heard = _end_of_messages(known, said)
     if heard:
         answered = [at for at, m in enumerate(said, 1) if isinstance(m, AssistantMessage)]
         # Behind what the tools have said stand answers, and what is wrong with the last of them.
         heard = max(_before_unkept(said[:heard], earlier[-1]), *answered)
-        own = said[heard:] or not_among(said[present_turn(said) :], known)
+        own = said[heard:] or asked
     if end is not None or heard:
         # The request itself shows what the model has said, or its tools have done.
         history = without_end(history, [message for each in earlier for message in each])

@@ -6,10 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 from chatclient.advisors.notes import note_of, noted
-from chatclient.advisors.questions import RETRIEVED, in_own_words, question_in
+from chatclient.advisors.questions import (
+    IN_SYSTEM_TEXT,
+    RETRIEVED,
+    in_own_words,
+    question_in,
+)
 from chatclient.chain import SOURCES, ChatClientRequest, ChatClientResponse, Next
 from chatclient.checks import check_kind
-from chatclient.messages import without_system
 from chatclient.rag import Query, QueryAugmenter
 from chatclient.runtime import Runtime
 from chatclient.tools.awaiting import awaited
@@ -76,7 +80,7 @@ class Augmentation:
             return None
         asked = question.message.text
         if done is None or done[0] != asked:
-            before = without_system(request.prompt.messages[: question.at])
+            before = (*request.context.get(IN_SYSTEM_TEXT, ()), *question.before)
             query = Query(in_own_words(question, request), before, request.context)
             documents = tuple(await self._find(query, request.runtime))
             query = replace(query, text=asked)
@@ -85,8 +89,7 @@ class Augmentation:
             done = (asked, text, documents)
             known = merged(known, {self._slot: done})
         _, text, documents = done
-        prompt = question.asked_as(text, request.prompt)
-        return request.mutate(prompt=prompt, context={RETRIEVED: known}), documents
+        return question.asked_as(text, request).mutate(context={RETRIEVED: known}), documents
 
 
 def _written(documents: Iterable[Document]) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ built (`around_loop`), begins and ends the turn. That way a turn is written once
 loop ends without asking the model again.
 """
 
+from chatclient.advisors.questions import IN_SYSTEM_TEXT
 from chatclient.advisors.turns import Turns, WholeTurns, shown_as_messages
 from chatclient.chain import (
     MEMORY_ORDER,
@@ -24,6 +25,7 @@ from chatclient.memory.chat_memory import ChatMemory
 from chatclient.memory.transcript import transcript
 from chatclient.messages import Message, system_messages, without_system
 from chatclient.template import PromptTemplate, require_placeholders
+from chatclient.values import without
 
 MEMORY_TEMPLATE = """\
 {instructions}
@@ -120,7 +122,9 @@ class PromptChatMemoryAdvisor:
             UsageError: The request has no conversation id.
             ChatMemoryError: The memory failed; the model may have answered.
         """
-        return await self._turns.run(request, call_next, self._shown)
+        response = await self._turns.run(request, call_next, self._shown)
+        context = without(response.context, IN_SYSTEM_TEXT)
+        return ChatClientResponse(response.chat_response, context)
 
     def _shown(self, request: ChatClientRequest, history: tuple[Message, ...]) -> ChatClientRequest:
         said = without_system(history)
@@ -132,4 +136,4 @@ class PromptChatMemoryAdvisor:
         prompt = request.prompt.augment_system_message(
             lambda text: self._template.render(instructions=text, memory=memory).strip()
         )
-        return request.mutate(prompt=prompt)
+        return request.mutate(prompt=prompt, context={IN_SYSTEM_TEXT: said})

@@ -40,5 +40,5 @@ class ReReadingAdvisor:
             return await call_next(request)
         own = question.message.text
         text = self._template.render(question=own)
-        prompt = question.asked_as(text, request.prompt)
-        return await call_next(request.mutate(prompt=prompt, context={PUT_AS: (text, own)}))
+        asked = question.asked_as(text, request)
+        return await call_next(asked.mutate(context={PUT_AS: (text, own)}))

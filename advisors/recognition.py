@@ -17,6 +17,8 @@ from chatclient.messages import (
 )
 from chatclient.turn_taking import says_something
 
+_Words = tuple[str, str, list[Media]]
+
 
 def end_of(part: tuple[Message, ...], whole: tuple[Message, ...]) -> int | None:
     """Return the index behind *part* where it stands in *whole*, or None if it does not.
@@ -24,15 +26,15 @@ def end_of(part: tuple[Message, ...], whole: tuple[Message, ...]) -> int | None:
     What was said is compared, and by whom: an application that sends a conversation again has the
     answers as texts, without the tool calls, reasoning and metadata that memory has.
     """
-    wanted = [m for m in part if _is_said(m) and SUMMARY not in m.metadata]
+    known = [at for at, message in enumerate(part) if _is_said(message)]
     places = _places_of(whole)
-    size = len(wanted)
+    size = len(known)
     if not 0 < size <= len(places):
         return None
-    words = [_words(message) for message in wanted]
+    wanted = [_ways(part, at) for at in known]
     present = [_words(whole[at]) for at in places]
     for end in range(len(places), size - 1, -1):
-        if present[end - size : end] == words:
+        if _same(wanted, present[end - size : end]):
             # Tools may have had the last word.
             rest = range(places[end - 1] + 1, len(whole))
             return next((at for at in rest if _is_said(whole[at])), len(whole))
@@ -48,7 +50,9 @@ def going_before(
     If none of it is known, the new words begin at *begin*.
     """
     end = end_of(without_system(history), said)
-    return _without_overlap(history, said, begin) if end is None else ((), end)
+    if end is None:
+        return _without_overlap(history, said, begin)
+    return system_messages(history), end
 
 
 def _without_overlap(
@@ -62,11 +66,11 @@ def _without_overlap(
     if len(places) < 2:  # noqa: PLR2004 - a question and its answer; most requests bring none
         return history, begin
     known = [at for at, message in enumerate(history) if _is_said(message)]
-    before = [_words(history[at]) for at in known]
+    before = [_ways(history, at) for at in known]
     present = [_words(said[at]) for at in places]
     for size in range(min(len(known), len(places)), 1, -1):
         first, end = known[-size], places[size - 1]
-        same = before[-size:] == present[:size]
+        same = _same(before[-size:], present[:size])
         if same and isinstance(said[end], AssistantMessage) and begins_turn(history, first):
             return (*history[:first], *system_messages(history[first:])), end + 1
     return history, begin
@@ -89,12 +93,35 @@ def without_end(history: tuple[Message, ...], end: Sequence[Message]) -> tuple[M
 
 
 def _is_said(message: Message) -> bool:
+    if SUMMARY in message.metadata:
+        return False
     if isinstance(message, AssistantMessage):
         return not message.tool_calls and says_something(message)
     return isinstance(message, UserMessage)
 
 
-def _words(message: Message) -> tuple[object, ...]:
+def _same(wanted: Sequence[tuple[_Words, ...]], present: Sequence[_Words]) -> bool:
+    """Return whether *present* are the messages *wanted*, each in one of the ways it may be put."""
+    return all(words in ways for ways, words in zip(wanted, present, strict=True))
+
+
+def _ways(messages: Sequence[Message], at: int) -> tuple[_Words, ...]:
+    """Return what the message at index *at* may be recognised by.
+
+    Who has read an answer from a stream has what was said between the tool calls before it.
+    """
+    role, _, media = words = _words(messages[at])
+    if not isinstance(messages[at], AssistantMessage):
+        return (words,)
+    text = messages[at].text
+    while at and not begins_turn(messages, at):
+        at -= 1
+        if isinstance(messages[at], AssistantMessage):
+            text = messages[at].text + text
+    return words, (role, text.strip(), media)
+
+
+def _words(message: Message) -> _Words:
     """Return what *message* is recognised by."""
     media = [part for part in getattr(message, "parts", ()) if isinstance(part, Media)]
-    return message.role, message.text, media
+    return message.role, message.text.strip(), media

@@ -12,8 +12,15 @@ from chatclient.chain import (
     Next,
     name_of,
 )
-from chatclient.checks import check_callable, check_kind
-from chatclient.errors import UsageError, WrongTypeError
+from chatclient.checks import check_callable, check_kind, check_number, seconds
+from chatclient.driving import check_for_loop
+from chatclient.errors import (
+    BlockingCallError,
+    BudgetExceededError,
+    DeadlineExceededError,
+    UsageError,
+    WrongTypeError,
+)
 from chatclient.logs import get_logger
 from chatclient.rag import (
     ConcatenationJoiner,
@@ -57,7 +64,8 @@ class RetrievalAugmentationAdvisor:
 
     Each step may be plain or asynchronous. A retriever that fails is left out, and a warning
     logged; only when all fail, so does the request. What is wrong in the program itself (a
-    `TypeError`, `AttributeError`, `NameError` or `UsageError`) is no such failure, and is raised.
+    `TypeError`, `AttributeError`, `NameError`, `UsageError` or `BlockingCallError`) is no such
+    failure, and is raised; and so is the end of the request's time or budget.
     Inside the tool loop (with a higher order) documents are looked for once all the same.
 
     Args:
@@ -77,8 +85,8 @@ class RetrievalAugmentationAdvisor:
         timeout: Seconds one retrieval may take on an event loop, or None.
 
     Raises:
-        UsageError: There is no retriever, or there are some beside a router, or a step cannot be
-            called.
+        UsageError: There is no retriever, or there are some beside a router, a step cannot be
+            called, or a number is too small.
     """
 
     def __init__(
@@ -105,6 +113,9 @@ class RetrievalAugmentationAdvisor:
         self._route = query_router
         self._join = joiner or ConcatenationJoiner()
         self._post_processors = _several("post_processors", post_processors)
+        check_number("max_concurrency", max_concurrency, least=1)
+        check_number("blocking_concurrency", blocking_concurrency, least=1)
+        timeout = None if timeout is None else seconds("timeout", timeout)
         self._concurrency = {False: max_concurrency, True: blocking_concurrency}
         self._timeout = {False: timeout, True: None}
         augmenter = augmenter or ContextualQueryAugmenter()
@@ -167,17 +178,22 @@ class RetrievalAugmentationAdvisor:
                 timeout = self._timeout[runtime.blocking]
                 found = await _run_step(runtime, retriever, query, runtime, timeout=timeout)
                 return _list_of(Document, retriever, found)
-            except _MISTAKES:
+            except _NO_OUTAGES:
                 raise
             except Exception as error:  # noqa: BLE001 - the others may do without it
+                if isinstance(error, RuntimeError):
+                    check_for_loop(error)
                 log.warning("retriever left out", retriever=repr(retriever), error=repr(error))
                 return error
 
         return retrieve
 
 
-_MISTAKES = (TypeError, AttributeError, NameError, UsageError)
-"""What is wrong in the program itself, and with every query."""
+_NO_OUTAGES = (
+    *(TypeError, AttributeError, NameError, UsageError, BlockingCallError),
+    *(DeadlineExceededError, BudgetExceededError),
+)
+"""What is wrong in the program itself, and with every query; and what ends the request."""
 
 
 async def _run_step(

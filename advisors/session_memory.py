@@ -1,5 +1,6 @@
 """Memory that is a session: a log of events with archive, summaries and branches."""
 
+from dataclasses import replace
 from typing import Any
 
 from chatclient.advisors.turns import Turns, WholeTurns, shown_as_messages
@@ -81,9 +82,8 @@ class SessionMemoryAdvisor:
         """
         user_id: str | None = _param(request, USER_ID, str)
         event_filter: EventFilter | None = _param(request, EVENT_FILTER, EventFilter)
-        memory = self.memory
-        if user_id is not None or event_filter is not None:
-            memory = memory.narrowed(user_id, event_filter)
+        begun = self.memory.service.sessions.clock()
+        memory = replace(self.memory.narrowed(user_id, event_filter), begun=begun)
         turns = Turns(memory, tool_messages=self._tool_messages)
         turns.slot = self._slot
         return turns

@@ -16,7 +16,7 @@ from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
 from chatclient.response import NO_USAGE, ChatResponse, Generation
 from chatclient.runtime import Runtime
-from chatclient.tool import CONVERSATION_ID, USER_ID, ToolCallback
+from chatclient.tool import CONVERSATION_ID, TURN_KEY, USER_ID, ToolCallback
 from chatclient.tools import PendingTurn, ToolCallingManager, ToolExecutionResult
 from chatclient.tools.approval import AGENT_TURNS, DECISIONS
 from chatclient.tools.awaiting import awaited
@@ -57,6 +57,10 @@ arrived since it was last asked. The loop asks it each time tools have run. See 
 EARLIER_MESSAGES = "earlier_messages"
 """The key in a request's context, inside a loop that sends no history, of what the turn has said
 before the messages of the round, a tuple without system messages. A memory inside sends it."""
+
+TURN_IDENTITY = "turn_identity"
+"""The key in a request's context of what tells its turn from all others: a text, or what was said
+in the conversation before it. A memory knows that, whatever of it is sent."""
 
 RefreshTools = Callable[[Sequence[Message], Runtime], Awaitable[Sequence[ToolCallback]]]
 """Returns all tools of a request again, given the conversation so far."""
@@ -348,6 +352,8 @@ class ToolLoop:
 def turn_of(request: ChatClientRequest) -> ToolTurn:
     """Return the turn of the tools that *request* begins, with what was run on the way to it."""
     turn = ToolTurn(_tool_context(request, request.prompt.options))
+    key = request.context.get(TURN_KEY)
+    turn.identity = request.context.get(TURN_IDENTITY, None if key is None else str(key))
     _follow(turn, request)
     turn.executions.extend(request.context.get(TOOL_EXECUTIONS, ()))
     return turn

@@ -22,6 +22,7 @@ from chatclient.advisors.tool_calling import (
     PENDING_TURN,
     RESUME,
     TOOL_MESSAGES,
+    TURN_IDENTITY,
     UNDONE,
 )
 from chatclient.chain import ChatClientRequest, ChatClientResponse, Next
@@ -39,15 +40,21 @@ from chatclient.messages import (
 from chatclient.operations import MemoryAccess
 from chatclient.prompt import DEFAULT_MESSAGES, Prompt
 from chatclient.runtime import Runtime
-from chatclient.tool import CONVERSATION_ID
+from chatclient.tool import CONVERSATION_ID, TURN_KEY
 from chatclient.tools import PendingTurn
 from chatclient.tools.compensation import rewritten
-from chatclient.turn_taking import in_turns
+from chatclient.turn_taking import in_turns, present_turn
 from chatclient.values import without
 
-TURN_KEY = "chat_memory_turn_key"
-"""The key in a request's context of the turn's own key: a turn that is made twice with the same
-one, because a queue delivered its job twice, say, is remembered once."""
+__all__ = [
+    "NEW_MESSAGES",
+    "TURN_KEY",
+    "Turns",
+    "WholeTurns",
+    "conversation_id_of",
+    "shown_as_messages",
+    "turn_key_of",
+]
 
 NEW_MESSAGES = "chat_memory_new_messages"
 """The key in a request's context, behind a memory advisor, of what the request adds to the
@@ -66,6 +73,7 @@ class Turn:
         history: What the memory shows of the turns before; nothing where the prompt holds it.
         key: Names the turn, so that it is remembered once; or None.
         said: What models and tools had said before the turn waited, if it did.
+        before: What the memory has shown of the turns before, whatever the prompt holds.
     """
 
     conversation_id: str
@@ -73,6 +81,12 @@ class Turn:
     history: tuple[Message, ...]
     key: str | None
     said: tuple[Message, ...] = ()
+    before: tuple[Message, ...] = ()
+
+    @property
+    def identity(self) -> str | tuple[Message, ...]:
+        """What tells the turn from all others, and is the same when it is repeated."""
+        return self.before if self.key is None else self.key
 
 
 Show = Callable[[ChatClientRequest, tuple[Message, ...]], ChatClientRequest]
@@ -120,7 +134,7 @@ class Turns:
         self, request: ChatClientRequest, call_next: Next, show: Show
     ) -> ChatClientResponse:
         turn = await self.begin(request)
-        begun = request.mutate(context={NEW_MESSAGES: turn.own})
+        begun = request.mutate(context=_told(turn, request))
         response = await self.end(turn, request, await call_next(show(begun, turn.history)))
         return _without(response, _set_here(request))
 
@@ -137,10 +151,13 @@ class Turns:
         known = request.context.get(TOOL_MESSAGES, ())
         earlier = self._stored_already(request, conversation_id)
         if earlier:
-            said = in_turns(spoken(request), UserMessage)
-            own, history = asked_again(turn.own, turn.history, said, known, earlier)
+            said, known = in_turns(spoken(request), UserMessage), (*turn.said, *known)
+            own = asked = not_among(turn.own, known)
+            if RESUME not in request.context:  # else they may be what advisors made of its own
+                asked = not_among(said[present_turn(said) :], known)
+            own, history = asked_again(own, asked, turn.history, said, known, earlier)
             key = turn.key and f"{turn.key} {len(earlier)}"
-            return Turn(conversation_id, own, history, key)
+            return Turn(conversation_id, own, history, key, before=turn.before)
         if known and not self.tool_messages:  # asked again, with what the tools have said
             turn = replace(turn, own=not_among(turn.own, known), said=(*turn.said, *known))
         return turn
@@ -153,10 +170,10 @@ class Turns:
         own: tuple[Message, ...] | None = request.context.get(NEW_MESSAGES)
         if own is None:
             own = said[default_count(request, said) :]
-        history = await self._load(conversation_id, request.runtime)
-        history, end = going_before(history, said, default_count(request, said))
+        before = await self._load(conversation_id, request.runtime)
+        history, end = going_before(before, said, default_count(request, said))
         own = own[max(0, end - len(said) + len(own)) :]
-        return Turn(conversation_id, own, history, key)
+        return Turn(conversation_id, own, history, key, before=before)
 
     async def _resume(
         self, request: ChatClientRequest, conversation_id: str, key: str | None
@@ -256,7 +273,7 @@ class WholeTurns:
     async def _whole(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         turns = self._turns
         turn = await turns.begin(request)
-        begun = request.mutate(context={turns.slot: turn, NEW_MESSAGES: turn.own})
+        begun = request.mutate(context={turns.slot: turn, **_told(turn, request)})
         response = await turns.end(turn, request, await call_next(begun))
         return _without(response, {turns.slot, EARLIER_MESSAGES} | _set_here(request))
 
@@ -329,9 +346,17 @@ def _begin_of(own: Sequence[Message], said: Sequence[Message], waiting: Sequence
     return max(0, len(waiting) - len(own) - len(said))
 
 
+def _told(turn: Turn, request: ChatClientRequest) -> dict[str, Any]:
+    """Return what advisors further in are told of *turn*; the outermost memory knows who it is."""
+    told: dict[str, Any] = {NEW_MESSAGES: turn.own}
+    if TURN_IDENTITY not in request.context:
+        told[TURN_IDENTITY] = turn.identity
+    return told
+
+
 def _set_here(request: ChatClientRequest) -> set[str]:
     """Return the keys of what the outermost memory advisor tells the others."""
-    return set() if NEW_MESSAGES in request.context else {NEW_MESSAGES}
+    return {NEW_MESSAGES, TURN_IDENTITY} - request.context.keys()
 
 
 def _without(response: ChatClientResponse, keys: set[str]) -> ChatClientResponse:

@@ -8,14 +8,18 @@ from uuid import NAMESPACE_OID, uuid4, uuid5
 
 from chatclient.advisors.keeping import in_time, in_time_to_store, keeping, stored
 from chatclient.advisors.notes import note_of, noted
-from chatclient.advisors.questions import question_in
+from chatclient.advisors.questions import IN_SYSTEM_TEXT, question_in
 from chatclient.advisors.remembering import answer_of
-from chatclient.advisors.tool_calling import EARLIER_MESSAGES
 from chatclient.advisors.turns import conversation_id_of, turn_key_of
 from chatclient.chain import MEMORY_ORDER, ChatClientRequest, ChatClientResponse, Next
 from chatclient.checks import check_kind
-from chatclient.errors import ChatMemoryError, UsageError
-from chatclient.messages import Message, UserMessage, last_user_message
+from chatclient.errors import (
+    BlockingCallError,
+    ChatMemoryError,
+    DeadlineExceededError,
+    UsageError,
+)
+from chatclient.messages import Message, UserMessage
 from chatclient.operations import MemoryAccess
 from chatclient.template import PromptTemplate, require_placeholders
 from chatclient.vector_store import Document, SimilaritySearch, VectorStore
@@ -25,6 +29,9 @@ LONG_TERM_MEMORY_ORDER = MEMORY_ORDER + 10
 
 TOP_K = "chat_memory_vector_store_top_k"
 """The key in a request's context of how many entries to recall, in place of the advisor's own."""
+
+_NOT_THE_STORES = (DeadlineExceededError, BlockingCallError)
+"""What does not mean that the store has failed: the request cannot wait for it."""
 
 _NOTE = "long_term_memory"  # what of a turn that waits for approval is still to be remembered
 
@@ -61,6 +68,8 @@ class VectorStoreChatMemoryAdvisor:
         TemplateError: The template lacks a placeholder.
     """
 
+    needs_conversation = True
+
     def __init__(
         self,
         vector_store: VectorStore,
@@ -86,7 +95,7 @@ class VectorStoreChatMemoryAdvisor:
         Raises:
             UsageError: The request has no conversation id, or no number of entries.
             ChatMemoryError: The store failed; the model may have answered.
-            DeadlineExceededError: The request's time is over before the store could be asked.
+            DeadlineExceededError: The request's time is over before the store has answered.
         """
         return await keeping(request, partial(self._whole, call_next=call_next))
 
@@ -97,10 +106,10 @@ class VectorStoreChatMemoryAdvisor:
         if note:  # the messages are told already, and may be what other advisors made of them
             begun = UserMessage(note["asked"]), ()
         if begun is None:
-            asked = _question(request)
-            if asked is None:
+            question = question_in(request, None)
+            if question is None:
                 return await call_next(request)
-            begun = asked, await self._recall(request, asked)
+            begun = question.message, await self._recall(request, question.message)
         asked, entries = begun
         conversation_id = conversation_id_of(request)
         turn = note["turn"] if note else self._turn_of(request, asked)
@@ -130,7 +139,8 @@ class VectorStoreChatMemoryAdvisor:
         return f"{turn} {len(earlier)}" if earlier else turn
 
     def _told(self, request: ChatClientRequest, entries: Sequence[Document]) -> ChatClientRequest:
-        present = {message.text for message in request.prompt.messages}
+        known = (*request.prompt.messages, *request.context.get(IN_SYSTEM_TEXT, ()))
+        present = {message.text for message in known}
         lines = [
             f'<memory-entry type="{escape(str(entry.metadata["message_type"]))}">'
             f"{escape(entry.text)}</memory-entry>"
@@ -157,6 +167,8 @@ class VectorStoreChatMemoryAdvisor:
         )
         try:
             [found] = await self._store.find_all([search], request.runtime)
+        except _NOT_THE_STORES:
+            raise
         except Exception as error:
             msg = f"the long-term memory of conversation {conversation_id!r} cannot be read"
             raise ChatMemoryError(msg, conversation_id=conversation_id) from error
@@ -202,6 +214,8 @@ class VectorStoreChatMemoryAdvisor:
             vectors = await self._store.embedding_model.embed_all(texts, runtime)
             work = self._store.store(entries, vectors, runtime)
             await stored(runtime.shielded(work), request)
+        except _NOT_THE_STORES:
+            raise
         except Exception as error:
             msg = f"the long-term memory of conversation {conversation_id!r} cannot be written"
             raise ChatMemoryError(msg, conversation_id=conversation_id) from error
@@ -211,19 +225,6 @@ def _ids(conversation_id: str, turn: str) -> tuple[str, ...]:
     """Return the ids of the entries of a turn: its question and its answer."""
     names = (f"{conversation_id}\n{turn}\n{kind}" for kind in ("user", "assistant"))
     return tuple(uuid5(NAMESPACE_OID, name).hex for name in names)
-
-
-def _question(request: ChatClientRequest) -> UserMessage | None:
-    """Return what *request* asks, or None when it asks nothing in words."""
-    question = question_in(request, None)
-    if question is not None:
-        return question.message
-    if request.prompt.user_message is not None:
-        return None
-    # Where another memory stands behind it inside the tool loop, a round holds what is new.
-    earlier: Sequence[Message] = request.context.get(EARLIER_MESSAGES, ())
-    asked = last_user_message(earlier)
-    return asked if asked is not None and asked.text.strip() else None
 
 
 def _number(value: object) -> int:

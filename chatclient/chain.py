@@ -187,6 +187,14 @@ def is_memory(advisor: Advisor) -> bool:
     return bool(getattr(advisor, "is_memory", False))
 
 
+def needs_conversation(advisor: Advisor) -> bool:
+    """Return whether *advisor* refuses requests that belong to no conversation.
+
+    Memories do; others say so with `needs_conversation = True`.
+    """
+    return is_memory(advisor) or bool(getattr(advisor, "needs_conversation", False))
+
+
 class AdvisorChain:
     """Advisors around a model, outermost first; folded once and never changed."""
 

@@ -7,10 +7,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from chatclient.advisors.resumed import Resumed
-from chatclient.advisors.tool_calling import RESUME
+from chatclient.advisors.tool_calling import RESUME, TURN_IDENTITY
 from chatclient.agent_tool import AgentTurn, ClientTool, ConversationOf, conversation_below
 from chatclient.answers import AsyncCallResponse, CallResponse
-from chatclient.chain import Advisor, ChatClientResponse, is_memory
+from chatclient.chain import Advisor, ChatClientResponse, needs_conversation
 from chatclient.chain_text import describe_chain, draw_chain
 from chatclient.checks import check_callable, check_kind, check_method, check_word, missing
 from chatclient.closing import Closeable
@@ -213,13 +213,15 @@ class ChatClient(Closeable):
             request = request.conversation(conversation)
         if USER_ID in context and USER_ID not in self._defaults.advisor_params:
             request = request.advisor_params({USER_ID: context[USER_ID]})
+        # If the call is made again by a repeated turn, so is the agent's turn.
+        request = request.advisor_params({TURN_IDENTITY: context.idempotency_key})
         return await request.tool_context(context)._run(runtime)
 
     def _remembers(self) -> bool:
         """Return whether requests need a conversation that nobody has named yet."""
         defaults = self._defaults
         named = CONVERSATION_ID in defaults.advisor_params
-        return not named and any(is_memory(advisor) for advisor in defaults.advisors)
+        return not named and any(map(needs_conversation, defaults.advisors))
 
     def mutate(self) -> "ChatClientBuilder":
         """Return a builder that starts from everything this client has."""

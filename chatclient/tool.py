@@ -37,6 +37,7 @@ __all__ = [
     "REMARK",
     "RETURN_DIRECT",
     "STEP",
+    "TURN_KEY",
     "USER_ID",
     "Effect",
     "ReturnDirect",
@@ -59,6 +60,11 @@ CONVERSATION_ID = "chat_memory_conversation_id"
 
 USER_ID = "chat_memory_user_id"
 """The key in both of the user whose session the conversation has to be."""
+
+TURN_KEY = "chat_memory_turn_key"
+"""The key in a request's context of the turn's own key: a turn that is made twice with the same
+one, because a queue delivered its job twice, say, is remembered once, and its tools find the same
+`idempotency_key` both times."""
 
 STEP = "step"
 """A key in the metadata of a tool's response: True if the call only prepared another one."""
@@ -256,6 +262,9 @@ class ToolContext(Mapping[str, Any]):
         """A key that is the same when a repeated turn makes the same call again.
 
         Hand it to services that must not do a thing twice. Outside of a turn it is the call's id.
+        A turn is the same if its request brings the same `TURN_KEY`; without one, if the user says
+        the same after the same conversation, so each turn of a conversation that nobody remembers
+        needs a key.
         """
         return self._idempotency() if self._idempotency is not None else self.tool_call_id
 

@@ -31,11 +31,17 @@ from chatclient.memory import (
     InMemoryChatMemoryRepository,
     MessageWindowChatMemory,
     SummarizingChatMemory,
+    Window,
 )
 from chatclient.memory.sessions import (
+    EventFilter,
     InMemorySessionRepository,
+    RecursiveSummary,
     SessionChatMemory,
     SessionService,
+    SlidingWindow,
+    TokenCountTrigger,
+    TokenWindow,
 )
 from chatclient.messages import (
     AssistantMessage,
@@ -57,7 +63,9 @@ from chatclient.providers.registry import chat_model
 from chatclient.rag import (
     DocumentLimit,
     LanguageModelQueryRouter,
+    MultiQueryExpander,
     Query,
+    ReciprocalRankJoiner,
     RewriteQueryTransformer,
     VectorStoreDocumentRetriever,
 )
@@ -232,6 +240,93 @@ MISUSES: dict[str, tuple[Callable[[], object], str]] = {
     "a text added": (lambda: STORE.add("text"), "wrap a text: Document(text)"),  # type: ignore[arg-type]
     "texts added": (lambda: STORE.add(["text"]), "not 'text'"),  # type: ignore[list-item]
     "a document's text": (lambda: Document(5), "a document's text must be a str, not 5"),  # type: ignore[arg-type]
+    "a number as a document's id": (
+        lambda: Document("x", id=5),  # type: ignore[arg-type]
+        "a document's id must be a str, not 5",
+    ),
+    "a document's number": (lambda: STORE.delete(5), "put them into a list"),  # type: ignore[arg-type]
+    "numbers of documents": (lambda: STORE.delete([5]), "a name must be a str, not 5"),  # type: ignore[list-item]
+    "no time for a retriever": (
+        lambda: RetrievalAugmentationAdvisor(found, timeout=0),
+        "timeout must be a positive number of seconds, not 0",
+    ),
+    "no retrieval at once": (
+        lambda: RetrievalAugmentationAdvisor(found, max_concurrency=0),
+        "max_concurrency must be at least 1, not 0",
+    ),
+    "no retrieval beside another": (
+        lambda: RetrievalAugmentationAdvisor(found, blocking_concurrency="2"),  # type: ignore[arg-type]
+        "blocking_concurrency must be a number, not '2'",
+    ),
+    "documents in words": (
+        lambda: DocumentLimit(max_documents="3"),  # type: ignore[arg-type]
+        "max_documents must be a number, not '3'",
+    ),
+    "less than no text": (
+        lambda: DocumentLimit(max_characters=-1),
+        "max_characters must be at least 0, not -1",
+    ),
+    "a rank before the first": (
+        lambda: ReciprocalRankJoiner(k=-1),
+        "k must be at least 0, not -1",
+    ),
+    "half another way to ask": (
+        lambda: MultiQueryExpander(ScriptedModel(), number=1.5),  # type: ignore[arg-type]
+        "number must be an int, not 1.5",
+    ),
+    "a query that is none": (lambda: Query(5), "a query must be a str, not 5"),  # type: ignore[arg-type]
+    "a size in words": (
+        lambda: ContextWindowAdvisor("8000"),  # type: ignore[arg-type]
+        "max_tokens must be a number, not '8000'",
+    ),
+    "less than nothing kept free": (
+        lambda: ContextWindowAdvisor(8000, reserve=-1),
+        "reserve must be at least 0, not -1",
+    ),
+    "a size as what counts": (
+        lambda: ContextWindowAdvisor(8000, estimator=4),  # type: ignore[arg-type]
+        "what counts tokens must be a function",
+    ),
+    "a window that counts nothing": (
+        lambda: Window.tokens(100, lambda: 1),  # type: ignore[arg-type,misc]
+        "what counts tokens is called with (message), which",
+    ),
+    "half a window": (
+        lambda: Window.messages(5) & 3,  # type: ignore[operator]
+        "a window must be a Window, not 3; write Window.messages(20)",
+    ),
+    "a name as what summarises sessions": (
+        lambda: RecursiveSummary("openai:gpt-5"),  # type: ignore[arg-type]
+        "what writes summaries must be a ChatModel, not 'openai:gpt-5'",
+    ),
+    "a summary without instructions": (
+        lambda: RecursiveSummary(ScriptedModel(), instructions=" "),
+        "a model without instructions",
+    ),
+    "options of a summary as data": (
+        lambda: SummarizingChatMemory(ScriptedModel(), options={"temperature": 0}),  # type: ignore[arg-type]
+        "options must be a ChatOptions",
+    ),
+    "a number of events in words": (
+        lambda: SlidingWindow("5"),  # type: ignore[arg-type]
+        "a window's number of events must be an int, not '5'",
+    ),
+    "tokens that nobody counts": (
+        lambda: TokenWindow(5, None),  # type: ignore[arg-type]
+        "what counts tokens must be a function",
+    ),
+    "a threshold that nobody reaches": (
+        lambda: TokenCountTrigger(5, estimator=5),  # type: ignore[arg-type]
+        "what counts tokens must be a function",
+    ),
+    "the last in words": (
+        lambda: EventFilter(last="5"),  # type: ignore[arg-type]
+        "last must be an int, not '5'",
+    ),
+    "a day in words": (
+        lambda: EventFilter(since="2026-11-25"),  # type: ignore[arg-type]
+        "since must be a datetime, not '2026-11-25'",
+    ),
     "a document searched for": (
         lambda: STORE.similarity_search(Document("x")),  # type: ignore[arg-type]
         "by its text",

@@ -23,6 +23,7 @@ from chatclient import (
 from chatclient.advisors import ToolCallingAdvisor
 from chatclient.advisors.guardrails import GuardrailResult, OutputGuardrailAdvisor
 from chatclient.advisors.memory import MessageChatMemoryAdvisor, PromptChatMemoryAdvisor
+from chatclient.advisors.re_reading import ReReadingAdvisor
 from chatclient.advisors.safe_guard import SafeGuardAdvisor
 from chatclient.advisors.steering import Steering
 from chatclient.advisors.turns import TURN_KEY
@@ -336,6 +337,24 @@ def test_system_messages_are_not_remembered_but_those_of_the_memory_are_sent(
 
 def greeting() -> list[Message]:
     return [UserMessage("good day"), AssistantMessage("good day")]
+
+
+@pytest.mark.parametrize("again", [2, 4], ids=["the last turn again", "all of it again"])
+def test_system_messages_of_the_memory_are_sent_with_a_conversation_that_comes_again(
+    ask: Ask, order: int, again: int
+) -> None:
+    """The application has what was said, and not what it has told the memory beside it."""
+    talk = Talk("first", "second", "third", order=order)
+    talk.memory.add("c", SystemMessage("Ada is a pilot."))
+    ask(talk.say("one"))
+    ask(talk.say("two"))
+    told = [UserMessage("one"), AssistantMessage("first"), UserMessage("two")]
+    told = [*told, AssistantMessage("second")][-again:]
+    ask(talk.client.prompt([*told, UserMessage("three")]).conversation("c"))
+
+    turns = ["u:one", "a:first", "u:two", "a:second", "u:three"]
+    assert talk.shown[-1] == ["s:Be brief.", "s:Ada is a pilot.", *turns]
+    assert short(talk.memory.get("c")) == ["s:Ada is a pilot.", *turns, "a:third"]
 
 
 def test_an_advisor_behind_may_change_what_is_sent(ask: Ask, order: int) -> None:
@@ -1104,11 +1123,11 @@ def pay(amount: int = 1) -> str:
     return f"paid {amount}"
 
 
-def approving(*answers: Answer, order: int) -> Talk:
+def approving(*answers: Answer, **settings: Any) -> Talk:
     manager = ToolCallingManager(
         interceptors=[ToolApproval(needed=lambda invocation: invocation.tool_call.name == "pay")]
     )
-    talk = Talk(*answers, order=order, manager=manager)
+    talk = Talk(*answers, manager=manager, **settings)
     talk.client = talk.client.mutate().default_tools(pay).build()
     return talk
 
@@ -1171,6 +1190,22 @@ def test_a_turn_that_waits_keeps_its_key(ask: Ask, order: int) -> None:
         ask(talk.client.resume(turn.to_json(), "approve"))
 
     assert short(talk.stored) == ["u:one", "a:(p1)", "t:(paid 1)", "a:paid"]
+
+
+@pytest.mark.parametrize("tool_messages", [True, False])
+def test_a_guard_that_asks_once_more_after_a_wait_repeats_the_users_own_question_only(
+    ask: Ask, order: int, tool_messages: bool
+) -> None:
+    """Not what advisors made of it before the wait, nor the calls that were made before it."""
+    answers: list[Answer] = [[call("look")], [call("pay")], "bad", "good"]
+    talk = approving(*answers, order=order, tool_messages=tool_messages)
+    advisors = (ReReadingAdvisor(), around(GuardrailResult.retry("bad")))
+    client = talk.client.mutate().default_advisors(*advisors).build()
+    waiting = ask(client.prompt("one").conversation("c")).answer.pending_turn()
+    ask(client.resume(waiting.to_json(), "approve"))
+
+    calls = [*TURN[1:3], "a:(call_pay)", "t:(paid 1)"] * tool_messages
+    assert short(talk.stored) == ["u:one", *calls, "a:bad", "u:one", "a:good"]
 
 
 @pytest.mark.parametrize("stored", [True, False])
@@ -1240,8 +1275,10 @@ def test_a_turn_that_waited_before_there_was_memory(ask: Ask, order: int) -> Non
         [AssistantMessage(["So: ", "a"], metadata={"id": "m"})],
         [AssistantMessage([Reasoning("hm"), "a"])],
         [[call("look")], "a"],
+        [["Let me look. ", call("look")], ["Hm. ", call("look")], "a"],
+        ["\n a\n"],
     ],
-    ids=["metadata", "reasoning", "tools"],
+    ids=["metadata", "reasoning", "tools", "words before tools, in streams", "white space"],
 )
 def test_a_conversation_that_is_sent_again_as_texts_is_known(
     ask: Ask, order: int, answers: list[Any]
@@ -1252,7 +1289,7 @@ def test_a_conversation_that_is_sent_again_as_texts_is_known(
     for number in range(3):
         told.append(UserMessage(f"q{number}"))
         answer = ask(talk.client.prompt().messages(*told).conversation("c"))
-        told.append(AssistantMessage(answer.text))
+        told.append(AssistantMessage(answer.text.strip()))
 
     asked = [m.text for m in talk.repository.find_by_conversation_id("c") if m.role == "user"]
     assert asked == ["q0", "q1", "q2"]

@@ -1,5 +1,6 @@
 """Answers from documents: finding them, and putting them in front of the model as data."""
 
+import asyncio
 import functools
 import math
 import threading
@@ -9,7 +10,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from conftest import Ask
+from conftest import Ask, Mode
 
 from chatclient import (
     AssistantMessage,
@@ -24,7 +25,7 @@ from chatclient import (
     UserMessage,
 )
 from chatclient.advisors.guardrails import GuardrailResult, OutputGuardrailAdvisor
-from chatclient.advisors.memory import MessageChatMemoryAdvisor
+from chatclient.advisors.memory import MessageChatMemoryAdvisor, PromptChatMemoryAdvisor
 from chatclient.advisors.question_answer import (
     FILTER_EXPRESSION,
     RETRIEVED_DOCUMENTS,
@@ -42,7 +43,15 @@ from chatclient.advisors.vector_store_memory import VectorStoreChatMemoryAdvisor
 from chatclient.chain import MEMORY_ORDER, SOURCES, TOOL_CALLING_ORDER
 from chatclient.driving import drive
 from chatclient.embedding import EmbeddingModel, Vector
-from chatclient.errors import OverloadedError, TemplateError, UsageError, WrongTypeError
+from chatclient.errors import (
+    BlockingCallError,
+    BudgetExceededError,
+    DeadlineExceededError,
+    OverloadedError,
+    TemplateError,
+    UsageError,
+    WrongTypeError,
+)
 from chatclient.memory import MessageWindowChatMemory
 from chatclient.messages import Media
 from chatclient.rag import (
@@ -297,6 +306,42 @@ def test_documents_are_looked_for_once(ask: Ask, order: int) -> None:
     assert result.response.context[DOCUMENT_CONTEXT] == (ROME,)
 
 
+def test_retrieval_knows_the_conversation_from_the_system_text_too(ask: Ask) -> None:
+    """What a memory tells there, it need not send as messages."""
+    retriever, memory = finding(ROME), MessageWindowChatMemory()
+    client = client_of(
+        ScriptedModel("At nine.", "At ten."),
+        RetrievalAugmentationAdvisor(retriever),
+        PromptChatMemoryAdvisor(memory),
+    )
+    ask(client.prompt("When does it open?").conversation("c"))
+    result = ask(client.prompt("And on Sundays?").conversation("c"))
+
+    before = [[message.text for message in query.history] for query in retriever.asked]
+    assert before == [[], ["When does it open?", "At nine."]]
+    assert not [key for key in result.response.context if "memory_in" in key]
+
+
+def test_in_front_of_a_memory_inside_the_loop_all_rounds_see_the_documents(ask: Ask) -> None:
+    """Although a round holds only what is new, such as what the user says meanwhile."""
+    retriever, memory, steering = finding(ROME), MessageWindowChatMemory(), Steering()
+    steering.say("Hurry!")
+    model = ScriptedModel(call("clock"), call("clock", id="2"), "At nine.")
+    client = client_of(
+        model,
+        RetrievalAugmentationAdvisor(retriever, order=TOOL_CALLING_ORDER + 10),
+        ReReadingAdvisor(order=TOOL_CALLING_ORDER + 20),
+        MessageChatMemoryAdvisor(memory, order=TOOL_CALLING_ORDER + 30),
+    )
+    ask(client.prompt("When?").tools(clock).advisors(steering).conversation("c"))
+    asked = {prompt.messages[0].text for prompt in model.prompts}
+
+    assert [query.text for query in retriever.asked] == ["When?"]
+    assert len(model.prompts) == 3
+    assert [text.count("opens at nine") for text in asked] == [2]
+    assert memory.get("c")[0].text == "When?"
+
+
 def test_memory_remembers_what_the_user_said(ask: Ask) -> None:
     """Not what retrieval made of it; and retrieval knows what was said before."""
     retriever = finding(ROME)
@@ -375,7 +420,33 @@ def test_a_retriever_that_fails_is_left_out(ask: Ask, caplog: pytest.LogCaptureF
     assert "retriever left out" in caplog.text
 
 
-@pytest.mark.parametrize("error", [AttributeError("text"), UsageError("no filter")])
+@pytest.mark.parametrize("mode", ["call", "stream"])
+@pytest.mark.parametrize("seconds", [0, 0.001])
+def test_a_retriever_that_needs_an_event_loop_is_no_outage(mode: Mode, seconds: float) -> None:
+    """It would be left out of all blocking requests, and found everything in the others."""
+
+    async def elsewhere(query: Query, runtime: Runtime) -> list[Document]:
+        await asyncio.sleep(seconds)
+        return [ROME]
+
+    advisor = RetrievalAugmentationAdvisor(elsewhere, finding(LION))
+    client = client_of(ScriptedModel("ok"), advisor)
+    with pytest.raises(BlockingCallError, match=r"runtime\.invoke"):
+        Ask(mode)(client.prompt("x"))
+
+    found = Ask("acall")(client.prompt("x")).response.context[DOCUMENT_CONTEXT]
+    assert found == (ROME, LION)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        AttributeError("text"),
+        UsageError("no filter"),
+        DeadlineExceededError("late"),
+        BudgetExceededError("spent", spent=2, limit=1, unit="tokens"),
+    ],
+)
 def test_a_mistake_in_a_retriever_is_no_outage(ask: Ask, error: Exception) -> None:
     """It would be made with every query, and nobody would hear of it."""
     advisor = RetrievalAugmentationAdvisor(finding(ROME), failing(error))

@@ -31,6 +31,7 @@ from chatclient.memory.sessions import (
     TurnCountTrigger,
     TurnWindow,
 )
+from chatclient.memory.summary import SUMMARY
 from chatclient.messages import (
     AssistantMessage,
     Message,
@@ -600,7 +601,7 @@ def test_the_log_is_compacted_after_a_turn(service: SessionService) -> None:
         assert conversation_problems(memory.get("s"), ending="answer") == ()
 
     shown = memory.get("s")
-    assert shown[1] == AssistantMessage("Notes.")
+    assert shown[1] == AssistantMessage("Notes.", metadata={SUMMARY: True})
     assert shown[-4:] == list(turn(7, 2))
     assert len(shown) < 8 * 4
     assert len(service.events("s", EventFilter(exclude_synthetic=True))) == 8 * 4

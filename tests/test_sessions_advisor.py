@@ -1,5 +1,6 @@
 """Sessions given to the model by an advisor, and searched by it with tools."""
 
+import itertools
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -22,12 +23,13 @@ from chatclient.memory.conversation import conversation_problems
 from chatclient.memory.sessions import (
     EventFilter,
     InMemorySessionRepository,
+    RecursiveSummary,
     SessionChatMemory,
     SessionService,
     TurnCountTrigger,
     TurnWindow,
 )
-from chatclient.messages import AssistantMessage, SystemMessage
+from chatclient.messages import AssistantMessage, Message, SystemMessage
 from chatclient.runtime import BLOCKING
 from chatclient.testing import ScriptedModel, call
 from chatclient.testing.memory import turn
@@ -49,6 +51,50 @@ def look_up(what: str) -> str:
 
 def texts(messages: Any) -> list[str]:
     return [message.text for message in messages]
+
+
+@pytest.mark.parametrize("order", [MEMORY_ORDER, TOOL_CALLING_ORDER + 100])
+def test_what_an_agent_says_in_a_turn_is_kept_and_archived_with_it(ask: Ask, order: int) -> None:
+    """It is in the log before the turn is, which began before the agent was asked."""
+    seconds = itertools.count()
+    service = SessionService(
+        InMemorySessionRepository(),
+        clock=lambda: datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=next(seconds)),
+    )
+    memory = SessionChatMemory(service, trigger=TurnCountTrigger(1), strategy=TurnWindow(1))
+    writing = SessionChatMemory(service, branch="writer")
+    lines = ScriptedModel("Line 1.", "Line 2.")
+    writer = ChatClient.builder(lines).default_advisors(SessionMemoryAdvisor(writing)).build()
+    agent = writer.as_tool("writer", "Writes.", conversation=lambda it: it.conversation_id or "")
+    asks = [call("writer", {"request": f"Write {number}."}) for number in (1, 2)]
+    model = ScriptedModel(asks[0], "First.", asks[1], "Second.")
+    advisor = SessionMemoryAdvisor(memory, order=order)
+    client = ChatClient.builder(model).default_tools(agent).default_advisors(advisor).build()
+    for text in ("one", "two"):
+        ask(client.prompt(text).conversation("s"))
+
+    assert texts(writing.get("s")) == ["Write 2.", "Line 2.", "two", "", "", "Second."]
+
+
+def test_a_conversation_that_is_sent_again_is_known_behind_a_summary(
+    service: SessionService, ask: Ask
+) -> None:
+    """Nothing of it is shown or kept twice: a summary was never said, and is not looked for."""
+    memory = SessionChatMemory(
+        service,
+        trigger=TurnCountTrigger(2),
+        strategy=RecursiveSummary(ScriptedModel(lambda _: "Notes."), most=2, overlap=1),
+    )
+    model = ScriptedModel(lambda prompt: f"Answer to {prompt.messages[-1].text}")
+    client = ChatClient.builder(model).default_advisors(SessionMemoryAdvisor(memory)).build()
+    said: list[Message] = []
+    for number in range(5):
+        said.append(UserMessage(f"question {number}"))
+        said.append(AssistantMessage(ask(client.prompt(said).conversation("s")).text))
+
+    assert texts(service.messages("s"))[1] == "Notes."
+    assert texts(service.messages("s", EventFilter(exclude_synthetic=True))) == texts(said)
+    assert model.prompts[-1].messages == tuple(said[:-1])
 
 
 @pytest.mark.parametrize("order", [None, TOOL_CALLING_ORDER + 100], ids=["outside", "inside"])

@@ -1,6 +1,7 @@
 """Vector stores: what is added is found by what it is about, filtered by data; on every store."""
 
 import asyncio
+import sqlite3
 import sys
 import threading
 from collections import UserDict
@@ -539,14 +540,73 @@ def test_many_documents_are_searched_beside_the_loop(monkeypatch: pytest.MonkeyP
     assert ids(asyncio.run(store.asimilarity_search("cat", top_k=1))) == ["cat"]
 
 
-def test_filters_are_remembered_in_limits(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+class Counted(str):
+    """A text that counts how often it is compared with another one."""
+
+    __slots__ = ()
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        Counted.compared += 1
+        return str(self) == other
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+
+def test_each_of_many_conversations_costs_no_more_than_it_has_documents() -> None:
+    """A store is not gone through for each of them, though all together are most of it."""
+    store = InMemoryVectorStore(BagOfWords())
+    names = [f"c{number}" for number in range(200)]
+    store.add(
+        Document("hi", {"conversation": Counted(name), "number": at}, f"{name} {at}")
+        for name in names
+        for at in range(5)
+    )
+    for name in (*names, *names):
+        where = {"number": {"lt": 2}, "conversation": name}
+        found = store.similarity_search("hi", top_k=99, where=where)
+        assert sorted(ids(found)) == [f"{name} 0", f"{name} 1"]
+
+    assert 0 < Counted.compared < 20 * len(store)
+
+
+def test_a_file_is_gone_through_once_for_each_of_many_conversations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was found is remembered as long as it is not much in all."""
+    connect, statements = sqlite3.connect, list[str]()
+
+    def traced(*arguments: Any, **settings: Any) -> sqlite3.Connection:
+        connection: sqlite3.Connection = connect(*arguments, **settings)
+        connection.set_trace_callback(statements.append)
+        return connection
+
+    monkeypatch.setattr("sqlite3.connect", traced)
+    names = [f"c{number}" for number in range(100)]
+    with SqliteVectorStore(tmp_path / "many.db", BagOfWords()) as store:
+        store.add(Document(f"hi {name}", {"conversation": name}) for name in names)
+        for name in (*names, *names):
+            [found] = store.similarity_search("hi", where={"conversation": name})
+            assert found.text == f"hi {name}"
+
+    assert sum("json_type" in statement for statement in statements) == 100
+
+
+@pytest.mark.parametrize("more", [2, 99])
+def test_filters_are_remembered_in_limits(
+    make: Make, monkeypatch: pytest.MonkeyPatch, more: int
+) -> None:
     """A filter costs once, until a document changes; old ones are forgotten."""
-    for module in ("in_memory", "sqlite"):
-        monkeypatch.setattr(f"chatclient.vector_store.{module}._FILTERS", 2)
+    monkeypatch.setattr("chatclient.vector_store.in_memory._FILTERS", 2)
+    monkeypatch.setattr("chatclient.vector_store.in_memory._INDEXES", 1)
+    monkeypatch.setattr("chatclient.vector_store.sqlite._FILTERS", 1)
+    monkeypatch.setattr("chatclient.vector_store.sqlite._MORE_FILTERS", more)
     store = make(BagOfWords())
     store.add(ANIMALS)
 
     for kind in ("cat", "dog", "wolf", "cat", "cat"):
         assert ids(store.similarity_search("a", where={"kind": kind})) == [kind]
+    assert ids(store.similarity_search("a", where={"age": 7})) == ["dog"]
     store.add([Document("a", {"kind": "cat"}, "second")])
     assert len(store.similarity_search("a", where={"kind": "cat"})) == 2

@@ -20,7 +20,7 @@ from chatclient import (
 )
 from chatclient.advisors import ToolCallingAdvisor
 from chatclient.advisors.guardrails import GuardrailResult, OutputGuardrailAdvisor
-from chatclient.advisors.memory import MessageChatMemoryAdvisor
+from chatclient.advisors.memory import MessageChatMemoryAdvisor, PromptChatMemoryAdvisor
 from chatclient.advisors.safe_guard import SafeGuardAdvisor
 from chatclient.advisors.steering import Steering
 from chatclient.advisors.turns import TURN_KEY
@@ -243,6 +243,18 @@ def test_what_another_memory_sends_is_not_told_again(ask: Ask) -> None:
     assert [m.text for m in model.prompts[2].messages[1:]] == ["zoo b", "Two.", "zoo c"]
 
 
+def test_what_another_memory_tells_in_the_system_text_is_not_told_again(ask: Ask) -> None:
+    """What has left that memory is told beside it."""
+    window = PromptChatMemoryAdvisor(MessageWindowChatMemory(max_messages=2))
+    model = ScriptedModel("One.", "Two.", "Three.")
+    client = client_of(model, window, VectorStoreChatMemoryAdvisor(store_of()))
+    for text in ("zoo a", "zoo b", "zoo c"):
+        ask(client.prompt(text).conversation("a"))
+
+    told = system(model.prompts[2])
+    assert [told.count(said) for said in ("zoo a", "One.", "zoo b", "Two.")] == [1, 1, 1, 1]
+
+
 def test_the_number_of_entries_can_be_said_in_the_request(ask: Ask) -> None:
     """As a number or as text; anything else is a mistake."""
     model = ScriptedModel("lion lion", "rome", "ok", "ok")
@@ -353,6 +365,26 @@ def test_a_store_that_fails_is_told(ask: Ask, fails: str, told: str) -> None:
     assert isinstance(caught.value.__cause__, OSError)
 
 
+@pytest.mark.parametrize("at", [1, 2])
+def test_time_that_is_over_is_no_failure_of_the_store(ask: Ask, at: int) -> None:
+    """Whether it was asked what was said before, or given what is said now."""
+
+    class Slow(WordEmbedding):
+        asked = 0
+
+        async def embed_batch(self, texts: Sequence[str], runtime: Runtime) -> list[Vector]:
+            self.asked += 1
+            if self.asked == at:
+                await runtime.sleep(1000)
+            return await super().embed_batch(texts, runtime)
+
+    client = client_of(
+        ScriptedModel("ok"), VectorStoreChatMemoryAdvisor(InMemoryVectorStore(Slow()))
+    )
+    with pytest.raises(DeadlineExceededError):
+        ask(client.prompt("zoo").conversation("a").deadline(100))
+
+
 def test_a_request_needs_a_conversation_and_words(ask: Ask) -> None:
     """Without the one it is refused, without the others it goes on as it is."""
     model = ScriptedModel("ok")
@@ -361,6 +393,21 @@ def test_a_request_needs_a_conversation_and_words(ask: Ask) -> None:
         ask(client.prompt("zoo"))
 
     assert ask(client.prompt([SystemMessage("Say something.")])).text == "ok"
+
+
+def test_an_agent_that_remembers_by_meaning_has_a_conversation_of_its_own(ask: Ask) -> None:
+    """One for each of its asker's, as with the other memories."""
+    store = store_of()
+    model = ScriptedModel("Lions.", "Nine.")
+    agent = client_of(model, VectorStoreChatMemoryAdvisor(store)).as_tool("zoo", "Knows the zoo.")
+    asks = [call("zoo", {"request": text}) for text in ("The zoo?", "And when opens the zoo?")]
+    client = ChatClient.create(ScriptedModel(asks[0], "Lions.", asks[1], "At nine."))
+    for _ in range(2):
+        ask(client.prompt("Ask!").tools(agent).conversation("a"))
+
+    assert "Lions." in system(model.prompts[1])
+    found = store.similarity_search("zoo", where={"conversation_id": "a/zoo"})
+    assert len(found) == len(kept(store)) == 4
 
 
 def test_memory_settings_are_checked() -> None:

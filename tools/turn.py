@@ -16,6 +16,8 @@ from chatclient.messages import (
     ToolResponseMessage,
     UserMessage,
     last_turn_begin,
+    last_user_message,
+    without_system,
 )
 from chatclient.prompt import Prompt
 from chatclient.tool import CONVERSATION_ID, FAILURE, ToolCallback
@@ -24,6 +26,8 @@ from chatclient.tools.outcome import ToolExecution
 from chatclient.tools.pending import PendingTurn
 from chatclient.values import EMPTY
 
+_SEED = "idempotency"  # the note of what the keys of a turn that waits are made of
+
 
 @dataclass(slots=True)
 class ToolTurn:
@@ -31,6 +35,8 @@ class ToolTurn:
 
     Attributes:
         context: What tools are told behind the model's back.
+        identity: What tells the turn from all others: a text, or what was said before it. Without
+            one, what its messages have before the user's last words does.
         calls: How often each tool was called.
         failures: In how many rounds each tool failed in each way.
         executions: Every call so far.
@@ -51,6 +57,7 @@ class ToolTurn:
     """
 
     context: Mapping[str, Any] = EMPTY
+    identity: str | Sequence[Message] | None = None
     calls: Counter[str] = field(default_factory=Counter)
     failures: Counter[tuple[str, str]] = field(default_factory=Counter)
     executions: list[ToolExecution] = field(default_factory=list)
@@ -68,7 +75,7 @@ class ToolTurn:
     _repeats: dict[tuple[str, str], tuple[str, int]] = field(default_factory=dict)
     _failed: set[tuple[str, str]] = field(default_factory=set)
     _made: Counter[tuple[str, str]] = field(default_factory=Counter)
-    _seed: tuple[str, ...] | None = None
+    _seed: str | None = None
     _messages: Sequence[Message] = ()
 
     @classmethod
@@ -98,6 +105,7 @@ class ToolTurn:
             message: That message.
             result: What came of those calls that do not wait.
         """
+        self.begin(messages)
         return PendingTurn(
             messages=tuple(messages),
             message=message,
@@ -110,6 +118,7 @@ class ToolTurn:
             failures=tuple((*key, count) for key, count in self.failures.items()),
             repeats=tuple((*key, *seen) for key, seen in self._repeats.items()),
             seconds=time.monotonic() - self.started,
+            notes={_SEED: self._seed_of_keys()},
             breach=result.breach,
             # What has no JSON form would be there or not, as the turn is stored or not.
             executions=tuple(replace(each, error=None, value=None) for each in self.executions),
@@ -118,6 +127,7 @@ class ToolTurn:
     def resume(self, pending: PendingTurn) -> None:
         """Go on from where *pending* came to wait."""
         self.resumed = True
+        self._seed = pending.notes.get(_SEED)
         self.calls.update(pending.calls)
         # The waiting calls were counted when they were made, and are counted when they are run.
         self.calls.subtract(call.name for call in pending.pending)
@@ -217,12 +227,19 @@ class ToolTurn:
         and on how many times the turn has made the very same call before; not on the call's id,
         which a model makes up anew when a turn is repeated.
         """
+        return _digest(self._seed_of_keys(), call.name, call.arguments, str(ordinal))[:32]
+
+    def _seed_of_keys(self) -> str:
+        """Return what is the same in all keys of the turn, and in no other turn."""
         if self._seed is None:
-            users = [message for message in self._messages if isinstance(message, UserMessage)]
+            messages, identity = self._messages, self.identity
+            if identity is None:
+                identity = without_system(messages[: last_turn_begin(messages) or 0])
+            named = [identity] if isinstance(identity, str) else map(_heard, identity)
+            asked = last_user_message(messages)
             conversation = str(self.context.get(CONVERSATION_ID, ""))
-            self._seed = (conversation, str(len(users)), users[-1].text if users else "")
-        parts = (*self._seed, call.name, call.arguments, str(ordinal))
-        return hashlib.sha256("\x1f".join(parts).encode(errors="replace")).hexdigest()[:32]
+            self._seed = _digest(conversation, *named, "" if asked is None else asked.text)
+        return self._seed
 
 
 def key_of(call: ToolCall) -> tuple[str, str, str]:
@@ -234,6 +251,20 @@ def last_turn(messages: Sequence[Message]) -> Sequence[Message]:
     """Return what follows on the first words of the user in the last turn of *messages*."""
     begin = last_turn_begin(messages)
     return messages if begin is None else messages[begin + 1 :]
+
+
+def _heard(message: Message) -> str:
+    """Return what tells *message* from others: words, and calls and results with their ids."""
+    parts = [message.role, message.text]
+    if isinstance(message, AssistantMessage):
+        parts += [text for call in message.tool_calls for text in key_of(call)]
+    if isinstance(message, ToolResponseMessage):
+        parts += [text for each in message.responses for text in (each.id, each.data)]
+    return _digest(*parts)
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\x1f".join(parts).encode(errors="replace")).hexdigest()
 
 
 def _failures_in(responses: Sequence[ToolResponse]) -> set[tuple[str, str]]:

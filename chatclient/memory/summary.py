@@ -86,11 +86,7 @@ class SummarizingChatMemory(ChatMemory):
         instructions: str = INSTRUCTIONS,
         options: ChatOptions = NO_OPTIONS,
     ) -> None:
-        check_kind("instructions", instructions, str)
-        if not instructions.strip():
-            msg = "a model without instructions does not know how to summarise"
-            raise UsageError(msg)
-        check_kind("what writes summaries", model, ChatModel, "of a client, pass client.model")
+        check_writer(model, instructions, options)
         self.model = model
         self.repository = checked_repository(repository)
         self.trigger = Window.messages(40) if trigger is None else trigger
@@ -193,6 +189,20 @@ async def summary_that_fits(
             if len(ends) == 1:
                 raise
             ends = ends[: (len(ends) + 1) // 2]
+
+
+def check_writer(model: object, instructions: str, options: object) -> None:
+    """Make sure that somebody can write summaries: if not, that would show in the log only.
+
+    Raises:
+        UsageError: There are no instructions, or something is of the wrong kind.
+    """
+    check_kind("instructions", instructions, str)
+    if not instructions.strip():
+        msg = "a model without instructions does not know how to summarise"
+        raise UsageError(msg)
+    check_kind("what writes summaries", model, ChatModel, "of a client, pass client.model")
+    check_kind("options", options, ChatOptions, "write ChatOptions(temperature=0.2)")
 
 
 def noted_and_said(notes: Iterable[Message], said: Iterable[Message]) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from chatclient.checks import check_kind
+from chatclient.checks import check_callable, check_kind
 from chatclient.errors import UsageError
 from chatclient.json import dumps
 from chatclient.messages import (
@@ -121,13 +121,15 @@ class Window:
         """Return the window of at most so many tokens, as *estimator* counts them.
 
         Raises:
-            UsageError: It is less than one.
+            UsageError: It is less than one, or *estimator* cannot be called.
         """
         return cls._of(most, estimator, "tokens")
 
     @classmethod
     def _of(cls, most: int, measure: TokenEstimator | None, what: str) -> Self:
         check_kind(f"the number of {what} in a window", most, int)
+        if measure is not None:
+            check_callable("what counts tokens", measure, takes=("message",))
         if most < 1:
             msg = f"a window must hold at least one of the {what} it counts, not {most!r}"
             raise UsageError(msg)
@@ -135,6 +137,7 @@ class Window:
 
     def __and__(self, other: "Window") -> "Window":
         """Return the window that both are: what it holds fits into either."""
+        check_kind("a window", other, Window, "write Window.messages(20)")
         return Window((*self.limits, *other.limits))
 
     @property

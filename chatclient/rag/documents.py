@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from chatclient.checks import check_number
 from chatclient.rag.query import Query
 from chatclient.runtime import Runtime
 from chatclient.vector_store import Document
@@ -33,9 +34,15 @@ class ReciprocalRankJoiner:
 
     Attributes:
         k: How little the first places count for more than the others.
+
+    Raises:
+        UsageError: It is less than nothing.
     """
 
     k: int = 60
+
+    def __post_init__(self) -> None:
+        check_number("k", self.k)
 
     def __call__(self, results: Sequence[Sequence[Document]]) -> list[Document]:
         """Return one list of *results*; the scores are new ones."""
@@ -58,10 +65,19 @@ class DocumentLimit:
         max_documents: How many at most, or None.
         max_characters: How much text at most, or None. A document that does not fit is left out,
             those after it may fit.
+
+    Raises:
+        UsageError: One of them is less than nothing.
     """
 
     max_documents: int | None = None
     max_characters: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("max_documents", "max_characters"):
+            most = getattr(self, name)
+            if most is not None:
+                check_number(name, most)
 
     async def __call__(
         self, _query: Query, documents: Sequence[Document], _runtime: Runtime

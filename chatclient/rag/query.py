@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
+from chatclient.checks import check_kind
 from chatclient.errors import ChatClientError, UsageError
 from chatclient.messages import Message
 from chatclient.runtime import Runtime
@@ -31,7 +32,7 @@ class Query:
         context: The context of the request.
 
     Raises:
-        UsageError: The text is blank.
+        UsageError: The text is blank, or no text.
     """
 
     text: str
@@ -39,6 +40,7 @@ class Query:
     context: Mapping[str, Any] = EMPTY
 
     def __post_init__(self) -> None:
+        check_kind("a query", self.text, str)
         if not self.text.strip():
             msg = "a query needs words"
             raise UsageError(msg)

@@ -7,7 +7,7 @@ stays as it is, and a warning is logged. What the model is asked about stands in
 import re
 from dataclasses import replace
 
-from chatclient.errors import UsageError
+from chatclient.checks import check_kind, check_number
 from chatclient.memory.transcript import transcript
 from chatclient.messages import AssistantMessage, UserMessage
 from chatclient.model import ChatModel
@@ -151,9 +151,8 @@ class MultiQueryExpander:
         template: str = EXPANSION_TEMPLATE,
         options: ChatOptions | None = None,
     ) -> None:
-        if number < 1:
-            msg = f"number must be at least 1, not {number}"
-            raise UsageError(msg)
+        check_kind("number", number, int)
+        check_number("number", number, least=1)
         self._number = number
         self._include_original = include_original
         self._ask = Asking(model, template, {"number": number}, ("query", "number"), options)

@@ -13,7 +13,7 @@ of another type than a comparison's value, holds for `ne`, `not_in` and `exists:
 
 import json
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from chatclient.checks import check_kind
@@ -108,6 +108,13 @@ def comparisons(key: Any, value: Any) -> list[tuple[str, Any]]:
         for each in wanted if name in ("in", "not_in") else [wanted]:
             _check_value(each)
     return asked
+
+
+def equalities(where: Filter) -> Iterator[tuple[str, Any]]:
+    """Yield the pieces of metadata that have to be equal to something, each with that."""
+    for key, value in where.items():
+        if not key.startswith("$"):
+            yield from ((key, wanted) for name, wanted in comparisons(key, value) if name == "eq")
 
 
 def _check_key(key: Any) -> None:

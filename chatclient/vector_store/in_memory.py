@@ -1,15 +1,17 @@
 """A vector store in this process's memory."""
 
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Sequence
 from copy import deepcopy
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 from chatclient.embedding import EmbeddingModel, Vector
 from chatclient.forks import ForkSafeLock, fork_barrier
 from chatclient.runtime import Runtime
 from chatclient.vector_store.arrays import GrowingRows, best, numpy, unit_rows
-from chatclient.vector_store.filters import Filter, key_of, predicate
+from chatclient.vector_store.filters import Filter, equalities, key_of, kind_of, predicate
 from chatclient.vector_store.store import Document, SimilaritySearch, VectorStore
 
 if TYPE_CHECKING:
@@ -17,7 +19,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _FILTERS = 64  # whose documents are remembered until something changes
+_INDEXES = 16  # of keys, likewise
 _AT_ONCE = 20_000  # documents that are searched without leaving the event loop: a few ms
+_FILTERED_AT_ONCE = 2_000  # the same where a filter has to look at them
 
 
 class InMemoryVectorStore(VectorStore):
@@ -82,7 +86,7 @@ class InMemoryVectorStore(VectorStore):
         self, vector: Vector, search: SimilaritySearch, runtime: Runtime
     ) -> list[Document]:
         """Return the documents nearest to *vector*."""
-        if len(self) > _AT_ONCE:
+        if len(self) > (_FILTERED_AT_ONCE if search.where else _AT_ONCE):
             return await runtime.invoke(self._nearest, vector, search)
         return self._nearest(vector, search)
 
@@ -115,6 +119,7 @@ class _Kept:
         self._grown = grown
         self._places = {each.id: place for place, each in enumerate(documents)}
         self._fitting: OrderedDict[str, _Fitting] = OrderedDict()
+        self._indexes: OrderedDict[str, _Index] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -153,7 +158,44 @@ class _Kept:
             self._fitting[key] = fitting = _Fitting(deepcopy(where))
             if len(self._fitting) > _FILTERS:
                 self._fitting.popitem(last=False)
-        return fitting.places_among(self.documents, len(self))
+        return fitting.places_among(self._candidates(where), self.documents, len(self))
+
+    def _candidates(self, where: Filter) -> Sequence[int]:
+        """Return the places of the documents that may fit a filter: as few as is known."""
+        everywhere: Sequence[int] = range(len(self))
+        known = [
+            self._index(key).places_of(value, self.documents, len(self))
+            for key, value in islice(equalities(where), _INDEXES)
+        ]
+        return min([everywhere, *known], key=len)
+
+    def _index(self, key: str) -> "_Index":
+        index = self._indexes.get(key)
+        if index is None:
+            self._indexes[key] = index = _Index(key)
+            if len(self._indexes) > _INDEXES:
+                self._indexes.popitem(last=False)
+        return index
+
+
+class _Index:
+    """Where the documents are that have a value under a key; each is looked at once."""
+
+    def __init__(self, key: str) -> None:
+        self._key = key
+        self._places: dict[tuple[str, Any], list[int]] = {}
+        self._seen = 0
+
+    def places_of(self, value: Any, documents: Sequence[Document], count: int) -> list[int]:
+        """Return the places among the first *count* documents; may be more than the last time."""
+        for place in range(self._seen, count):
+            found = documents[place].metadata.get(self._key)
+            if isinstance(found, str | int | float | None):
+                places = self._places.setdefault((kind_of(found), found), [])
+                if places[-1:] != [place]:  # as after an interrupt right behind this
+                    places.append(place)
+            self._seen = place + 1
+        return self._places.get((kind_of(value), value), [])
 
 
 class _Fitting:
@@ -163,10 +205,19 @@ class _Fitting:
         self._fits = predicate(where)
         self._seen: tuple[int, NDArray[np.intp]] = 0, numpy().empty(0, dtype=numpy().intp)
 
-    def places_among(self, documents: Sequence[Document], count: int) -> "NDArray[np.intp]":
-        """Return the places among the first *count* documents; may be more than the last time."""
+    def places_among(
+        self, candidates: Sequence[int], documents: Sequence[Document], count: int
+    ) -> "NDArray[np.intp]":
+        """Return the places among the first *count* documents; may be more than the last time.
+
+        Args:
+            candidates: Those that may fit, in order.
+            documents: All documents.
+            count: How many of them there are.
+        """
         seen, places = self._seen
-        found = [place for place in range(seen, count) if self._fits(documents[place].metadata)]
+        new = candidates[bisect_left(candidates, seen) :]
+        found = [place for place in new if self._fits(documents[place].metadata)]
         if found:
             places = numpy().append(places, numpy().asarray(found, numpy().intp))
         self._seen = count, places

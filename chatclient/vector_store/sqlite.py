@@ -28,7 +28,8 @@ CREATE TABLE IF NOT EXISTS documents (
     vector BLOB NOT NULL
 )
 """
-_FILTERS = 64  # whose documents are remembered until one of them changes
+_FILTERS = 64  # whose documents are remembered in any case, until one of them changes
+_MORE_FILTERS = 10_000  # whose documents are, if these are not more than twice all there are
 
 
 class _Read:
@@ -49,6 +50,14 @@ class _Read:
     def last(self) -> int:
         """The number of the last document, 0 without any."""
         return self.numbers[-1] if self.numbers else 0
+
+    def forget_filters(self) -> None:
+        """Forget the oldest filters; of those that have few documents each, many may stay."""
+        while len(self.fitting) > _FILTERS:
+            places = sum(len(places) for _, places in self.fitting.values())
+            if len(self.fitting) <= _MORE_FILTERS and places <= 2 * len(self.numbers):
+                return
+            del self.fitting[next(iter(self.fitting))]
 
 
 class SqliteVectorStore(VectorStore):
@@ -205,8 +214,7 @@ class SqliteVectorStore(VectorStore):
             found = self._all(f"{statement} ORDER BY number", *parameters, last)
             places = [*places, *(bisect_left(read.numbers, number) for (number,) in found)]
             read.fitting[key] = read.last, places
-            if len(read.fitting) > _FILTERS:
-                del read.fitting[next(iter(read.fitting))]
+            read.forget_filters()
         return places
 
     def _document(self, number: int, score: float) -> Document:

@@ -7,7 +7,7 @@ from math import inf
 from typing import Any, Self
 from uuid import uuid4
 
-from chatclient.checks import check_kind, check_number
+from chatclient.checks import check_kind, check_number, names
 from chatclient.closing import Closeable
 from chatclient.driving import drive
 from chatclient.embedding import EmbeddingModel, Vector
@@ -40,6 +40,7 @@ class Document:
     def __post_init__(self) -> None:
         check_kind("a document's text", self.text, str)
         check_kind("a document's metadata", self.metadata, Mapping)
+        check_kind("a document's id", self.id, str)
         object.__setattr__(self, "metadata", frozen(self.metadata))
 
     def scored(self, score: float) -> Self:
@@ -152,8 +153,7 @@ class VectorStore(Closeable, ABC):
             msg = "delete takes ids, or `where` a filter; `where={}` stands for all documents"
             raise UsageError(msg)
         predicate(where)
-        names = None if ids is None else {ids} if isinstance(ids, str) else set(ids)
-        return await self.erase(names, copy_of(where), runtime)
+        return await self.erase(None if ids is None else names(ids), copy_of(where), runtime)
 
     def add(self, documents: Document | Iterable[Document]) -> list[str]:
         """Embed and keep *documents*, and return their ids. The same id replaces a document.

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 
 from chatclient.checks import check_kind
 from chatclient.errors import UsageError
@@ -12,7 +13,8 @@ from chatclient.memory.sessions.compaction import CompactionStrategy, Compaction
 from chatclient.memory.sessions.event import Session, SessionEvent, check_branch
 from chatclient.memory.sessions.filter import EVERYTHING, EventFilter
 from chatclient.memory.sessions.service import SessionService
-from chatclient.messages import Message, SystemMessage, UserMessage, ends_turn
+from chatclient.memory.summary import SUMMARY
+from chatclient.messages import AssistantMessage, Message, SystemMessage, UserMessage, ends_turn
 from chatclient.runtime import Runtime
 
 
@@ -33,6 +35,8 @@ class SessionChatMemory(ChatMemory):
             with the user. It sees what the agents above it see, and appends to its own branch.
         trigger: Says when the log is compacted.
         strategy: Says what is then archived.
+        begun: When the turn began that will be appended, or None if nobody knows. What agents
+            have said since belongs to it.
 
     Raises:
         UsageError: The service is none, there is a trigger without a strategy or the other way
@@ -46,6 +50,7 @@ class SessionChatMemory(ChatMemory):
     branch: str | None = None
     trigger: CompactionTrigger | None = None
     strategy: CompactionStrategy | None = None
+    begun: datetime | None = None
 
     def __post_init__(self) -> None:
         hint = "put a repository into one: SessionService(repository)"
@@ -81,7 +86,7 @@ class SessionChatMemory(ChatMemory):
         events = await self.service.sessions.events(session, runtime, shown)
         if self.event_filter != EVERYTHING:
             events = _whole_turns(events)
-        return tuple(event.message for event in events)
+        return tuple(map(_as_shown, events))
 
     async def append(
         self,
@@ -118,7 +123,9 @@ class SessionChatMemory(ChatMemory):
         if session is None:
             owner = self.user_id or self.default_user_id
             session = await sessions.create(owner, runtime, session_id=conversation_id)
-        await sessions.append(session, messages, runtime, key=key, branch=self.branch)
+        await sessions.append(
+            session, messages, runtime, key=key, branch=self.branch, begun=self.begun
+        )
 
     async def _find(self, conversation_id: str, runtime: Runtime) -> Session | None:
         session = await self.service.sessions.find(conversation_id, runtime)
@@ -126,6 +133,14 @@ class SessionChatMemory(ChatMemory):
             msg = f"session {conversation_id!r} does not belong to user {self.user_id!r}"
             raise UsageError(msg)
         return session
+
+
+def _as_shown(event: SessionEvent) -> Message:
+    """Return the message of *event*; a summary is marked as one, for it was never said."""
+    message = event.message
+    if event.synthetic and isinstance(message, UserMessage | AssistantMessage):
+        return message.mutate(metadata={**message.metadata, SUMMARY: True})
+    return message
 
 
 def _whole_turns(events: Sequence[SessionEvent]) -> tuple[SessionEvent, ...]:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from chatclient.checks import check_callable, check_kind, check_number
 from chatclient.errors import UsageError
 from chatclient.memory.sessions.event import SessionEvent, turn_starts
 from chatclient.memory.window import TokenEstimator, estimated_tokens
@@ -77,6 +78,7 @@ class TokenCountTrigger:
 
     def __post_init__(self) -> None:
         _check("a trigger's number of tokens", self.threshold)
+        check_callable("what counts tokens", self.estimator, takes=("message",))
 
     def __call__(self, events: Sequence[SessionEvent]) -> bool:
         """Return whether it is time."""
@@ -171,6 +173,7 @@ class TokenWindow:
 
     def __post_init__(self) -> None:
         _check("a window's number of tokens", self.most)
+        check_callable("what counts tokens", self.estimator, takes=("message",))
 
     async def __call__(
         self,
@@ -217,6 +220,5 @@ def _cut(log: Sequence[SessionEvent], end: int, start: int = 0) -> Compaction | 
 
 
 def _check(what: str, number: int) -> None:
-    if number < 1:
-        msg = f"{what} must be at least 1, not {number!r}"
-        raise UsageError(msg)
+    check_kind(what, number, int)
+    check_number(what, number, least=1)

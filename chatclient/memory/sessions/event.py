@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any, Self
 from uuid import uuid4
 
+from chatclient.checks import check_kind
 from chatclient.errors import UsageError
 from chatclient.messages import Message, begins_turn
 from chatclient.values import EMPTY, frozen
@@ -23,9 +24,12 @@ def timely(moment: datetime | None, what: str) -> None:
     """Make sure that *moment* has a time zone, so that it means the same wherever it is read.
 
     Raises:
-        UsageError: It has no time zone.
+        UsageError: It is not a `datetime`, or has no time zone.
     """
-    if moment is not None and moment.tzinfo is None:
+    if moment is None:
+        return
+    check_kind(what, moment, datetime)
+    if moment.tzinfo is None:
         msg = f"{what} needs a time zone; datetime.now(UTC) has one"
         raise UsageError(msg)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Any, Literal, Self
 
-from chatclient.checks import check_word, names
+from chatclient.checks import check_kind, check_number, check_word, names
 from chatclient.errors import UsageError
 from chatclient.memory.sessions.event import (
     SessionEvent,
@@ -174,9 +174,9 @@ def _check_amounts(filter: EventFilter) -> None:
         "page_size": (filter.page_size, 1),
     }
     for name, (amount, least) in amounts.items():
-        if amount is not None and amount < least:
-            msg = f"{name} must be at least {least}, not {amount!r}"
-            raise UsageError(msg)
+        if amount is not None:
+            check_kind(name, amount, int)
+            check_number(name, amount, least=least)
     if filter.last is not None and (filter.page is not None or filter.page_size is not None):
         msg = "last= and page= exclude each other; leave one of them out"
         raise UsageError(msg)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
+from itertools import takewhile
 from typing import Any
 from uuid import uuid4
 
@@ -17,7 +18,7 @@ from chatclient.memory.sessions.compaction import (
 from chatclient.memory.sessions.event import Session, SessionEvent, now
 from chatclient.memory.sessions.filter import ACTIVE, EVERYTHING, EventFilter
 from chatclient.memory.sessions.repository import SessionRepository, no_session
-from chatclient.messages import Message, as_messages
+from chatclient.messages import Message, UserMessage, as_messages
 from chatclient.runtime import Runtime
 from chatclient.values import EMPTY
 
@@ -93,6 +94,7 @@ class Sessions:
         key: str | None = None,
         branch: str | None = None,
         metadata: Mapping[str, Any] = EMPTY,
+        begun: datetime | None = None,
     ) -> tuple[SessionEvent, ...]:
         """Return the events that *messages* became in the log, as a unit; none if they were there.
 
@@ -103,6 +105,7 @@ class Sessions:
             key: Names the unit, so that it is appended once.
             branch: Which agent it was said by or to; None is the one that talks with the user.
             metadata: What the application knows about it.
+            begun: When the user said what it begins with; default: now, like the rest of it.
 
         Raises:
             ChatMemoryError: There is no such session.
@@ -111,16 +114,18 @@ class Sessions:
         known = await self._known(session, runtime)
         if known is None:
             raise ChatMemoryError(no_session(str(session)), conversation_id=str(session))
+        said = as_messages(messages)
+        first = len(list(takewhile(lambda message: isinstance(message, UserMessage), said)))
         events = tuple(
             SessionEvent.of(
                 known,
                 message,
                 id=None if key is None else _event_id(key, at, branch),
-                timestamp=moment,
+                timestamp=begun if begun is not None and at < first else moment,
                 branch=branch,
                 metadata=metadata,
             )
-            for at, message in enumerate(as_messages(messages))
+            for at, message in enumerate(said)
         )
         if not events or not await self.repository.append(known, events, runtime):
             return ()

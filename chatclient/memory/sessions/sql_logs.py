@@ -24,6 +24,7 @@ from chatclient.memory.stored import as_json, digest, message_of
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _CHUNK = 500  # ids in one statement
+_MOST = 2**62  # events; databases count no further
 
 
 class SqlLogs:
@@ -307,9 +308,12 @@ def _query(
     if filter.pattern:  # all of them have to be looked at
         return query.order_by(*order)
     if filter.last is not None:
-        return query.order_by(*backwards).limit(filter.last)
+        return query.order_by(*backwards).limit(min(filter.last, _MOST))
     query = query.order_by(*order)
-    return query if filter.bounds is None else query.slice(*filter.bounds)
+    if filter.bounds is None:
+        return query
+    start, end = filter.bounds
+    return query.slice(min(start, _MOST), min(end, _MOST))
 
 
 def _conditions(

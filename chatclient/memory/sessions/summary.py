@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from chatclient.checks import check_kind
 from chatclient.errors import UsageError
 from chatclient.logs import get_logger
 from chatclient.memory.sessions.compaction import Compaction, said, window_start
@@ -11,6 +12,7 @@ from chatclient.memory.sessions.event import COMPACTION_SOURCE, SessionEvent, tu
 from chatclient.memory.summary import (
     INSTRUCTIONS,
     QUESTION,
+    check_writer,
     noted_and_said,
     summary_that_fits,
     written_summary,
@@ -44,7 +46,8 @@ class RecursiveSummary:
         options: Options of the model's for this task.
 
     Raises:
-        UsageError: The overlap is not smaller than the window.
+        UsageError: The overlap is not smaller than the window, there are no instructions, or
+            something is of the wrong kind.
     """
 
     model: ChatModel
@@ -56,6 +59,9 @@ class RecursiveSummary:
     source: ClassVar[str] = "recursive_summary"
 
     def __post_init__(self) -> None:
+        check_writer(self.model, self.instructions, self.options)
+        check_kind("a window's number of events", self.most, int)
+        check_kind("the overlap", self.overlap, int)
         if not 0 <= self.overlap < self.most:
             msg = (
                 f"the overlap ({self.overlap}) must be smaller than the window ({self.most}) "
