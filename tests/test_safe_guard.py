@@ -88,6 +88,49 @@ def test_what_is_forbidden_is_never_answered(
         assert not any(isinstance(e, RoundEnded) and text in e.response.text for e in result.events)
 
 
+async def counting(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+    """Tell after each piece of text how long the text is."""
+    said = 0
+
+    async def emit(event: Any) -> None:
+        nonlocal said
+        await request.runtime.emit(event)
+        if isinstance(event, TextDelta):
+            said += len(event.text)
+            await request.runtime.emit(said)
+
+    return await call_next(request.mutate(runtime=request.runtime.with_emitter(emit)))
+
+
+@pytest.mark.parametrize(("forbidden", "text", "begin"), FORBIDDEN)
+def test_events_of_others_do_not_tear_what_is_forbidden(
+    ask: Ask, forbidden: Any, text: str, begin: str
+) -> None:
+    """An advisor further in tells something between two pieces: they are still one text."""
+    answer = f"Well, {text} is"
+    client = guarded(ScriptedModel(answer, chunks=2), forbidden, check_input=False)
+    result = ask(client.prompt("?").advisors(counting))
+
+    said = result.text.removesuffix(FAILURE_RESPONSE).removesuffix("\n\n")
+    assert f"Well, {text[: text.index(begin)]}".startswith(said)
+    told = [event for event in result.events if isinstance(event, int)]
+    assert told == ([*range(2, len(answer), 2), len(answer)] if ask.streaming else [])
+
+
+@pytest.mark.parametrize("forbidden", ["bomb", re.compile("bomb"), knows_secrets])
+def test_events_of_others_keep_their_place_among_the_words(ask: Ask, forbidden: Any) -> None:
+    """However long the words are held back."""
+    text = "A long and harmless answer, with nothing in it."
+    model = ScriptedModel(AssistantMessage([Reasoning("Be harmless."), text]), chunks=3)
+    result = ask(guarded(model, forbidden).prompt("?").advisors(counting))
+
+    assert result.text == text
+    said = 0
+    for event in result.events:
+        said += len(event.text) if isinstance(event, TextDelta) else 0
+        assert not isinstance(event, int) or event == said
+
+
 @pytest.mark.parametrize(("forbidden", "text"), ALLOWED)
 def test_what_only_looks_like_it_passes(ask: Ask, forbidden: Any, text: str) -> None:
     """Words are whole words; the stream is the whole answer."""
