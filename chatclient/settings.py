@@ -3,6 +3,7 @@
 Needs the extra `settings`, and is imported by whoever wants it: `ChatClient.from_settings()`.
 """
 
+import os
 import tomllib
 from collections.abc import Iterable
 from datetime import timedelta
@@ -36,6 +37,7 @@ except ModuleNotFoundError as missing:
 UNLIMITED = -1
 """What stands for no limit, where None cannot be written."""
 
+_PREFIX, _DOT = "CHATCLIENT_", "__"  # of environment variables
 _Limit = int | None
 
 
@@ -270,8 +272,8 @@ class ChatClientSettings(BaseSettings):
     """
 
     model_config = SettingsConfigDict(
-        env_prefix="CHATCLIENT_",
-        env_nested_delimiter="__",
+        env_prefix=_PREFIX,
+        env_nested_delimiter=_DOT,
         extra="forbid",
         frozen=True,
         hide_input_in_errors=True,
@@ -324,7 +326,8 @@ class ChatClientSettings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Return where settings come from, the first counting most."""
         files = [_table(settings_cls, *each) for each in cls.files]
-        return (init_settings, env_settings, *files)
+        strays = InitSettingsSource(settings_cls, init_kwargs=_strays(settings_cls))
+        return (init_settings, env_settings, *files, strays)
 
     @classmethod
     def _reading(cls, file: Path) -> Any:
@@ -358,9 +361,27 @@ def _table(
     return InitSettingsSource(settings, init_kwargs=table)
 
 
+def _strays(settings: type[BaseSettings]) -> dict[str, Any]:
+    """Return the environment variables that are meant to be settings, and are none, by name.
+
+    Nobody looks for them: pydantic asks the environment for what it knows only. Others that merely
+    begin alike may be those of an application.
+    """
+    known = settings.model_fields
+    groups = tuple(f"{name}_" for name in known if name != "model")
+    strays: dict[str, Any] = {}
+    for variable in os.environ:
+        first, dot, _ = variable.lower().removeprefix(_PREFIX.lower()).partition(_DOT)
+        meant = variable.upper().startswith(_PREFIX) and (dot or first.startswith(groups))
+        if meant and first not in known:
+            strays[variable] = None
+    return strays
+
+
 def _told(item: Any) -> str:
     name = ".".join(map(str, item["loc"]))
-    variable = "CHATCLIENT_" + "__".join(map(str, item["loc"])).upper()
+    variable = _PREFIX + _DOT.join(map(str, item["loc"])).upper()
     if item["type"] == "extra_forbidden":
-        return f"{name} is not a setting"
+        hint = "; a dot is written as two underscores" if name.upper().startswith(_PREFIX) else ""
+        return f"{name} is not a setting{hint}"
     return f"{name} (or {variable}): {item['msg'][:1].lower()}{item['msg'][1:]}"
