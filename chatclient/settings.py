@@ -5,12 +5,13 @@ Needs the extra `settings`, and is imported by whoever wants it: `ChatClient.fro
 
 import os
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from chatclient.errors import UsageError
+from chatclient.options import OptionValues
 
 try:
     from pydantic import (
@@ -362,20 +363,31 @@ def _table(
 
 
 def _strays(settings: type[BaseSettings]) -> dict[str, Any]:
-    """Return the environment variables that are meant to be settings, and are none, by name.
+    """Return the environment variables that can only be meant as settings and are none, by name.
 
-    Nobody looks for them: pydantic asks the environment for what it knows only. Others that merely
-    begin alike may be those of an application.
+    Pydantic does not look at them: it asks the environment for what it knows.
     """
-    known = settings.model_fields
-    groups = tuple(f"{name}_" for name in known if name != "model")
+    variables = set(_variables(settings))
+    meant = {name.replace(_DOT, "_") for name in variables}
     strays: dict[str, Any] = {}
     for variable in os.environ:
-        first, dot, _ = variable.lower().removeprefix(_PREFIX.lower()).partition(_DOT)
-        meant = variable.upper().startswith(_PREFIX) and (dot or first.startswith(groups))
-        if meant and first not in known:
+        name = variable.upper().removeprefix(_PREFIX)
+        group, dot, _ = name.partition(_DOT)
+        unknown = dot and group not in variables
+        misspelt = name not in variables and name.replace(_DOT, "_") in meant
+        if variable.upper().startswith(_PREFIX) and (unknown or misspelt):
             strays[variable] = None
     return strays
+
+
+def _variables(kind: type[BaseModel]) -> Iterator[str]:
+    """Yield the names of the variables of *kind* and all groups in it, without prefix."""
+    for name, field in kind.model_fields.items():
+        yield name.upper()
+        inner: Iterable[str] = OptionValues.__annotations__ if name == "options" else ()
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            inner = _variables(field.annotation)
+        yield from (f"{name}{_DOT}{each}".upper() for each in inner)
 
 
 def _told(item: Any) -> str:

@@ -163,7 +163,8 @@ def test_mistakes_are_told_all_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path
         "CHATCLIENT_MEMROY__ENABLED",
         "CHATCLIENT_MEMORY_ENABLED",
         "CHATCLIENT_MEMORY_SQL__URL",
-        "chatclient_tools_max_concurrency",
+        "CHATCLIENT_OPTIONS_TEMPERATURE",
+        "chatclient_tools_limits_max_rounds",
     ],
 )
 def test_a_misspelt_variable_is_not_passed_over(
@@ -181,6 +182,7 @@ def test_other_variables_may_begin_alike(monkeypatch: pytest.MonkeyPatch) -> Non
     """Those of an application, and those of the library that are no settings."""
     monkeypatch.setenv("CHATCLIENT_HTTP", "httpx")
     monkeypatch.setenv("CHATCLIENT_PORT", "80")
+    monkeypatch.setenv("CHATCLIENT_MEMORY_PATH", "/tmp/app")
     monkeypatch.setenv("OTHER_MEMORY_ENABLED", "1")
     monkeypatch.setenv("CHATCLIENT_TOOL_CALLING", '{"enabled": false}')
 
