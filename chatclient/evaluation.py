@@ -81,7 +81,7 @@ class Evaluator(ABC):
 
     @abstractmethod
     async def judge(self, request: EvaluationRequest, runtime: Runtime) -> EvaluationResponse:
-        """Return the verdict on an answer; for guardrails, which have a runtime."""
+        """Return the verdict on an answer; for advisors, which have a runtime."""
 
     def evaluate(self, request: EvaluationRequest) -> EvaluationResponse:
         """Return the verdict on an answer.

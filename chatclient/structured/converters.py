@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, overload, runtim
 
 from chatclient.errors import UsageError
 from chatclient.json import dumps, loads
-from chatclient.structured.cleaning import answer_so_far, cleaned, without_thoughts
+from chatclient.structured.cleaning import cleaned
 from chatclient.structured.json_schema import type_of_schema
 from chatclient.structured.partial import NOTHING
 from chatclient.structured.type_converter import TypeOutputConverter
+from chatclient.thoughts import answer_so_far, without_thoughts
 from chatclient.values import deep_frozen
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import typing_extensions
 from pydantic import AliasChoices, BaseModel, TypeAdapter
 from pydantic_core import from_json
 
-from chatclient.structured.cleaning import answer_so_far
+from chatclient.thoughts import answer_so_far
 
 NOTHING: Any = object()
 """Stands for a value that is not there yet; None may be a value."""
