@@ -60,7 +60,7 @@ class JsonSchemaOutputConverter:
     """Reads JSON by a JSON Schema that is known at run time only, as plain data.
 
     Types, required and unknown properties, enumerations, bounds, lengths, patterns, unions and
-    references are checked; `not`, `if`, formats and `allOf` of several are only told to the model.
+    references are checked; `not`, `if` and formats are only told to the model.
 
     Args:
         schema: The JSON Schema, of an object or of anything else.
