@@ -21,6 +21,15 @@ from chatclient.runtime import Runtime
 
 _WIDEST_SPACE = 5  # characters between the words of a phrase
 
+# Letters of scripts that put no space between words: Thai and its neighbours, kana, Han characters.
+# Korean does, but not before particles. In all of them, and beside them, a word is where it stands.
+_NO_SPACE = (
+    "\u0e00-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u3005-\u3007\u3040-\u318f"
+    "\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7ff\uf900-\ufaff\uff66-\uffdc\U00020000-\U0003ffff"
+)
+_UNSPACED = re.compile(f"[{_NO_SPACE}]")
+_SPACED = rf"[^\W{_NO_SPACE}]"
+
 Forbidden = str | re.Pattern[str] | Callable[[str], Any]
 """A word or phrase; a pattern; or a function, plain or asynchronous, that says whether a text
 holds something forbidden."""
@@ -84,11 +93,17 @@ def _longest(word: str) -> int:
 
 
 def _pattern_of(words: Iterable[str]) -> re.Pattern[str] | None:
+    alternatives = "|".join(map(_whole, words))
+    return re.compile(alternatives, re.IGNORECASE) if alternatives else None
+
+
+def _whole(word: str) -> str:
+    """Return the pattern of a *word* or phrase that is no part of a longer word."""
+    parts = word.split()
+    begin = "" if _UNSPACED.match(parts[0][0]) else rf"(?<!{_SPACED})"
+    end = "" if _UNSPACED.match(parts[-1][-1]) else rf"(?!{_SPACED})"
     space = rf"\s{{1,{_WIDEST_SPACE}}}"
-    alternatives = [space.join(map(re.escape, word.split())) for word in words]
-    if not alternatives:
-        return None
-    return re.compile(rf"(?<!\w)(?:{'|'.join(alternatives)})(?!\w)", re.IGNORECASE)
+    return f"{begin}{space.join(map(re.escape, parts))}{end}"
 
 
 def all_said(answer: ChatResponse) -> str:
