@@ -5,8 +5,8 @@ from typing import Literal
 
 from chatclient.advisors.last_options import LastOptions
 from chatclient.chain import LOWEST_PRECEDENCE, ChatClientRequest, ChatClientResponse, Next
-from chatclient.checks import check_word
-from chatclient.errors import ContextWindowError, UsageError
+from chatclient.checks import check_number, check_word
+from chatclient.errors import ContextWindowError
 from chatclient.json import dumps
 from chatclient.memory.window import Window, estimated_tokens
 from chatclient.messages import Message, system_messages
@@ -40,7 +40,7 @@ class ContextWindowAdvisor:
         order: Where the advisor stands in the chain.
 
     Raises:
-        UsageError: *max_tokens* is not positive, or *on_exceeded* is not a known value.
+        UsageError: A number is none or too small, or *on_exceeded* is not a known value.
     """
 
     name = "ContextWindowAdvisor"
@@ -54,9 +54,8 @@ class ContextWindowAdvisor:
         estimator: Callable[[Message], int] = estimated_tokens,
         order: int = CONTEXT_WINDOW_ORDER,
     ) -> None:
-        if max_tokens < 1:
-            msg = f"max_tokens must be positive, not {max_tokens}"
-            raise UsageError(msg)
+        check_number("max_tokens", max_tokens, least=1)
+        check_number("reserve", reserve)
         self.max_tokens = max_tokens
         self.order = order
         check_word("on_exceeded", on_exceeded, "trim", "raise")
