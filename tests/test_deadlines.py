@@ -16,6 +16,7 @@ from chatclient import (
     ChatClientRequest,
     ChatClientResponse,
     ChatModel,
+    ChatOptions,
     ChatResponse,
     Next,
     Prompt,
@@ -32,7 +33,7 @@ from chatclient.moderation import Moderation, ModerationModel
 from chatclient.runtime import BLOCKING, ON_LOOP, Runtime
 from chatclient.services import ai_service
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import ToolCallback, tool
+from chatclient.tools import ToolCallback, ToolCallingManager, tool, tool_callbacks
 
 Wait = Callable[[Runtime], Awaitable[None]]
 
@@ -302,3 +303,25 @@ def test_what_undoes_a_call_is_not_bound_by_the_deadline(ask: Ask) -> None:
 
     assert ask(client.prompt("x").deadline(50)).text == "sorry"
     assert helper.left == [math.inf]
+
+
+def test_a_loop_of_ones_own_in_an_advisor_keeps_the_deadline() -> None:
+    """Its manager knows of none."""
+    helper = Hurried()
+
+    @tool
+    def look_up() -> str:
+        """Look it up."""
+        return helper.call("x").text
+
+    offered = Prompt("x", ChatOptions(tool_callbacks=tool_callbacks(look_up)))
+
+    async def advise(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        asks = ScriptedModel([call("look_up")]).call("x")
+        ToolCallingManager().execute_tool_calls(offered, asks)
+        return await call_next(request)
+
+    request = ChatClient.create(ScriptedModel("x")).prompt("x").advisors(advise)
+    request.deadline(50).call().content()
+
+    assert [each <= 50 for each in helper.left] == [True]
