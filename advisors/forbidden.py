@@ -29,6 +29,7 @@ _NO_SPACE = (
 )
 _UNSPACED = re.compile(f"[{_NO_SPACE}]")
 _SPACED = rf"[^\W{_NO_SPACE}]"
+_NOTHING = "(?!)"  # matches nowhere
 
 Forbidden = str | re.Pattern[str] | Callable[[str], Any]
 """A word or phrase; a pattern; or a function, plain or asynchronous, that says whether a text
@@ -64,7 +65,7 @@ class ForbiddenText:
 
     async def is_in(self, text: str, runtime: Runtime) -> bool:
         """Return whether *text* holds something forbidden."""
-        if self._words is not None and self._words.search(text):
+        if self._words.search(text):
             return True
         if any(pattern.search(text) for pattern in self._patterns):
             return True
@@ -77,8 +78,6 @@ class ForbiddenText:
         """Return how much of *text*, safe up to *known*, stays so; -1 when it is forbidden."""
         if self._patterns or self._checks:
             return 0
-        if self._words is None:
-            return len(text)
         # A word at the end of the text may still go on: `classic` is not the forbidden `class`.
         ended = self._words.search(text, known)
         if ended is not None and ended.end() < len(text):
@@ -92,9 +91,8 @@ def _longest(word: str) -> int:
     return sum(map(len, parts)) + _WIDEST_SPACE * (len(parts) - 1)
 
 
-def _pattern_of(words: Iterable[str]) -> re.Pattern[str] | None:
-    alternatives = "|".join(map(_whole, words))
-    return re.compile(alternatives, re.IGNORECASE) if alternatives else None
+def _pattern_of(words: Iterable[str]) -> re.Pattern[str]:
+    return re.compile("|".join(map(_whole, words)) or _NOTHING, re.IGNORECASE)
 
 
 def _whole(word: str) -> str:

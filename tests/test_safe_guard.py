@@ -187,6 +187,16 @@ def test_thoughts_are_looked_at_too(ask: Ask) -> None:
     assert not any("bomb" in e.text for e in result.events if isinstance(e, ReasoningDelta))
 
 
+def test_a_signature_follows_the_thoughts_that_it_is_of(ask: Ask) -> None:
+    """Unless they are withheld."""
+    for thought, said in (("Be kind.", ["ReasoningDelta", "ReasoningSigned"]), ("A bomb.", [])):
+        message = AssistantMessage([Reasoning(thought, signature="s"), "Hello."])
+        result = ask(guarded(ScriptedModel(message), re.compile("bomb")).prompt("?"))
+        told = [type(e).__name__ for e in result.events if "Reasoning" in type(e).__name__]
+
+        assert told == (said if ask.streaming else [])
+
+
 def test_harmless_thoughts_are_streamed_in_order(ask: Ask) -> None:
     """Text and thoughts do not mix."""
     message = AssistantMessage("Fine.", reasoning=[Reasoning("Hm, hm, hm.")])

@@ -78,6 +78,10 @@ def test_a_stream_gives_what_each_of_several_schemas_describes() -> None:
 
     assert values[0] == {"id": 7}
     assert {"id": 7, "paid": True, "note": "Thank"} in values
+    two = {"type": "array", "items": INTEGER, "allOf": [{"type": "array", "minItems": 2}]}
+    model = ScriptedModel("[1, 2, 3]", chunks=1)
+    numbers = list(ChatClient.create(model).prompt("x").stream().entity(two))
+    assert numbers == [[], [1], [1, 2], [1, 2, 3]]
 
 
 @pytest.mark.parametrize(
