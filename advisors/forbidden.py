@@ -16,10 +16,13 @@ from chatclient.events import (
     ToolCallDelta,
     ToolCallStarted,
 )
+from chatclient.json import loads
 from chatclient.response import ChatResponse
 from chatclient.runtime import Runtime
 
 _WIDEST_SPACE = 5  # characters between the words of a phrase
+_ESCAPES = re.compile(r'(?:\\(?:u[0-9a-fA-F]{4}|["\\/bfnrt]))+')
+_ESCAPE = 6  # characters of the longest escape
 
 # Letters of scripts that put no space between words: Thai and its neighbours, kana, Han characters.
 # Korean does, but not before particles. In all of them, and beside them, a word is where it stands.
@@ -59,30 +62,46 @@ class ForbiddenText:
         self._patterns = [item for item in each if isinstance(item, re.Pattern)]
         self._checks = [item for item in each if not isinstance(item, str | re.Pattern)]
         for check in self._checks:
-            check_callable("what is forbidden", check)
+            check_callable("what is neither a word nor a pattern", check)
         # How far back a word that has begun may reach, space that is wider than usual included.
         self._reach = max(map(_longest, words), default=0) + 1
 
     async def is_in(self, text: str, runtime: Runtime) -> bool:
-        """Return whether *text* holds something forbidden."""
-        if self._words.search(text):
-            return True
-        if any(pattern.search(text) for pattern in self._patterns):
-            return True
-        for check in self._checks:
-            if await runtime.invoke(check, text):
+        """Return whether *text* holds something forbidden, or does when it is read as JSON."""
+        meant = _unescaped(text)
+        for reading in (text,) if meant == text else (text, meant):
+            if any(pattern.search(reading) for pattern in (self._words, *self._patterns)):
                 return True
+            for check in self._checks:
+                if await runtime.invoke(check, reading):
+                    return True
         return False
 
     def safe_length(self, text: str, known: int) -> int:
         """Return how much of *text*, safe up to *known*, stays so; -1 when it is forbidden."""
         if self._patterns or self._checks:
             return 0
-        # A word at the end of the text may still go on: `classic` is not the forbidden `class`.
-        ended = self._words.search(text, known)
-        if ended is not None and ended.end() < len(text):
+        if _has_whole_word(self._words, text, known):
             return -1
+        if "\\" in (tail := text[max(0, known - _ESCAPE * self._reach) :]):
+            if _has_whole_word(self._words, _unescaped(tail)):
+                return -1
+            return max(0, len(text) - _ESCAPE * self._reach)
         return max(0, len(text) - self._reach)
+
+
+def _has_whole_word(words: re.Pattern[str], text: str, start: int = 0) -> bool:
+    """Return whether *text* holds one of *words* and says that it has ended.
+
+    At the end of the text it may still go on: `classic` is not the forbidden `class`.
+    """
+    found = words.search(text, start)
+    return found is not None and found.end() < len(text)
+
+
+def _unescaped(text: str) -> str:
+    """Return *text* with what the escapes in it stand for, as whoever reads it as JSON finds it."""
+    return _ESCAPES.sub(lambda found: str(loads(f'"{found[0]}"')), text) if "\\" in text else text
 
 
 def _longest(word: str) -> int:

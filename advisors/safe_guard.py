@@ -47,6 +47,9 @@ class SafeGuardAdvisor:
     become forbidden, and with patterns and functions until the round has ended. What was already
     said stays said; the failure response follows it.
 
+    A text with escapes in it is looked at twice: as it is, and as a reader of JSON finds it, since
+    it may be the answer that an entity is made of.
+
     Args:
         *forbidden: Words and phrases, found whole and in any case; patterns; and functions.
         failure_response: What to say instead.
