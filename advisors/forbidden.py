@@ -83,8 +83,10 @@ class ForbiddenText:
             return 0
         if _has_whole_word(self._words, text, known):
             return -1
-        if "\\" in (tail := text[max(0, known - _ESCAPE * self._reach) :]):
-            if _has_whole_word(self._words, _unescaped(tail)):
+        begin = max(0, known - _ESCAPE * self._reach)
+        if "\\" in (tail := text[begin:]):
+            # It may begin within a word, the rest of which would look like a word of its own.
+            if _has_whole_word(self._words, _unescaped(tail), min(begin, 1)):
                 return -1
             return max(0, len(text) - _ESCAPE * self._reach)
         return max(0, len(text) - self._reach)

@@ -183,6 +183,16 @@ def test_harmless_escapes_pass(ask: Ask, text: str) -> None:
     assert result.text == result.response.chat_response.text == text
 
 
+@pytest.mark.parametrize("chunks", [1, 3])
+@pytest.mark.parametrize("word", ["ass", "hen it"])
+def test_a_part_of_a_word_is_harmless_among_escapes_too(ask: Ask, word: str, chunks: int) -> None:
+    """However long the text with escapes is."""
+    text = r"\n A class of them.\n\n And then it goes on.\n" * 3
+    result = ask(guarded(ScriptedModel(text, chunks=chunks), word).prompt("?"))
+
+    assert result.text == text
+
+
 def test_words_are_streamed_as_soon_as_they_are_harmless(ask: Ask) -> None:
     """Only as much is held back as may still become forbidden."""
     seen: list[str] = []
