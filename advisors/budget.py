@@ -7,6 +7,7 @@ from typing import Any
 
 from chatclient.advisors.notes import note_of, noted
 from chatclient.chain import MEMORY_ORDER, ChatClientRequest, ChatClientResponse, Next
+from chatclient.checks import check_callable, check_kind
 from chatclient.errors import BudgetExceededError, UsageError
 from chatclient.model_calls import Ledger, booked_in, present_ledger
 from chatclient.observation import Step
@@ -55,7 +56,8 @@ class Budget:
         price: A function from a response to what it cost.
 
     Raises:
-        UsageError: A limit is not positive, or there is a cost without a price.
+        UsageError: A limit is not positive or not a number, there is a cost without a price, or the
+            price is not a function of a response.
     """
 
     name = "Budget"
@@ -82,6 +84,10 @@ class Budget:
             "cost": cost,
         }
         self.limits = {unit: limit for unit, limit in limits.items() if limit is not None}
+        for unit, limit in self.limits.items():
+            check_kind(unit, limit, (int, float))
+        if price is not None:
+            check_callable("a price", price, takes=("response",))
         if any(limit <= 0 for limit in self.limits.values()):
             msg = f"the limits of a budget must be positive, but these are {self.limits}"
             raise UsageError(msg)

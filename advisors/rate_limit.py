@@ -4,10 +4,11 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Literal
 
 from chatclient.chain import LOWEST_PRECEDENCE, ChatClientRequest, ChatClientResponse, Next
-from chatclient.checks import check_word
+from chatclient.checks import check_number, check_word, seconds
 from chatclient.errors import RateLimitExceededError, UsageError
 from chatclient.forks import ForkSafeLock
 from chatclient.memory.window import estimated_tokens
@@ -44,15 +45,16 @@ class RateLimitAdvisor:
     Args:
         requests: How many calls in a period, or None for any number.
         tokens: How many tokens in a period, input and output together, or None for any number.
-        period: How long a period is, in seconds.
+        period: How long a period is, in seconds or as a `timedelta`.
         on_exceeded: Whether to `"wait"`, or to `"raise"` at once.
-        max_wait: How many seconds a call may wait. If it would have to wait longer, it is refused.
+        max_wait: How long a call may wait, in seconds or as a `timedelta`. If it would have to wait
+            longer, it is refused.
         order: Where the advisor stands in the chain.
         clock: Gives the time in seconds.
 
     Raises:
-        UsageError: There is nothing to limit, a limit is not positive, or *on_exceeded* is not a
-            known value.
+        UsageError: There is nothing to limit, a limit is not positive or not a number, or
+            *on_exceeded* is not a known value.
     """
 
     name = "RateLimitAdvisor"
@@ -62,21 +64,25 @@ class RateLimitAdvisor:
         *,
         requests: int | None = None,
         tokens: int | None = None,
-        period: float = 60.0,
+        period: float | timedelta = 60.0,
         on_exceeded: Literal["wait", "raise"] = "wait",
-        max_wait: float = float("inf"),
+        max_wait: float | timedelta = float("inf"),
         order: int = RATE_LIMIT_ORDER,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        limits = [limit for limit in (requests, tokens) if limit is not None]
-        if not limits or min(*limits, period) <= 0:
-            msg = "a rate limit needs a positive number of requests or tokens, and a period"
+        limits = {"requests": requests, "tokens": tokens}
+        given = {what: limit for what, limit in limits.items() if limit is not None}
+        if not given:
+            msg = "nothing would be limited; give a number of requests, of tokens, or both"
             raise UsageError(msg)
+        for what, limit in given.items():
+            check_number(what, limit, least=1)
         check_word("on_exceeded", on_exceeded, "wait", "raise")
         self._requests = requests
         self._tokens = tokens
-        self._period = period
-        self._max_wait = 0.0 if on_exceeded == "raise" else max_wait
+        self._period = seconds("period", period)
+        waits = on_exceeded == "wait" and max_wait
+        self._max_wait = seconds("max_wait", max_wait) if waits else 0.0
         self._clock = clock
         # In the order of their times. The first `_passed` ones do not count any more; the others
         # have `_counted` tokens, which is known without looking at them.

@@ -1,11 +1,13 @@
 """The guardrails that come with the library."""
 
 import re
+from itertools import dropwhile, takewhile
 from typing import Any
 
 from chatclient.advisors.guardrail_result import GuardrailResult, InputGuardrail, OutputGuardrail
 from chatclient.chain import ChatClientRequest
 from chatclient.errors import EntityError
+from chatclient.messages import AssistantMessage, UserMessage
 from chatclient.moderation import ModerationModel
 from chatclient.response import ChatResponse
 from chatclient.structured.converters import converter_of
@@ -32,8 +34,7 @@ def refuse_prompt_injection(request: ChatClientRequest) -> GuardrailResult:
 
     Patterns find the clumsy attempts only.
     """
-    message = request.prompt.user_message
-    if message is not None and _INJECTIONS.search(message.text):
+    if _INJECTIONS.search(_said_last(request)):
         return GuardrailResult.fatal("the text looks like a prompt injection")
     return GuardrailResult.success()
 
@@ -61,8 +62,7 @@ def moderated_input(model: ModerationModel) -> InputGuardrail:
     """
 
     def moderated(request: ChatClientRequest) -> GuardrailResult:
-        message = request.prompt.user_message
-        return _moderated(model, "" if message is None else message.text)
+        return _moderated(model, _said_last(request))
 
     return moderated
 
@@ -71,9 +71,17 @@ def moderated_output(model: ModerationModel) -> OutputGuardrail:
     """Return an output guardrail that refuses what a moderation model flags of an answer."""
 
     def moderated(answer: ChatResponse) -> GuardrailResult:
-        return _moderated(model, answer.text)
+        return _moderated(model, "\n".join(each.output.text for each in answer.generations))
 
     return moderated
+
+
+def _said_last(request: ChatClientRequest) -> str:
+    """Return what the user has said last, in as many messages as that took."""
+    back = reversed(request.prompt.messages)
+    until_user = dropwhile(lambda m: not isinstance(m, UserMessage), back)
+    said = list(takewhile(lambda m: not isinstance(m, AssistantMessage), until_user))
+    return "\n".join(m.text for m in reversed(said) if isinstance(m, UserMessage))
 
 
 def _moderated(model: ModerationModel, text: str) -> GuardrailResult:

@@ -1,16 +1,13 @@
 """Keeps what must not be said from being asked and from being answered."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import dropwhile, takewhile
-from typing import Any
 
+from chatclient.advisors.forbidden import Forbidden, ForbiddenText, Heard, Judge, all_said
 from chatclient.advisors.tool_calling import RESUME
 from chatclient.chain import MEMORY_ORDER, Advisor, ChatClientRequest, ChatClientResponse, Next
-from chatclient.checks import check_callable
-from chatclient.errors import UsageError
-from chatclient.events import ReasoningDelta, ReasoningSigned, RoundEnded, TextDelta
 from chatclient.messages import (
     AssistantMessage,
     Message,
@@ -19,7 +16,6 @@ from chatclient.messages import (
     ends_turn,
 )
 from chatclient.response import ChatResponse, Generation
-from chatclient.runtime import Runtime
 from chatclient.turn_taking import CORRECTION
 from chatclient.values import without
 
@@ -34,12 +30,6 @@ FAILURE_RESPONSE = (
     "I cannot respond to that because it touches on sensitive content. Could we rephrase it or"
     " talk about something else?"
 )
-
-_WIDEST_SPACE = 5  # characters between the words of a phrase
-
-Forbidden = str | re.Pattern[str] | Callable[[str], Any]
-"""A word or phrase; a pattern; or a function, plain or asynchronous, that says whether a text
-holds something forbidden."""
 
 
 class SafeGuardAdvisor:
@@ -56,6 +46,9 @@ class SafeGuardAdvisor:
     In a stream nothing forbidden is ever emitted: words are held back for as long as they may
     become forbidden, and with patterns and functions until the round has ended. What was already
     said stays said; the failure response follows it.
+
+    A text with escapes in it is looked at twice: as it is, and as a reader of JSON finds it, since
+    it may be the answer that an entity is made of.
 
     Args:
         *forbidden: Words and phrases, found whole and in any case; patterns; and functions.
@@ -110,8 +103,8 @@ class SafeGuardAdvisor:
             )
         if not self._check_output:
             return self._without_slot(await call_next(request))
-        judge = _Judge(self._forbidden, runtime)
-        heard = _Heard(self._forbidden, judge, runtime)
+        judge = Judge(self._forbidden, runtime)
+        heard = Heard(self._forbidden, judge, runtime)
         sent = request.mutate(
             context={self._slot: judge}, runtime=heard.runtime if runtime.streaming else None
         )
@@ -119,7 +112,7 @@ class SafeGuardAdvisor:
         await heard.release()
         answer = response.chat_response
         refused = response.context.get(self._slot) is _REFUSED and answer.text == self._failure
-        if not refused and await judge.forbids(_all_said(answer)):
+        if not refused and await judge.forbids(all_said(answer)):
             response, refused = _refusal(response, self._failure, "output"), True
         if refused or heard.withheld:
             await heard.say_apart(response.chat_response.text)
@@ -129,77 +122,12 @@ class SafeGuardAdvisor:
         return ChatClientResponse(response.chat_response, without(response.context, self._slot))
 
 
-class ForbiddenText:
-    """What must not be said, and how it is found.
-
-    Args:
-        forbidden: Words, patterns and functions.
-
-    Raises:
-        UsageError: Nothing is forbidden, a word is blank, or something is none of these.
-    """
-
-    def __init__(self, forbidden: Iterable[Forbidden]) -> None:
-        each = list(forbidden)
-        if not each:
-            msg = "nothing is forbidden, so nothing would be refused; give at least one word"
-            raise UsageError(msg)
-        words = [item for item in each if isinstance(item, str)]
-        if not all(word.strip() for word in words):
-            msg = "a forbidden word is blank, which would forbid everything"
-            raise UsageError(msg)
-        self._words = _pattern_of(words)
-        self._patterns = [item for item in each if isinstance(item, re.Pattern)]
-        self._checks = [item for item in each if not isinstance(item, str | re.Pattern)]
-        for check in self._checks:
-            check_callable("what is forbidden", check)
-        # How far back a word that has begun may reach, space that is wider than usual included.
-        self._reach = max(map(_longest, words), default=0) + 1
-
-    async def is_in(self, text: str, runtime: Runtime) -> bool:
-        """Return whether *text* holds something forbidden."""
-        if self._words is not None and self._words.search(text):
-            return True
-        if any(pattern.search(text) for pattern in self._patterns):
-            return True
-        for check in self._checks:
-            if await runtime.invoke(check, text):
-                return True
-        return False
-
-    def safe_length(self, text: str, known: int) -> int:
-        """Return how much of *text*, safe up to *known*, stays so; -1 when it is forbidden."""
-        if self._patterns or self._checks:
-            return 0
-        if self._words is None:
-            return len(text)
-        # A word at the end of the text may still go on: `classic` is not the forbidden `class`.
-        ended = self._words.search(text, known)
-        if ended is not None and ended.end() < len(text):
-            return -1
-        return max(0, len(text) - self._reach)
-
-
 def _flat(forbidden: Iterable[Forbidden | Iterable[Forbidden]]) -> Iterable[Forbidden]:
     for item in forbidden:
         if isinstance(item, str | re.Pattern) or callable(item) or not isinstance(item, Iterable):
             yield item
         else:
             yield from item
-
-
-def _longest(word: str) -> int:
-    """Return how many characters the pattern of *word* takes at most."""
-    parts = word.split()
-    return sum(map(len, parts)) + _WIDEST_SPACE * (len(parts) - 1)
-
-
-def _pattern_of(words: Iterable[str]) -> re.Pattern[str] | None:
-    space = rf"\s{{1,{_WIDEST_SPACE}}}"
-    alternatives = [space.join(map(re.escape, word.split())) for word in words]
-    if not alternatives:
-        return None
-    return re.compile(rf"(?<!\w)(?:{'|'.join(alternatives)})(?!\w)", re.IGNORECASE)
 
 
 def _just_said(request: ChatClientRequest) -> str:
@@ -233,12 +161,6 @@ def _said_by_user(request: ChatClientRequest, since: type[Message]) -> str:
     )
 
 
-def _all_said(answer: ChatResponse) -> str:
-    messages = [generation.output for generation in answer.generations]
-    texts = [m.text for m in messages] + [r.text for m in messages for r in m.reasoning]
-    return "\n".join(texts)
-
-
 def _refusal(response: ChatClientResponse, failure: str, what: str) -> ChatClientResponse:
     """Return *response* with nothing but the *failure* response, and *what* was refused."""
     generation = Generation(AssistantMessage(failure), "content_filter")
@@ -247,21 +169,6 @@ def _refusal(response: ChatClientResponse, failure: str, what: str) -> ChatClien
 
 
 _REFUSED = "refused"  # stands in the place of the judge once a round was refused
-
-
-class _Judge:
-    """Judges what is said in one request, each text once: it may take a model to do so."""
-
-    def __init__(self, forbidden: ForbiddenText, runtime: Runtime) -> None:
-        self._forbidden = forbidden
-        self._runtime = runtime
-        self._verdicts: dict[str, bool] = {}
-
-    async def forbids(self, text: str) -> bool:
-        verdict = self._verdicts.get(text)
-        if verdict is None:
-            verdict = self._verdicts[text] = await self._forbidden.is_in(text, self._runtime)
-        return verdict
 
 
 class _EachRound:
@@ -291,80 +198,16 @@ class _EachRound:
 
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         judge = request.context.get(self._slot)
-        if not isinstance(judge, _Judge):  # none judges answers, or an advisor between began anew
-            judge = _Judge(self._forbidden, request.runtime)
+        if not isinstance(judge, Judge):  # none judges answers, or an advisor between began anew
+            judge = Judge(self._forbidden, request.runtime)
         said = _said_meanwhile(request) if self._check_input else ""
         if said and await judge.forbids(said):
             return self._refusal(ChatClientResponse(ChatResponse(), request.context), "input")
         response = await call_next(request)
-        if self._check_output and await judge.forbids(_all_said(response.chat_response)):
+        if self._check_output and await judge.forbids(all_said(response.chat_response)):
             return self._refusal(response, "output")
         return response
 
     def _refusal(self, response: ChatClientResponse, what: str) -> ChatClientResponse:
         refusal = _refusal(response, self._failure, what)
         return refusal.mutate(context={self._slot: _REFUSED})
-
-
-class _Heard:
-    """Lets through what is streamed as far as it cannot become forbidden, and withholds the rest.
-
-    Text and thoughts are looked at apart from each other; when one gives way to the other, or the
-    round ends, what was held back is judged as it is. Of what a model goes on to say after that,
-    nothing is let through: what becomes of the round is decided when it returns.
-
-    Attributes:
-        withheld: Whether something was withheld after the last words that were let through.
-    """
-
-    def __init__(self, forbidden: ForbiddenText, judge: _Judge, runtime: Runtime) -> None:
-        self._forbidden = forbidden
-        self._judge = judge
-        self._runtime = runtime
-        self._kind: type[TextDelta | ReasoningDelta] = TextDelta
-        self._text = ""
-        self._emitted = 0
-        self._silent = False  # until the round ends
-        self._spoken = self.withheld = False
-
-    @property
-    def runtime(self) -> Runtime:
-        return self._runtime.with_emitter(self._emit)
-
-    async def _emit(self, event: Any) -> None:
-        if self._silent and isinstance(event, TextDelta | ReasoningDelta | ReasoningSigned):
-            return
-        if isinstance(event, TextDelta | ReasoningDelta):
-            if type(event) is not self._kind:
-                await self.release()
-                self._kind = type(event)
-                if self._silent:
-                    return
-            self._text += event.text
-            await self._say(self._forbidden.safe_length(self._text, self._emitted))
-            return
-        await self.release()
-        if isinstance(event, RoundEnded):
-            if self._silent or await self._judge.forbids(_all_said(event.response)):
-                event = RoundEnded(replace(event.response, generations=()))
-            self._silent = False
-        await self._runtime.emit(event)
-
-    async def say_apart(self, text: str) -> None:
-        """Say *text*, apart from whatever was said before."""
-        await self._runtime.emit(TextDelta(f"\n\n{text}" if self._spoken else text))
-
-    async def release(self) -> None:
-        """Say what is held back, unless it is forbidden."""
-        forbidden = self._text and await self._judge.forbids(self._text)
-        await self._say(-1 if forbidden else len(self._text))
-        self._text, self._emitted = "", 0
-
-    async def _say(self, safe: int) -> None:
-        if safe < 0:
-            self._silent = self.withheld = True
-            self._text, self._emitted = "", 0
-        elif safe > self._emitted:
-            piece, self._emitted = self._text[self._emitted : safe], safe
-            self._spoken, self.withheld = True, False
-            await self._runtime.emit(self._kind(piece))

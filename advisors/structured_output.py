@@ -12,6 +12,7 @@ from chatclient.chain import (
     ChatClientResponse,
     Next,
 )
+from chatclient.checks import check_kind
 from chatclient.errors import DeadlineExceededError, EntityError, UsageError
 from chatclient.events import RoundEnded, TextDelta, ToolCallDelta, ToolCallStarted
 from chatclient.messages import AssistantMessage, Message, ToolCall, UserMessage
@@ -67,6 +68,7 @@ class StructuredOutputValidationAdvisor:
         max_attempts: int = 3,
         order: int = VALIDATION_ORDER,
     ) -> None:
+        check_kind("max_attempts", max_attempts, int)
         if max_attempts < 1:
             msg = (
                 f"max_attempts counts the first attempt: it must be at least 1, not {max_attempts}"

@@ -1,4 +1,4 @@
-"""The deadline of the caller, such as a tool: a request made in it has to keep it, too."""
+"""The deadline of the caller, such as a tool: what it asks of models has to keep it, too."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -10,11 +10,11 @@ from chatclient.runtime import Runtime
 
 
 class _Caller:
-    """Somebody who makes requests, and has a deadline for it."""
+    """Somebody who makes requests, and may have a deadline for it."""
 
     __slots__ = ("deadline", "gone")
 
-    def __init__(self, deadline: float) -> None:
+    def __init__(self, deadline: float | None) -> None:
         self.deadline = deadline
         self.gone = False  # what it has begun for later goes on without the deadline
 
@@ -23,8 +23,11 @@ _caller: ContextVar[_Caller | None] = context_variable("chatclient_caller", None
 
 
 @contextmanager
-def caller_deadline(deadline: float) -> Generator[None, None, None]:
-    """Let requests made inside (by a tool, as a rule) end by *deadline* as well."""
+def caller_deadline(deadline: float | None) -> Generator[None, None, None]:
+    """Let what is asked inside, by a tool or an advisor, end by *deadline* as well.
+
+    None frees it from that of whoever is further out.
+    """
     caller = _Caller(deadline)
     token = _caller.set(caller)
     try:
@@ -37,7 +40,7 @@ def caller_deadline(deadline: float) -> Generator[None, None, None]:
 def within_callers_deadline(runtime: Runtime) -> Runtime:
     """Return *runtime*, ending by the deadline of the request that it is made in, if any."""
     caller = _caller.get()
-    if caller is None or caller.gone:
+    if caller is None or caller.gone or caller.deadline is None:
         return runtime
     if runtime.deadline is not None and runtime.deadline <= caller.deadline:
         return runtime

@@ -236,7 +236,11 @@ def _mcp_tools(servers: Sequence[str], resources: ExitStack) -> Any:
     def server(number: int, where: str) -> McpServer:
         if where.startswith(("http://", "https://")):
             return McpServer.http(f"mcp{number}", where)
-        command, *more = shlex.split(where)
+        try:
+            command, *more = shlex.split(where)
+        except ValueError as error:
+            msg = f"--mcp wants a URL, or a command as in a shell, not {where!r}"
+            raise UsageError(msg) from error
         return McpServer.stdio(f"mcp{number}", command, *more)
 
     found = [server(number, where) for number, where in enumerate(servers, 1)]

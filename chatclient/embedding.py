@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from chatclient.callers import within_callers_deadline
 from chatclient.checks import check_model_name, check_number
 from chatclient.closing import Closeable
 from chatclient.driving import drive
@@ -109,11 +110,11 @@ class EmbeddingModel(Closeable, ABC):
             WrongTypeError: There is a single text where a collection is expected.
             ProviderError: The model's side failed.
         """
-        return drive(self.embed_all(texts, BLOCKING))
+        return drive(self.embed_all(texts, within_callers_deadline(BLOCKING)))
 
     async def aembed(self, texts: Iterable[str]) -> list[Vector]:
         """Return the vectors of *texts*, in their order; see `embed`."""
-        return await self.embed_all(texts, ON_LOOP)
+        return await self.embed_all(texts, within_callers_deadline(ON_LOOP))
 
 
 def _batches(texts: Iterable[str], options: EmbeddingOptions) -> Iterator[list[str]]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Self
 
+from chatclient.callers import within_callers_deadline
 from chatclient.chain import SOURCES, ChatClientResponse
 from chatclient.driving import drive
 from chatclient.errors import InvalidResponseError, UsageError
@@ -80,7 +81,7 @@ class Evaluator(ABC):
 
     @abstractmethod
     async def judge(self, request: EvaluationRequest, runtime: Runtime) -> EvaluationResponse:
-        """Return the verdict on an answer; for guardrails, which have a runtime."""
+        """Return the verdict on an answer; for advisors, which have a runtime."""
 
     def evaluate(self, request: EvaluationRequest) -> EvaluationResponse:
         """Return the verdict on an answer.
@@ -89,11 +90,11 @@ class Evaluator(ABC):
             UsageError: There is nothing to judge by.
             ProviderError: The judge could not be asked, or said neither yes nor no.
         """
-        return drive(self.judge(request, BLOCKING))
+        return drive(self.judge(request, within_callers_deadline(BLOCKING)))
 
     async def aevaluate(self, request: EvaluationRequest) -> EvaluationResponse:
         """Return the verdict on an answer; see `evaluate`."""
-        return await self.judge(request, ON_LOOP)
+        return await self.judge(request, within_callers_deadline(ON_LOOP))
 
 
 class _Judge(TemplateQuestion):

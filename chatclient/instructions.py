@@ -1,7 +1,7 @@
 """System texts that a function writes for each request."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from chatclient.checks import wants_argument
@@ -22,7 +22,7 @@ class SystemRequest:
 
     messages: tuple[Message, ...] = ()
     conversation_id: str | None = None
-    tool_context: Mapping[str, Any] = EMPTY
+    tool_context: Mapping[str, Any] = field(default=EMPTY, repr=False)
     params: Mapping[str, Any] = EMPTY
 
     @property

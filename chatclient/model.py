@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, Generator, Iterable
 from contextlib import aclosing
 from typing import Any, Literal
 
+from chatclient.callers import within_callers_deadline
 from chatclient.closing import Closeable
 from chatclient.driving import drive
 from chatclient.event_streams import AsyncEvents, drive_stream
@@ -88,19 +89,19 @@ class ChatModel(Closeable, ABC):
             UsageError: There is nothing to send, or tools are given by name.
             ProviderError: The model's side failed.
         """
-        return drive(self.generate(self._complete(prompt), BLOCKING))
+        return drive(self.generate(self._complete(prompt), within_callers_deadline(BLOCKING)))
 
     async def acall(self, prompt: PromptLike) -> ChatResponse:
         """Return the model's response; see `call`."""
-        return await self.generate(self._complete(prompt), ON_LOOP)
+        return await self.generate(self._complete(prompt), within_callers_deadline(ON_LOOP))
 
     def stream(self, prompt: PromptLike) -> Generator[ChatResponse, None, None]:
         """Yield the model's response in chunks; close the generator to leave early."""
-        return drive_stream(self._emitter_of(prompt), BLOCKING)
+        return drive_stream(self._emitter_of(prompt), within_callers_deadline(BLOCKING))
 
     def astream(self, prompt: PromptLike) -> AsyncEvents[ChatResponse, None]:
         """Yield the model's response in chunks; `aclose()` the iterator to leave early."""
-        return AsyncEvents(self._emitter_of(prompt), ON_LOOP)
+        return AsyncEvents(self._emitter_of(prompt), within_callers_deadline(ON_LOOP))
 
     def _complete(self, prompt: PromptLike) -> Prompt:
         complete = with_default_options(as_prompt(prompt), self.options)

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from chatclient.callers import within_callers_deadline
 from chatclient.closing import Closeable
 from chatclient.driving import drive
 from chatclient.errors import InvalidResponseError
@@ -52,11 +53,11 @@ class ModerationModel(Closeable, ABC):
         Raises:
             ProviderError: The model's side failed.
         """
-        return drive(self._moderate(text, BLOCKING))
+        return drive(self._moderate(text, within_callers_deadline(BLOCKING)))
 
     async def amoderate(self, text: str) -> Moderation:
         """Return the verdict on *text*; see `moderate`."""
-        return await self._moderate(text, ON_LOOP)
+        return await self._moderate(text, within_callers_deadline(ON_LOOP))
 
     async def _moderate(self, text: str, runtime: Runtime) -> Moderation:
         found = await self.moderate_all([text], runtime)

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from chatclient.advisors.tool_calling import RESUME
-from chatclient.callers import within_callers_deadline
+from chatclient.callers import caller_deadline, within_callers_deadline
 from chatclient.chain import AdvisorChain, ChatClientResponse
 from chatclient.chain_building import build_chain
 from chatclient.engine import Engine
@@ -63,7 +63,8 @@ class Pipeline:
             params = merged(spec.advisor_params, {DEFAULT_MESSAGES: self._defaults.messages})
             spec = replace(spec, advisor_params=params)
         prepare, observers = partial(self._prepare, spec, output), self._engine.observers
-        return noted(await run_observed(prepare, spec.advisor_params, runtime, observers))
+        with caller_deadline(runtime.deadline):
+            return noted(await run_observed(prepare, spec.advisor_params, runtime, observers))
 
     async def _prepare(
         self,

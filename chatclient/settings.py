@@ -3,13 +3,15 @@
 Needs the extra `settings`, and is imported by whoever wants it: `ChatClient.from_settings()`.
 """
 
+import os
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from chatclient.errors import UsageError
+from chatclient.options import OptionValues
 
 try:
     from pydantic import (
@@ -36,6 +38,7 @@ except ModuleNotFoundError as missing:
 UNLIMITED = -1
 """What stands for no limit, where None cannot be written."""
 
+_PREFIX, _DOT = "CHATCLIENT_", "__"  # of environment variables
 _Limit = int | None
 
 
@@ -270,8 +273,8 @@ class ChatClientSettings(BaseSettings):
     """
 
     model_config = SettingsConfigDict(
-        env_prefix="CHATCLIENT_",
-        env_nested_delimiter="__",
+        env_prefix=_PREFIX,
+        env_nested_delimiter=_DOT,
         extra="forbid",
         frozen=True,
         hide_input_in_errors=True,
@@ -324,7 +327,8 @@ class ChatClientSettings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Return where settings come from, the first counting most."""
         files = [_table(settings_cls, *each) for each in cls.files]
-        return (init_settings, env_settings, *files)
+        strays = InitSettingsSource(settings_cls, init_kwargs=_strays(settings_cls))
+        return (init_settings, env_settings, *files, strays)
 
     @classmethod
     def _reading(cls, file: Path) -> Any:
@@ -358,9 +362,38 @@ def _table(
     return InitSettingsSource(settings, init_kwargs=table)
 
 
+def _strays(settings: type[BaseSettings]) -> dict[str, Any]:
+    """Return the environment variables that can only be meant as settings and are none, by name.
+
+    Pydantic does not look at them: it asks the environment for what it knows.
+    """
+    variables = set(_variables(settings))
+    meant = {name.replace(_DOT, "_") for name in variables}
+    strays: dict[str, Any] = {}
+    for variable in os.environ:
+        name = variable.upper().removeprefix(_PREFIX)
+        group, dot, _ = name.partition(_DOT)
+        unknown = dot and group not in variables
+        misspelt = name not in variables and name.replace(_DOT, "_") in meant
+        if variable.upper().startswith(_PREFIX) and (unknown or misspelt):
+            strays[variable] = None
+    return strays
+
+
+def _variables(kind: type[BaseModel]) -> Iterator[str]:
+    """Yield the names of the variables of *kind* and all groups in it, without prefix."""
+    for name, field in kind.model_fields.items():
+        yield name.upper()
+        inner: Iterable[str] = OptionValues.__annotations__ if name == "options" else ()
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            inner = _variables(field.annotation)
+        yield from (f"{name}{_DOT}{each}".upper() for each in inner)
+
+
 def _told(item: Any) -> str:
     name = ".".join(map(str, item["loc"]))
-    variable = "CHATCLIENT_" + "__".join(map(str, item["loc"])).upper()
+    variable = _PREFIX + _DOT.join(map(str, item["loc"])).upper()
     if item["type"] == "extra_forbidden":
-        return f"{name} is not a setting"
+        hint = "; a dot is written as two underscores" if name.upper().startswith(_PREFIX) else ""
+        return f"{name} is not a setting{hint}"
     return f"{name} (or {variable}): {item['msg'][:1].lower()}{item['msg'][1:]}"

@@ -2,7 +2,7 @@
 
 import reprlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from types import NoneType
@@ -161,7 +161,7 @@ class RequestSpec:
     options: ChatOptions | None = None
     default_tools: tuple[Resolved, ...] = ()
     tools: tuple[Resolved, ...] | None = None
-    tool_context: Mapping[str, Any] = EMPTY
+    tool_context: Mapping[str, Any] = field(default=EMPTY, repr=False)
     advisors: tuple[Advisor, ...] = ()
     advisor_params: Mapping[str, Any] = EMPTY
     renderer: TemplateRenderer = DEFAULT_RENDERER

@@ -9,6 +9,7 @@ from bag_of_words import BagOfWords
 from conftest import Ask
 
 from chatclient import ChatClient, ChatOptions, Prompt
+from chatclient.advisors.budget import Budget
 from chatclient.advisors.caching import InMemoryResponseStore, ResponseCacheAdvisor
 from chatclient.advisors.context_window import ContextWindowAdvisor
 from chatclient.advisors.guardrails import (
@@ -23,10 +24,11 @@ from chatclient.advisors.retrieval import RetrievalAugmentationAdvisor
 from chatclient.advisors.safe_guard import SafeGuardAdvisor
 from chatclient.advisors.session_memory import SessionMemoryAdvisor
 from chatclient.advisors.simple_logger import SimpleLoggerAdvisor
+from chatclient.advisors.structured_output import StructuredOutputValidationAdvisor
 from chatclient.advisors.tool_calling import ToolCallingAdvisor
 from chatclient.advisors.tool_search import ToolSearchToolCallingAdvisor
 from chatclient.advisors.vector_store_memory import VectorStoreChatMemoryAdvisor
-from chatclient.errors import UsageError
+from chatclient.errors import RateLimitExceededError, UsageError
 from chatclient.memory import (
     InMemoryChatMemoryRepository,
     MessageWindowChatMemory,
@@ -203,6 +205,34 @@ MISUSES: dict[str, tuple[Callable[[], object], str]] = {
     "retries of a guardrail": (
         lambda: OutputGuardrailAdvisor(lambda answer: None, max_retries=-1),
         "max_retries must be at least 0, not -1",
+    ),
+    "a text as a rate": (
+        lambda: RateLimitAdvisor(requests="60"),  # type: ignore[arg-type]
+        "requests must be a number, not '60'",
+    ),
+    "a text as a period": (
+        lambda: RateLimitAdvisor(requests=60, period="60"),  # type: ignore[arg-type]
+        "period must be a number of seconds or a timedelta, not '60'",
+    ),
+    "a text as a wait": (
+        lambda: RateLimitAdvisor(requests=60, max_wait="5"),  # type: ignore[arg-type]
+        "max_wait must be a number of seconds or a timedelta, not '5'",
+    ),
+    "a text as a budget": (
+        lambda: Budget(total_tokens="5"),  # type: ignore[arg-type]
+        "total_tokens must be an int or a float, not '5'",
+    ),
+    "a number as a price": (
+        lambda: Budget(cost=1, price=0.01),  # type: ignore[arg-type]
+        "a price must be a function",
+    ),
+    "a text as a window": (
+        lambda: ContextWindowAdvisor("128k"),  # type: ignore[arg-type]
+        "max_tokens must be a number, not '128k'",
+    ),
+    "a text as attempts": (
+        lambda: StructuredOutputValidationAdvisor(max_attempts="3"),  # type: ignore[arg-type]
+        "max_attempts must be an int, not '3'",
     ),
     "a class as a guardrail": (
         lambda: InputGuardrailAdvisor(Checked),  # type: ignore[arg-type]
@@ -732,6 +762,11 @@ def test_times_are_seconds_or_timedeltas() -> None:
     assert sessions.sessions.time_to_live == hour
     assert session.expires_at == session.created_at + timedelta(minutes=1)
     assert InMemoryResponseStore(time_to_live=hour).get("x") is None
+    rate = RateLimitAdvisor(requests=1, period=hour, max_wait=timedelta(minutes=59))
+    client = ChatClient.builder(ScriptedModel("a")).default_advisors(rate).build()
+    client.prompt("x").call().content()
+    with pytest.raises(RateLimitExceededError, match="1 requests in 3600 s"):
+        client.prompt("x").call().content()
 
 
 def test_observers_may_come_in_a_list(ask: Ask) -> None:

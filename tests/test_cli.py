@@ -180,6 +180,8 @@ def test_mcp_servers_offer_their_tools(serve: Serve, capsys: pytest.CaptureFixtu
         (["--tools", "no_such_module:x"], "No module named 'no_such_module'"),
         (["--tools", "my_cli_tools:nothing"], "has no attribute 'nothing'"),
         (["--tools", "my_cli_tools:Named"], "cannot make a Named (Named.__init__() missing 1"),
+        (["--mcp", "an 'open quote"], "--mcp wants a URL, or a command as in a shell, not"),
+        (["--mcp", ""], "--mcp wants a URL, or a command as in a shell, not ''"),
         (["--mcp", "no-such-program", "--memory", "nonsense://x"], "not the URL of a database"),
     ],
 )

@@ -1122,6 +1122,23 @@ def test_a_system_text_is_written_for_each_request(ask: Ask) -> None:
     assert model.prompts[-1].system_message is None
 
 
+def test_what_tools_are_told_is_not_shown() -> None:
+    """It may be secret; neither in what a request has gathered, nor to who writes system texts."""
+    seen: list[str] = []
+
+    def instructions(request: SystemRequest) -> str:
+        seen.append(repr(request))
+        return "Be brief."
+
+    client = ChatClient.builder(ScriptedModel("x")).default_system(instructions).build()
+    request = client.prompt("Hi").tool_context(token="s3cr3t")
+    request.call().content()
+
+    assert "Hi" in seen[0]
+    assert "Hi" in repr(request.spec)
+    assert "s3cr3t" not in seen[0] + repr(request.spec)
+
+
 def test_parameters_with_a_value_of_their_own_keep_it(ask: Ask) -> None:
     """Those of a function that writes the system text, and of a provider's method."""
     given: list[object] = []

@@ -3,7 +3,8 @@
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Protocol
 
@@ -15,15 +16,24 @@ from chatclient import (
     ChatClientRequest,
     ChatClientResponse,
     ChatModel,
+    ChatOptions,
     ChatResponse,
     Next,
     Prompt,
 )
+from chatclient.advisors.guardrails import (
+    InputGuardrailAdvisor,
+    OutputGuardrailAdvisor,
+    moderated_input,
+)
+from chatclient.embedding import EmbeddingModel, Vector
 from chatclient.errors import DeadlineExceededError, UsageError
+from chatclient.evaluation import EvaluationRequest, RelevancyEvaluator
+from chatclient.moderation import Moderation, ModerationModel
 from chatclient.runtime import BLOCKING, ON_LOOP, Runtime
 from chatclient.services import ai_service
 from chatclient.testing import ScriptedModel, call
-from chatclient.tools import ToolCallback, tool
+from chatclient.tools import ToolCallback, ToolCallingManager, tool, tool_callbacks
 
 Wait = Callable[[Runtime], Awaitable[None]]
 
@@ -194,3 +204,124 @@ def test_what_a_tool_begins_for_later_has_no_deadline() -> None:
 
     asyncio.run(main())
     assert answers == ["summary"]
+
+
+@dataclass(eq=False)
+class Hurried(ChatModel):
+    """Notes how much time it has for each answer."""
+
+    left: list[float] = field(default_factory=list)
+
+    async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
+        self.left.append(runtime.remaining())
+        return ChatResponse.of("yes")
+
+
+@dataclass(eq=False)
+class HurriedModeration(ModerationModel):
+    left: list[float]
+
+    async def moderate_all(self, texts: Sequence[str], runtime: Runtime) -> list[Moderation]:
+        self.left.append(runtime.remaining())
+        return [Moderation(flagged=False)]
+
+
+@dataclass(eq=False)
+class HurriedEmbedding(EmbeddingModel):
+    left: list[float]
+
+    async def embed_batch(self, texts: Sequence[str], runtime: Runtime) -> list[Vector]:
+        self.left.append(runtime.remaining())
+        return [[1.0]]
+
+
+def test_what_guardrails_and_advisors_ask_of_models_has_the_deadline(ask: Ask) -> None:
+    """Also in a plain function that blocks, which nothing can stop from outside."""
+    helper = Hurried()
+    client, judge = ChatClient.create(helper), RelevancyEvaluator(helper)
+    embedding, moderation = HurriedEmbedding(helper.left), HurriedModeration(helper.left)
+
+    def judged(answer: ChatResponse) -> None:
+        helper.call("x")
+        list(helper.stream("x"))
+        embedding.embed(["x"])
+        client.prompt("x").call().content()
+        judge.evaluate(EvaluationRequest("?", answer.text))
+
+    async def advise(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        if ask.blocking:
+            client.prompt("x").deadline(500).call().content()
+        else:
+            await client.prompt("x").deadline(500).acall().content()
+        return await call_next(request)
+
+    guards = InputGuardrailAdvisor(moderated_input(moderation)), OutputGuardrailAdvisor(judged)
+    asked = ChatClient.create(ScriptedModel("x")).prompt("x").advisors(*guards, advise)
+    ask(asked.deadline(50))
+
+    assert [each <= 50 for each in helper.left] == [True] * 7
+
+
+def test_what_asynchronous_guardrails_ask_of_models_has_the_deadline() -> None:
+    """With the asynchronous twins of the methods that block."""
+    helper = Hurried()
+    judge = RelevancyEvaluator(helper)
+    embedding, moderation = HurriedEmbedding(helper.left), HurriedModeration(helper.left)
+
+    async def judged(answer: ChatResponse) -> None:
+        await helper.acall("x")
+        assert [chunk.text async for chunk in helper.astream("x")] == ["yes"]
+        await embedding.aembed(["x"])
+        await moderation.amoderate("x")
+        await judge.aevaluate(EvaluationRequest("?", answer.text))
+
+    client = ChatClient.create(ScriptedModel("x"))
+    Ask("acall")(client.prompt("x").advisors(OutputGuardrailAdvisor(judged)).deadline(50))
+
+    assert [each <= 50 for each in helper.left] == [True] * 5
+
+
+def test_what_undoes_a_call_is_not_bound_by_the_deadline(ask: Ask) -> None:
+    """As a rule it has passed then."""
+    helper = Hurried()
+
+    def cancel() -> None:
+        helper.call("Cancel the table.")
+
+    @tool(compensation=cancel)
+    def book() -> str:
+        """Book a table."""
+        return "booked"
+
+    @tool
+    def pay() -> str:
+        """Pay for it."""
+        raise ValueError
+
+    model = ScriptedModel([call("book"), call("pay")], "sorry")
+    client = ChatClient.builder(model).default_tools(book, pay).build()
+
+    assert ask(client.prompt("x").deadline(50)).text == "sorry"
+    assert helper.left == [math.inf]
+
+
+def test_a_loop_of_ones_own_in_an_advisor_keeps_the_deadline() -> None:
+    """Its manager knows of none."""
+    helper = Hurried()
+
+    @tool
+    def look_up() -> str:
+        """Look it up."""
+        return helper.call("x").text
+
+    offered = Prompt("x", ChatOptions(tool_callbacks=tool_callbacks(look_up)))
+
+    async def advise(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+        asks = ScriptedModel([call("look_up")]).call("x")
+        ToolCallingManager().execute_tool_calls(offered, asks)
+        return await call_next(request)
+
+    request = ChatClient.create(ScriptedModel("x")).prompt("x").advisors(advise)
+    request.deadline(50).call().content()
+
+    assert [each <= 50 for each in helper.left] == [True]

@@ -179,6 +179,17 @@ def test_a_param_makes_native_the_default(ask: Ask) -> None:
     assert [p.options.output_schema is not None for p in model.prompts] == [True, False]
 
 
+def test_a_param_may_say_how_natively(ask: Ask) -> None:
+    """In the same words as a request."""
+    model = ScriptedModel([call("final_answer", FILM)])
+    builder = ChatClient.builder(model)
+    client = builder.default_advisor_params({NATIVE_STRUCTURED_OUTPUT: "tool"}).build()
+
+    assert entity(ask, client.prompt("?"), Film) == ALIEN
+    with pytest.raises(UsageError, match="native_structured_output must be True, False, None, "):
+        client.prompt("?").advisor_params({NATIVE_STRUCTURED_OUTPUT: "yes"}).call().entity(Film)
+
+
 def test_a_list_is_wrapped_for_the_provider(ask: Ask) -> None:
     """Providers want an object; nobody else has to know."""
     model = ScriptedModel('{"value": [{"name": "a"}]}')

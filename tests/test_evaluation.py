@@ -49,6 +49,7 @@ def asked(model: ScriptedModel) -> str:
         (" Yes. The documents say so. ", True, "The documents say so."),
         ("**NO** - it opens at ten.", False, "it opens at ten."),
         ("no, nothing says so", False, "nothing says so"),
+        ("<think>\nNo?\n</think>\n\nYes, it is.", True, "it is."),
     ],
 )
 @pytest.mark.parametrize("kind", [RelevancyEvaluator, FactCheckingEvaluator])

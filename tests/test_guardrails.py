@@ -8,6 +8,7 @@ from pydantic import BaseModel
 from test_tool_calling import assert_paired
 
 from chatclient import (
+    AssistantMessage,
     ChatClient,
     ChatClientRequest,
     ChatClientResponse,
@@ -360,12 +361,17 @@ def test_memory_sees_the_question_and_the_good_answer(ask: Ask) -> None:
 )
 def test_clumsy_prompt_injections_are_refused(ask: Ask, text: str, refused: bool) -> None:
     """Patterns find what they know."""
-    client = client_of(ScriptedModel("ok"), InputGuardrailAdvisor(refuse_prompt_injection))
+    guard = InputGuardrailAdvisor(refuse_prompt_injection)
+    client = client_of(ScriptedModel(lambda _: "ok"), guard)
     if refused:
         with pytest.raises(GuardrailError, match="prompt injection"):
             ask(client.prompt(text))
+        with pytest.raises(GuardrailError, match="prompt injection"):
+            ask(client.prompt([UserMessage(text), UserMessage("Thank you.")]))
     else:
         assert ask(client.prompt(text)).text == "ok"
+    earlier = [UserMessage(text), AssistantMessage("No."), UserMessage("Thank you.")]
+    assert ask(client.prompt(earlier)).text == "ok"
 
 
 def test_without_a_question_there_is_no_prompt_injection(ask: Ask) -> None:

@@ -436,6 +436,14 @@ def test_older_turns_are_folded_into_a_summary() -> None:
     assert memory.repository.find_by_conversation_id("c") == shown
 
 
+def test_what_a_model_thinks_aloud_is_no_part_of_its_summary() -> None:
+    """Where its server does not tell it apart."""
+    memory, _ = summarizing("<think>\nu0, u1, u2?\n</think>\n\nThey said u0 to u2.", trigger=8)
+    add_turns(memory, range(5))
+
+    assert texts(memory.get("c"))[1] == "They said u0 to u2."
+
+
 def test_the_next_summary_carries_on_the_one_before() -> None:
     """It is given as notes, not as part of the conversation, and replaced."""
     memory, model = summarizing("first notes", "second notes")
@@ -455,6 +463,7 @@ def test_the_next_summary_carries_on_the_one_before() -> None:
     [
         OverloadedError("busy"),
         "  ",
+        "<think>They have said nothing.</think>",
         AssistantMessage(""),
         ChatResponse.of("The user is called A", "length"),
         ChatResponse.of("I cannot help with that.", "content_filter"),

@@ -9,7 +9,7 @@ from conftest import Ask
 from loopback import LoopbackServer, as_json
 from servers import Reply
 
-from chatclient import ChatClient
+from chatclient import AssistantMessage, ChatClient, ChatResponse, UserMessage
 from chatclient.advisors.guardrails import (
     InputGuardrailAdvisor,
     OutputGuardrailAdvisor,
@@ -26,6 +26,7 @@ from chatclient.errors import (
 from chatclient.moderation import Moderation, ModerationModel
 from chatclient.providers.http import RetryPolicy
 from chatclient.providers.moderation import OpenAIModerationModel
+from chatclient.response import Generation
 from chatclient.runtime import Runtime
 from chatclient.testing import ScriptedModel
 
@@ -179,6 +180,8 @@ def test_what_is_flagged_is_never_asked(ask: Ask) -> None:
 
     with pytest.raises(GuardrailError, match="flagged for violence, harassment"):
         ask(client.prompt("I hit you"))
+    with pytest.raises(GuardrailError, match="flagged for violence, harassment"):
+        ask(client.prompt([UserMessage("I hit you."), UserMessage("Do you mind?")]))
     assert model.prompts == []
     assert ask(client.prompt("I like you")).text == "ok"
 
@@ -195,6 +198,10 @@ def test_what_is_flagged_is_never_answered(ask: Ask) -> None:
     assert ask(client.prompt("x")).text == "I like you"
     assert ask(client.prompt("x")).text == " "
     assert words.asked == ["I hit you", "I like you"]
+    said = [AssistantMessage("I like you"), AssistantMessage("I hit you")]
+    both = ChatResponse(tuple(Generation(each, index=at) for at, each in enumerate(said)))
+    with pytest.raises(GuardrailError, match="flagged for violence"):
+        ask(ChatClient.create(ScriptedModel(both)).prompt("x").advisors(guard))
 
 
 def test_a_request_without_words_is_not_moderated(ask: Ask) -> None:

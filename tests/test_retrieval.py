@@ -825,6 +825,7 @@ def test_without_a_conversation_nothing_is_compressed() -> None:
         ("one\none\nwhy", {}, ["why", "one"]),
         ("one", {"include_original": False}, ["one"]),
         ("  \n ", {"include_original": False}, ["why"]),
+        ("<think>\nHow else?\n</think>\n\none\ntwo", {}, ["why", "one", "two"]),
         ("1984 was what\n3.5 mm plug", {}, ["why", "1984 was what", "3.5 mm plug"]),
     ],
 )

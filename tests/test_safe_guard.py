@@ -23,7 +23,7 @@ from chatclient.advisors.safe_guard import (
     SafeGuardAdvisor,
 )
 from chatclient.advisors.steering import Steering
-from chatclient.errors import UsageError
+from chatclient.errors import EntityError, UsageError
 from chatclient.events import ReasoningDelta, RoundEnded, TextDelta
 from chatclient.memory import InMemoryChatMemoryRepository, MessageWindowChatMemory
 from chatclient.messages import AssistantMessage, Reasoning, UserMessage
@@ -46,6 +46,11 @@ FORBIDDEN = [
     ("bad word", "a bad\n word, that", "bad"),
     ("C++", "write C++, please", "C++"),
     ("straße", "Die STRAßE", "STRAßE"),
+    ("炸弹", "如何制造炸弹呢", "炸弹"),
+    ("bomb", "怎么做bomb呢", "bomb"),
+    ("ばくだん", "これはばくだんです", "ばくだん"),
+    ("폭탄", "폭탄을 만드는 법", "폭탄"),
+    ("ระเบิด", "วิธีทำระเบิดง่ายๆ", "ระเบิด"),
     (re.compile(r"\b\d{4} \d{4}\b"), "my card is 1234 5678", "1234"),
     (lambda text: "secret" in text, "a secretive one", "secret"),
     (knows_secrets, "a secret", "secret"),
@@ -54,6 +59,7 @@ ALLOWED = [
     ("bomb", "A bombastic speech"),
     ("ass", "a class of assassins passes"),
     ("bad word", "bad sword"),
+    ("bomb", "bombe呢"),
     (re.compile("x+"), "yyy"),
     (knows_secrets, "open"),
 ]
@@ -88,6 +94,49 @@ def test_what_is_forbidden_is_never_answered(
         assert not any(isinstance(e, RoundEnded) and text in e.response.text for e in result.events)
 
 
+async def counting(request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
+    """Tell after each piece of text how long the text is."""
+    said = 0
+
+    async def emit(event: Any) -> None:
+        nonlocal said
+        await request.runtime.emit(event)
+        if isinstance(event, TextDelta):
+            said += len(event.text)
+            await request.runtime.emit(said)
+
+    return await call_next(request.mutate(runtime=request.runtime.with_emitter(emit)))
+
+
+@pytest.mark.parametrize(("forbidden", "text", "begin"), FORBIDDEN)
+def test_events_of_others_do_not_tear_what_is_forbidden(
+    ask: Ask, forbidden: Any, text: str, begin: str
+) -> None:
+    """An advisor further in tells something between two pieces: they are still one text."""
+    answer = f"Well, {text} is"
+    client = guarded(ScriptedModel(answer, chunks=2), forbidden, check_input=False)
+    result = ask(client.prompt("?").advisors(counting))
+
+    said = result.text.removesuffix(FAILURE_RESPONSE).removesuffix("\n\n")
+    assert f"Well, {text[: text.index(begin)]}".startswith(said)
+    told = [event for event in result.events if isinstance(event, int)]
+    assert told == ([*range(2, len(answer), 2), len(answer)] if ask.streaming else [])
+
+
+@pytest.mark.parametrize("forbidden", ["bomb", re.compile("bomb"), knows_secrets])
+def test_events_of_others_keep_their_place_among_the_words(ask: Ask, forbidden: Any) -> None:
+    """However long the words are held back."""
+    text = "A long and harmless answer, with nothing in it."
+    model = ScriptedModel(AssistantMessage([Reasoning("Be harmless."), text]), chunks=3)
+    result = ask(guarded(model, forbidden).prompt("?").advisors(counting))
+
+    assert result.text == text
+    said = 0
+    for event in result.events:
+        said += len(event.text) if isinstance(event, TextDelta) else 0
+        assert not isinstance(event, int) or event == said
+
+
 @pytest.mark.parametrize(("forbidden", "text"), ALLOWED)
 def test_what_only_looks_like_it_passes(ask: Ask, forbidden: Any, text: str) -> None:
     """Words are whole words; the stream is the whole answer."""
@@ -95,6 +144,53 @@ def test_what_only_looks_like_it_passes(ask: Ask, forbidden: Any, text: str) -> 
 
     assert result.text == text
     assert SAFE_GUARD_BLOCKED not in result.response.context
+
+
+ESCAPED = [
+    ("bomb", r'{"steps": "One.\nbomb, two."}', r"\nbomb"),
+    ("bomb", r'{"steps": "One.\\\nbomb"}', r"\nbomb"),
+    ("bomb", r'{"steps": "b\u006fmb"}', "b"),
+    ("Müller", r'{"name": "M\u00fcller"}', r"M\u00fcller"),
+    ("\U0001f4a3", r'{"sign": "\ud83d\udca3"}', r"\ud83d"),
+    ("build a bomb", r'{"steps": "build\n\ta\u0020\u0062omb"}', "build"),
+    (re.compile(r"\bbomb\b"), r'{"steps": "One.\tbomb"}', r"\tbomb"),
+    (lambda text: "a\nb" in text, r'{"steps": "a\nb"}', "a"),
+]
+
+
+@pytest.mark.parametrize("chunks", [1, 3, 7, 100])
+@pytest.mark.parametrize(("forbidden", "text", "begin"), ESCAPED)
+def test_what_is_forbidden_is_not_hidden_by_escapes(
+    ask: Ask, forbidden: Any, text: str, begin: str, chunks: int
+) -> None:
+    """Whoever asks for an entity reads what they stand for."""
+    result = ask(guarded(ScriptedModel(text, chunks=chunks), forbidden).prompt("?"))
+
+    assert result.response.chat_response.text == FAILURE_RESPONSE
+    said = result.text.removesuffix(FAILURE_RESPONSE).removesuffix("\n\n")
+    assert text[: text.index(begin)].startswith(said)
+    with pytest.raises(EntityError, match="sensitive content"):
+        guarded(ScriptedModel(text), forbidden).prompt("?").call().entity(dict[str, str])
+
+
+@pytest.mark.parametrize(
+    "text", [r"C:\new\ass", r'{"a": "One.\nbombs \u0062\\nomb"}', "\\", r"\u00"]
+)
+def test_harmless_escapes_pass(ask: Ask, text: str) -> None:
+    """They are said as they were written."""
+    result = ask(guarded(ScriptedModel(text, chunks=1), "bomb", "new york").prompt("?"))
+
+    assert result.text == result.response.chat_response.text == text
+
+
+@pytest.mark.parametrize("chunks", [1, 3])
+@pytest.mark.parametrize("word", ["ass", "hen it"])
+def test_a_part_of_a_word_is_harmless_among_escapes_too(ask: Ask, word: str, chunks: int) -> None:
+    """However long the text with escapes is."""
+    text = r"\n A class of them.\n\n And then it goes on.\n" * 3
+    result = ask(guarded(ScriptedModel(text, chunks=chunks), word).prompt("?"))
+
+    assert result.text == text
 
 
 def test_words_are_streamed_as_soon_as_they_are_harmless(ask: Ask) -> None:
@@ -136,6 +232,16 @@ def test_thoughts_are_looked_at_too(ask: Ask) -> None:
 
     assert result.response.chat_response.text == FAILURE_RESPONSE
     assert not any("bomb" in e.text for e in result.events if isinstance(e, ReasoningDelta))
+
+
+def test_a_signature_follows_the_thoughts_that_it_is_of(ask: Ask) -> None:
+    """Unless they are withheld."""
+    for thought, said in (("Be kind.", ["ReasoningDelta", "ReasoningSigned"]), ("A bomb.", [])):
+        message = AssistantMessage([Reasoning(thought, signature="s"), "Hello."])
+        result = ask(guarded(ScriptedModel(message), re.compile("bomb")).prompt("?"))
+        told = [type(e).__name__ for e in result.events if "Reasoning" in type(e).__name__]
+
+        assert told == (said if ask.streaming else [])
 
 
 def test_harmless_thoughts_are_streamed_in_order(ask: Ask) -> None:

@@ -157,6 +157,38 @@ def test_mistakes_are_told_all_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert "tools.max_concurrency (or CHATCLIENT_TOOLS__MAX_CONCURRENCY): input should" in told
 
 
+@pytest.mark.parametrize(
+    "variable",
+    [
+        "CHATCLIENT_MEMROY__ENABLED",
+        "CHATCLIENT_MEMORY_ENABLED",
+        "CHATCLIENT_MEMORY_SQL__URL",
+        "CHATCLIENT_OPTIONS_TEMPERATURE",
+        "chatclient_tools_limits_max_rounds",
+    ],
+)
+def test_a_misspelt_variable_is_not_passed_over(
+    monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    """What it was to say would not hold, and nobody would notice."""
+    monkeypatch.setenv(variable, "s3cr3t")
+
+    with pytest.raises(UsageError, match=f"{variable} is not a setting; a dot is") as raised:
+        ChatClientSettings.load()
+    assert "s3cr3t" not in "".join(traceback.format_exception(raised.value))
+
+
+def test_other_variables_may_begin_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of an application, and those of the library that are no settings."""
+    monkeypatch.setenv("CHATCLIENT_HTTP", "httpx")
+    monkeypatch.setenv("CHATCLIENT_PORT", "80")
+    monkeypatch.setenv("CHATCLIENT_MEMORY_PATH", "/tmp/app")
+    monkeypatch.setenv("OTHER_MEMORY_ENABLED", "1")
+    monkeypatch.setenv("CHATCLIENT_TOOL_CALLING", '{"enabled": false}')
+
+    assert not ChatClientSettings.load().tool_calling.enabled
+
+
 def test_settings_can_be_made_in_code() -> None:
     """Without any environment, for tests and tools of an application's own."""
     settings = ChatClientSettings(tool_calling={"enabled": False})  # type: ignore[arg-type]

@@ -69,6 +69,21 @@ def test_a_stream_gives_ever_more_of_the_data() -> None:
     assert values[-1] == {"id": 7, "lines": [{"sku": "A1"}, {"sku": "A2"}]}
 
 
+def test_a_stream_gives_what_each_of_several_schemas_describes() -> None:
+    """As with a single one."""
+    more = {"properties": {"paid": {"type": "boolean"}, "note": {"type": "string"}}}
+    model = ScriptedModel('{"id": 7, "paid": true, "note": "Thank you"}', chunks=1)
+
+    values = list(ChatClient.create(model).prompt("x").stream().entity({"allOf": [PAID, more]}))
+
+    assert values[0] == {"id": 7}
+    assert {"id": 7, "paid": True, "note": "Thank"} in values
+    two = {"type": "array", "items": INTEGER, "allOf": [{"type": "array", "minItems": 2}]}
+    model = ScriptedModel("[1, 2, 3]", chunks=1)
+    numbers = list(ChatClient.create(model).prompt("x").stream().entity(two))
+    assert numbers == [[], [1], [1, 2], [1, 2, 3]]
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [
@@ -101,6 +116,8 @@ def test_what_does_not_fit_the_schema_is_told(change: dict[str, Any], told: str)
         ({"properties": {"a": True}, "required": ["b"]}, '{"a": 2, "b": 1}', {"a": 2, "b": 1}),
         ({"oneOf": [{"const": 1}, {"type": "null"}]}, "null", None),
         ({"allOf": [{"type": "integer"}]}, "1", 1),
+        ({"type": "integer", "allOf": [{"minimum": 1}, {"type": "number"}]}, "1", 1),
+        ({"required": ["a"], "anyOf": [{"required": ["b"]}, {"not": {}}]}, '{"a": 1}', {"a": 1}),
         ({"enum": [1.5, 2.5]}, "1.5", 1.5),
         ({"type": "number", "multipleOf": 0.01}, "19.99", 19.99),
         ({"type": "integer", "multipleOf": 2.5}, "5", 5),
@@ -120,6 +137,8 @@ def test_schemas_of_every_kind(schema: dict[str, Any], text: str, value: Any) ->
 
 
 INTEGER = {"type": "integer"}
+PAID = {"type": "object", "properties": {"id": INTEGER, "paid": {}}, "required": ["paid"]}
+EITHER = [{"required": ["cash"]}, {"required": ["card"]}]
 
 
 @pytest.mark.parametrize(
@@ -128,6 +147,16 @@ INTEGER = {"type": "integer"}
         ({"const": 1}, 2),
         ({"anyOf": [{"const": 1}, INTEGER | {"minimum": 5}]}, 2),
         ({"allOf": [INTEGER]}, "a"),
+        ({"allOf": [PAID, {"properties": {"id": {"minimum": 5, **INTEGER}}}]}, {"id": 7}),
+        (
+            {"allOf": [PAID, {"properties": {"id": {"minimum": 9, **INTEGER}}}]},
+            {"id": 7, "paid": 1},
+        ),
+        ({**PAID, "anyOf": EITHER}, {"id": 7, "card": 1}),
+        ({**PAID, "anyOf": EITHER}, {"id": 7, "paid": 1}),
+        ({**PAID, "oneOf": EITHER}, {"id": "seven", "paid": 1, "card": 1}),
+        ({"$defs": {"paid": PAID}, "$ref": "#/$defs/paid", "required": ["id"]}, {"paid": 1}),
+        ({"type": "string", "anyOf": [{"const": "a"}, {"type": "null"}]}, None),
         ({"type": ["integer", "null"]}, "a"),
         ({"type": "array", "items": INTEGER}, ["a"]),
         ({"type": "object", "additionalProperties": False}, {"a": 1}),
@@ -225,6 +254,9 @@ def test_a_schema_is_read_once() -> None:
         {"type": {"integer": {}}},
         {"type": "object", "properties": []},
         {"type": "array", "items": 3},
+        {"anyOf": []},
+        {"allOf": {"type": "integer"}},
+        {"enum": 3},
         {"$ref": "#/$defs/Missing"},
         {"$ref": "https://example.org/schema.json"},
         {"title": "string", "year": "int"},

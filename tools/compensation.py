@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from dataclasses import replace
 from typing import Any
 
+from chatclient.callers import caller_deadline
 from chatclient.errors import ToolDefinitionError
 from chatclient.json import dumps
 from chatclient.logs import get_logger
@@ -123,7 +124,8 @@ async def _undo(
         )
         try:
             run = _as_run(turn.done.get(id(call), execution))
-            await _compensate(tool.metadata.compensation, tool, run, context)
+            with caller_deadline(None):  # as a rule, the turn's own has passed
+                await _compensate(tool.metadata.compensation, tool, run, context)
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001
             # The others are to be undone all the same, also where something that this one waits for
             # was cancelled: the request itself is not, here.

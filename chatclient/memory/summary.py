@@ -28,6 +28,7 @@ from chatclient.model_calls import ask_model
 from chatclient.options import NO_OPTIONS, ChatOptions
 from chatclient.prompt import Prompt
 from chatclient.runtime import Runtime
+from chatclient.thoughts import without_thoughts
 
 log = get_logger(__name__)
 
@@ -216,4 +217,5 @@ def noted_and_said(notes: Iterable[Message], said: Iterable[Message]) -> str:
 async def written_summary(model: ChatModel, prompt: Prompt, runtime: Runtime) -> str:
     """Return the summary that *model* writes; nothing if it was cut off or withheld."""
     response = await ask_model(model, prompt, runtime.silent())
-    return response.text.strip() if response.finish_reason in ("stop", None) else ""
+    written = without_thoughts(response.text).strip()
+    return written if response.finish_reason in ("stop", None) else ""

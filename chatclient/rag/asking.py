@@ -15,6 +15,7 @@ from chatclient.prompt import Prompt
 from chatclient.rag.query import Query
 from chatclient.runtime import Runtime
 from chatclient.template import PromptTemplate, require_placeholders
+from chatclient.thoughts import without_thoughts
 
 log = get_logger(__name__)
 
@@ -51,13 +52,14 @@ class TemplateQuestion:
         require_placeholders(self._template, *placeholders)
 
     async def answer(self, runtime: Runtime, **values: str) -> str:
-        """Return what the model says.
+        """Return what the model says, without what it thinks aloud.
 
         Raises:
             ProviderError: The model's side failed.
         """
         prompt = Prompt.of((UserMessage(self._template.render(**values)),), self._options)
-        return (await ask_model(self.model, prompt, runtime.silent())).text.strip()
+        said = await ask_model(self.model, prompt, runtime.silent())
+        return without_thoughts(said.text).strip()
 
 
 class Asking(TemplateQuestion):

@@ -1,6 +1,6 @@
 """Typed answers: what to ask of a model for a type, and how to read what it answers."""
 
-from chatclient.structured.cleaning import Cleaner, without_fence, without_thoughts
+from chatclient.structured.cleaning import Cleaner, without_fence
 from chatclient.structured.converters import (
     JsonSchemaOutputConverter,
     ListOutputConverter,
@@ -15,6 +15,7 @@ from chatclient.structured.output import (
 )
 from chatclient.structured.partial import NOTHING
 from chatclient.structured.type_converter import TypeOutputConverter
+from chatclient.thoughts import without_thoughts
 
 __all__ = [
     "NATIVE_STRUCTURED_OUTPUT",

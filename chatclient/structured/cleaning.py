@@ -3,53 +3,17 @@
 import re
 from collections.abc import Callable, Iterable, Iterator
 
+from chatclient.thoughts import without_thoughts
+
 Cleaner = Callable[[str], str]
 """Returns a model's text without something that does not belong to the answer."""
 
-_BEGIN_OF_THOUGHT = re.compile(
-    r"<(?:think|thinking|reasoning)>|```thinking\b|<!--\s*thinking:", re.IGNORECASE
-)
-# Templates that end with `<think>` leave only the end of the thoughts in the answer.
-_END_OF_THOUGHTS = re.compile(r"^.*</(?:think|thinking|reasoning)>\s*", re.DOTALL | re.IGNORECASE)
 _FENCED = re.compile(r"```[^\n`]*\n(.*?)```", re.DOTALL)
 _FENCE = "```"
 _OPENER = re.compile(r"[{\[]")
 _TOKENS = re.compile(r'"(?:[^"\\]|\\.)*+"|["{}\[\]]', re.DOTALL)
 _BRACKETS = re.compile(r"[{}\[\]]")
-_MARKS = ("<think>", "<thinking>", "<reasoning>", "```thinking", "<!-- thinking:")
 _MOST_VALUES = 50  # tried, counted from the last
-
-
-def without_thoughts(text: str) -> str:
-    """Return *text* without what the model thought aloud, in tags, a fence or a comment.
-
-    Thoughts that never end are left: what is answer and what is thought cannot be told apart.
-    """
-    if "<" not in text and _FENCE not in text:
-        return text
-    kept: list[str] = []
-    unended: set[str] = set()
-    at = end = 0
-    while (begin := _BEGIN_OF_THOUGHT.search(text, end)) is not None:
-        end = begin.end()
-        closer = _closer_of(begin[0])
-        # Looked for in vain once, an end is not looked for again: many beginnings take no longer.
-        ended = None if closer in unended else re.compile(closer, re.IGNORECASE).search(text, end)
-        if ended is None:
-            unended.add(closer)
-            continue
-        kept.append(text[at : begin.start()])
-        at = end = ended.end()
-    return _END_OF_THOUGHTS.sub("", "".join([*kept, text[at:]]))
-
-
-def _closer_of(opener: str) -> str:
-    """Return the pattern of what ends a thought that begins with *opener*."""
-    if opener.startswith(_FENCE):
-        return r"```\s*"
-    if opener.startswith("<!"):
-        return r"-->\s*"
-    return rf"</{opener[1:-1]}>\s*"
 
 
 def without_fence(text: str) -> str:
@@ -68,15 +32,6 @@ def cleaned(text: str, cleaners: Iterable[Cleaner] = (without_thoughts, without_
     for clean in cleaners:
         text = clean(text)
     return text.strip()
-
-
-def answer_so_far(text: str) -> str:
-    """Return the answer in *text*, the beginning of one; empty while the model still thinks."""
-    text = without_thoughts(text).strip()
-    begun = text.lower()
-    if _BEGIN_OF_THOUGHT.match(text) or any(mark.startswith(begun) for mark in _MARKS):
-        return ""
-    return text
 
 
 def json_within(text: str) -> Iterator[str]:

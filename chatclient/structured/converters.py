@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, overload, runtim
 
 from chatclient.errors import UsageError
 from chatclient.json import dumps, loads
-from chatclient.structured.cleaning import answer_so_far, cleaned, without_thoughts
+from chatclient.structured.cleaning import cleaned
 from chatclient.structured.json_schema import type_of_schema
 from chatclient.structured.partial import NOTHING
 from chatclient.structured.type_converter import TypeOutputConverter
+from chatclient.thoughts import answer_so_far, without_thoughts
 from chatclient.values import deep_frozen
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class JsonSchemaOutputConverter:
     """Reads JSON by a JSON Schema that is known at run time only, as plain data.
 
     Types, required and unknown properties, enumerations, bounds, lengths, patterns, unions and
-    references are checked; `not`, `if`, formats and `allOf` of several are only told to the model.
+    references are checked; `not`, `if` and formats are only told to the model.
 
     Args:
         schema: The JSON Schema, of an object or of anything else.

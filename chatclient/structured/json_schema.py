@@ -1,20 +1,21 @@
 """Types made from JSON Schemas that are known at run time only.
 
 pydantic checks what it has a type for: types, required and unknown properties, enumerations,
-bounds, lengths and patterns, unions and references. What it has none for (`not`, `allOf` of
-several, `if`, formats), and what a reference repeats inside itself, is not checked.
+bounds, lengths and patterns, unions and references, and all of these together. What it has none for
+(`not`, `if`, formats), and what a reference repeats inside itself, is not checked.
 """
 
 import functools
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated, Any, Literal, NotRequired, Union
 
 import typing_extensions
-from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter
-from pydantic_core import PydanticKnownError, SchemaError
+from pydantic import AfterValidator, ConfigDict, Field, GetCoreSchemaHandler, TypeAdapter
+from pydantic_core import PydanticKnownError, SchemaError, core_schema
 
 from chatclient.errors import UsageError
 
@@ -32,6 +33,8 @@ _NUMBER_BOUNDS = {
 }
 _STRING_BOUNDS = {"minLength": "min_length", "maxLength": "max_length"}
 _ARRAY_BOUNDS = {"minItems": "min_length", "maxItems": "max_length"}
+
+_OF_TYPES = frozenset(("type", "properties", "required"))  # the last two say it is an object
 
 # What a schema may say about a value; one that says none of it may still be annotated.
 _WORDS = frozenset(
@@ -87,28 +90,30 @@ class _Types:
 
     def of(self, schema: Any) -> Any:
         """Return the type that *schema* describes."""
-        match schema:
-            case True | False:
-                return Any
-            case {"$ref": reference}:
-                return self._referred(reference)
-            case {"enum": values}:
-                return _one_of(values)
-            case {"const": value}:
-                return _one_of([value])
-            case {"anyOf": branches} | {"oneOf": branches}:
-                return _UNION[tuple(self.of(each) for each in branches)]
-            case {"allOf": [only]}:
-                return self.of(only)
-            case Mapping():
-                return self._of_type(schema)
-            case _:
-                raise UsageError(_refusal(schema))
+        if isinstance(schema, bool):
+            return Any
+        if not isinstance(schema, Mapping):
+            raise UsageError(_refusal(schema))
+        return _all_of([*self._conditions(schema)])
+
+    def _conditions(self, schema: Schema) -> Iterator[Any]:
+        """Yield the types that *schema* describes; a value has to be of all of them."""
+        if "enum" in schema:
+            yield _one_of(_several(schema, "enum"))
+        elif "const" in schema:
+            yield _one_of([schema["const"]])
+        elif not _OF_TYPES.isdisjoint(schema):
+            yield self._of_type(schema)
+        if "$ref" in schema:
+            yield self._referred(schema["$ref"])
+        for word in "anyOf", "oneOf":
+            if word in schema:
+                yield _UNION[tuple(self.of(each) for each in _several(schema, word))]
+        if "allOf" in schema:
+            yield from (self.of(each) for each in _several(schema, "allOf"))
 
     def _of_type(self, schema: Schema) -> Any:
-        names = schema.get("type", "object" if "properties" in schema else None)
-        if names is None:
-            return Any
+        names = schema.get("type", "object")
         if isinstance(names, list | tuple):
             return _UNION[tuple(self._made(schema, name) for name in names)]
         return self._made(schema, names)
@@ -154,6 +159,39 @@ class _Types:
             return self.of(found)
         finally:
             self._within.pop()
+
+
+@dataclass(frozen=True, slots=True)
+class Also:
+    """Says in an `Annotated` that a value is of other types, too.
+
+    Attributes:
+        kinds: Those types.
+    """
+
+    kinds: tuple[Any, ...]
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> core_schema.CoreSchema:
+        """Return the schema of one type after the other."""
+        others = map(handler.generate_schema, self.kinds)
+        return core_schema.chain_schema([handler(source), *others])
+
+
+def _all_of(kinds: Sequence[Any]) -> Any:
+    """Return the type of values that are of all *kinds*."""
+    if not kinds:
+        return Any
+    first, *others = kinds
+    return Annotated[first, Also(tuple(others))] if others else first
+
+
+def _several(schema: Schema, word: str) -> Sequence[Any]:
+    given = schema[word]
+    if not isinstance(given, list | tuple) or not given:
+        raise UsageError(_refusal(schema))
+    return given
 
 
 def _refusal(schema: object) -> str:
@@ -224,4 +262,4 @@ def _of_pattern(pattern: re.Pattern[str], value: str) -> str:
 def _one_of(values: Any) -> Any:
     """Return the type of certain values; those that no `Literal` admits are not told apart."""
     plain = all(value is None or isinstance(value, str | int) for value in values)
-    return Literal[tuple(values)] if plain and values else Any
+    return Literal[tuple(values)] if plain else Any

@@ -32,7 +32,7 @@ STRUCTURED_OUTPUT = "structured_output"
 """The key in a request's context of what it asks for, a `StructuredOutput`."""
 
 NATIVE_STRUCTURED_OUTPUT = "native_structured_output"
-"""The advisor param that says whether `entity` asks natively when it is not told itself."""
+"""The advisor param that says how natively `entity` asks when it is not told itself, a `Native`."""
 
 VALIDATED = "validated_output"
 """The key in a response's context of its value, when an advisor has read it already."""
@@ -66,7 +66,7 @@ class StructuredOutput(Generic[T]):
     told: UserMessage | None = None
 
     def __post_init__(self) -> None:
-        check_word("native", self.native, True, False, None, "schema", "tool")  # noqa: FBT003
+        _check_native("native", self.native)
 
     def for_request(
         self, model: ChatModel, messages: tuple[Message, ...], options: ChatOptions, default: Any
@@ -93,12 +93,17 @@ class StructuredOutput(Generic[T]):
         return replace(self, mode=mode, asked=asked, told=told), options
 
     def _mode(self, model: ChatModel, options: ChatOptions, default: Any) -> OutputMode:
-        native: Native = bool(default) if self.native is None else self.native
-        if native is False or self.converter.json_schema is None:
+        native: Native | None = default if self.native is None else self.native
+        _check_native(NATIVE_STRUCTURED_OUTPUT, native)
+        if not native or self.converter.json_schema is None:
             return "instructions"
         if native is not True:
             return native
         return model.output_mode(options.mutate(output_schema=self.converter.json_schema))
+
+
+def _check_native(what: str, given: object) -> None:
+    check_word(what, given, True, False, None, "schema", "tool")  # noqa: FBT003 - words
 
 
 def with_format(message: UserMessage, format: str) -> UserMessage:

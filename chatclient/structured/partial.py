@@ -18,7 +18,8 @@ import typing_extensions
 from pydantic import AliasChoices, BaseModel, TypeAdapter
 from pydantic_core import from_json
 
-from chatclient.structured.cleaning import answer_so_far
+from chatclient.structured.json_schema import Also
+from chatclient.thoughts import answer_so_far
 
 NOTHING: Any = object()
 """Stands for a value that is not there yet; None may be a value."""
@@ -78,9 +79,19 @@ def _built(kind: Any, value: Any) -> Any:
         return _adapter(kind).validate_python(value)
     except Exception:  # noqa: BLE001
         try:
-            return _of_parts(_bare(kind), value)
+            return _with_others(kind, _of_parts(_bare(kind), value), value)
         except Exception:  # noqa: BLE001
             return NOTHING
+
+
+def _with_others(kind: Any, part: Any, value: Any) -> Any:
+    """Return *part* with what *value* spells of the other types that a *kind* is of, too."""
+    notes = get_args(kind)[1:] if get_origin(kind) is Annotated else ()
+    for other in (each for note in notes if isinstance(note, Also) for each in note.kinds):
+        more = _built(other, value)
+        if isinstance(part, dict) and isinstance(more, dict):
+            part = {**part, **more}
+    return part
 
 
 @functools.lru_cache(maxsize=1024)

@@ -19,10 +19,10 @@ from chatclient.structured.cleaning import (
     cleaned,
     json_within,
     without_fence,
-    without_thoughts,
 )
 from chatclient.structured.partial import partial_value
 from chatclient.texts import shortened
+from chatclient.thoughts import without_thoughts
 from chatclient.tools.arguments import PYDANTIC_ERRORS, reason, typed_dict
 from chatclient.tools.binding import problems
 from chatclient.tools.generation import schema_of
