@@ -74,6 +74,7 @@ class _Speaking(NamedTuple):
     until_hung_up: AsyncExitStack
     reader: Reader
     pieces: AsyncGenerator[bytes, None]
+    breaks: tuple[type[Exception], ...]  # what the pieces may raise
     first: Iterator[Chunk]
     is_all: bool
 
@@ -191,7 +192,7 @@ class HttpClient:
         Raises:
             ProviderError: As with `post`. Until something of the answer was said, a failure that
                 passes is retried, one that the answer itself tells of among them.
-            StreamInterruptedError: The connection broke, or went silent, in the middle.
+            StreamInterruptedError: The connection broke, or went silent, before the answer's end.
         """
         runtime, outgoing = self._begin(runtime, path, body, headers)
 
@@ -205,7 +206,8 @@ class HttpClient:
                 await stack.enter_async_context(aclosing(pieces))
                 reader = read(begun.headers)
                 first, is_all = await begun_by(reader, pieces)
-                return _Speaking(stack.pop_all(), reader, pieces, first, is_all)
+                breaks = self._failures.breaks(begun.response)
+                return _Speaking(stack.pop_all(), reader, pieces, breaks, first, is_all)
 
         speaking = await with_retries(attempt, self.retry, runtime, self.provider)
         async with speaking.until_hung_up:
@@ -214,9 +216,14 @@ class HttpClient:
             if speaking.is_all:
                 return
             feed = speaking.reader.feed
-            async for piece in speaking.pieces:
-                for chunk in feed(piece):
-                    yield chunk
+            try:
+                async for piece in speaking.pieces:
+                    for chunk in feed(piece):
+                        yield chunk
+            except speaking.breaks:
+                # Servers and proxies hang up, or fall silent, behind the last word rather often.
+                if not getattr(speaking.reader, "is_over", False):
+                    raise
             for chunk in speaking.reader.finish():
                 yield chunk
 

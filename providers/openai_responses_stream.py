@@ -105,6 +105,11 @@ class StreamDecoder:
         self._started = False
         self._finished = False
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the last event has come."""
+        return self._finished
+
     def feed(self, data: bytes, _event: str = "") -> ChatResponse | str | None:
         """Return the chunk that an event spells, or None when there is nothing in it."""
         if self._finished or not data or is_end(data):

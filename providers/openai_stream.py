@@ -96,6 +96,11 @@ class StreamDecoder:
         self._choices: dict[int, _Choice] = {}
         self._done = False
 
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more can come, but figures."""
+        return bool(self._choices) and (self._done or not self._unfinished())
+
     def feed(self, data: bytes, event: str = "") -> ChatResponse | str | None:
         """Return the chunk that an event spells, or None when there is nothing in it.
 
@@ -132,12 +137,14 @@ class StreamDecoder:
             with suppress(InvalidResponseError):  # a part of an event
                 if (chunk := self.feed(rest.strip())) is not None:
                     yield chunk
-        open_choices = {at: c for at, c in self._choices.items() if not c.finished}
-        if (open_choices and not self._done) or not self._choices:
+        if not self.is_over:
             raise ended_early(self._dialect.provider)
-        if open_choices:  # a server that never says why it stops
-            closing = (self._closing(at, {}, "") for at in open_choices)
-            yield ChatResponse(tuple(closing))
+        if unfinished := self._unfinished():  # a server that never says why it stops
+            yield ChatResponse(tuple(self._closing(at, {}, "") for at in unfinished))
+
+    def _unfinished(self) -> list[int]:
+        """Return which of the answers have not told their end."""
+        return [at for at, choice in self._choices.items() if not choice.finished]
 
     def _plain_text(self, chunk: Mapping[str, Any], choice: Mapping[str, Any]) -> str | None:
         """Return the text of a chunk that has nothing else to say, as nearly all have."""

@@ -364,6 +364,35 @@ def test_a_stream_that_breaks_off(ask: Ask, chat_server: Start, how: str) -> Non
     assert caught.value.partial.text == "one two"
 
 
+DONE = b"data: [DONE]\n\n"
+UNFINISHED = STREAM.replace(b'"stop"', b"null")
+
+
+@pytest.mark.parametrize("stream", [STREAM, STREAM.removesuffix(DONE), UNFINISHED])
+def test_a_stream_that_breaks_off_behind_its_answer(
+    ask: Ask, chat_server: Start, stream: bytes
+) -> None:
+    """The answer was whole: there is a reason why it ended, or the word for the end."""
+    if not ask.streaming:
+        pytest.skip("a whole answer is no stream")
+    server = chat_server(Reply(stream, content_type="text/event-stream", truncate=True))
+    with client_of(server) as client:
+        asked = ask(client.prompt("Hi"))
+
+    assert asked.text == "one two three"
+    assert asked.response.chat_response.result.finish_reason == "stop"
+
+
+def test_a_stream_that_breaks_off_between_two_answers(chat_server: Start) -> None:
+    """The end of one of several answers is not the end of all."""
+    chunk = '{"id":"c","choices":[{"index":%d,"delta":{"content":"a"},"finish_reason":%s}]}'
+    events = (chunk % each for each in ((0, "null"), (1, "null"), (0, '"stop"')))
+    stream = "".join(f"data: {event}\n\n" for event in events).encode()
+    server = chat_server(Reply(stream, content_type="text/event-stream", truncate=True))
+    with client_of(server) as client, pytest.raises(StreamInterruptedError):
+        list(client.prompt("Hi").stream())
+
+
 def test_a_stream_that_goes_silent(ask: Ask, chat_server: Start) -> None:
     """A stream that stalls is given up on after the read time-out."""
     if not ask.streaming:
