@@ -217,7 +217,7 @@ def _assistant(message: AssistantMessage, dialect: Dialect) -> dict[str, Any]:
     if dialect.reasoning_field == "content":
         content = _thinking_content(message, dialect) or content
     # Without a field for it, reasoning is that of another API of the same provider.
-    elif dialect.reasoning_field is not None and message.reasoning:
+    elif dialect.reasoning_field and (message.reasoning or dialect.needs_reasoning):
         if kept := _kept_thoughts(message, dialect):
             content = [*kept, _text(text)] if text else kept
         elif fields.keys().isdisjoint(FIELDS):
@@ -280,7 +280,7 @@ def _thoughts(message: AssistantMessage, dialect: Dialect) -> dict[str, str]:
     if name is None:
         return {}
     own = [r.text for r in message.reasoning if r.provider in ("", dialect.provider)]
-    return {name: "".join(own)} if own else {}
+    return {name: "".join(own)} if own or dialect.needs_reasoning else {}
 
 
 def _thinking_content(message: AssistantMessage, dialect: Dialect) -> list[dict[str, Any]]:
