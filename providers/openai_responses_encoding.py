@@ -11,7 +11,7 @@ go back as the items they were:
 - anything else, such as a search on the provider's side: a `ProviderPart` with the item.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -148,11 +148,9 @@ def _tool_output(response: ToolResponse, form: Form) -> dict[str, Any]:
 
 
 def _assistant(message: AssistantMessage, form: Form) -> list[dict[str, Any]]:
-    if message.reasoning and not form.takes_reasoning:
-        message = _without_reasoning(message)
     items: list[dict[str, Any]] = []
     said: list[str | ProviderPart] = []  # by a message whose end has not come yet
-    for part in message.parts:
+    for part in _without_lost_reasoning(message, form):
         if isinstance(part, str) or (isinstance(part, ProviderPart) and not _is_item(part)):
             said.append(part)
             continue
@@ -167,13 +165,33 @@ def _assistant(message: AssistantMessage, form: Form) -> list[dict[str, Any]]:
     return items
 
 
-def _without_reasoning(message: AssistantMessage) -> AssistantMessage:
-    """Return *message* without reasoning, and without the ids by which that would be missed.
+def _without_lost_reasoning(message: AssistantMessage, form: Form) -> Sequence[Part]:
+    """Return the parts without reasoning that cannot go back, nor ids by which it would be missed.
 
-    The calls of the provider's own tools go with it: they are refused without it, and without ids.
+    The calls of the provider's own tools that it led to go with it: they are refused without it,
+    and without ids.
     """
-    rest = (part for part in message.parts if not (isinstance(part, Reasoning) or _is_own(part)))
-    return AssistantMessage([_without_id(part) for part in rest])
+    if not message.reasoning:
+        return message.parts
+    parts: list[Part] = []
+    is_missed = False
+    for part in message.parts:
+        if isinstance(part, Reasoning):
+            if part.provider == PROVIDER and part.data is not None:
+                is_missed = not _is_known(part.data, form)
+            if not is_missed:
+                parts.append(part)
+        elif not is_missed:
+            parts.append(part)
+        elif not _is_own(part):
+            parts.append(_without_id(part))
+    return parts
+
+
+def _is_known(reasoning: Item, form: Form) -> bool:
+    """Return whether the model can be sent *reasoning*: as such, or as what the provider keeps."""
+    readable = reasoning.get("encrypted_content") or reasoning.get("content")
+    return form.takes_reasoning and bool(form.stored or readable)
 
 
 def _is_own(part: Part) -> bool:
@@ -236,8 +254,7 @@ def _other_item(part: Part, form: Form) -> list[dict[str, Any]]:
         case ProviderPart(data=data):
             return [dict(data)]
         case Reasoning(provider=provider, data=data) if provider == PROVIDER and data is not None:
-            if form.stored or data.get("encrypted_content") or data.get("content"):
-                return [{key: value for key, value in data.items() if value is not None}]
+            return [{key: value for key, value in data.items() if value is not None}]
         case Media(metadata=metadata) if PROVIDER in metadata:
             return [{**metadata[PROVIDER], "result": part.base64()}]
         case _:

@@ -77,6 +77,7 @@ Json = dict[str, Any]
 Serve = Callable[..., ResponsesServer]
 
 PNG = bytes.fromhex("89504e470d0a1a0a")
+SUM = '{"a": 2, "b": 3}'
 
 
 @pytest.fixture
@@ -1026,6 +1027,31 @@ def test_reasoning_that_the_provider_has_forgotten_is_left_out() -> None:
 
     assert [i for i in input_of(output) if i["type"] == "reasoning"] == [sent]
     assert [i for i in input_of(output, store=True) if i["type"] == "reasoning"] == [bare, sent]
+
+
+def test_reasoning_that_nobody_kept_is_not_missed(ask: Ask, serve: Serve) -> None:
+    """`'function_call' was provided without its required 'reasoning' item`: by its id."""
+    bare, asked = {"id": "rs_1", "type": "reasoning", "summary": []}, call("call_1", "add", SUM)
+    server = serve(response(bare, asked), "It is 5.")
+    client = ChatClient.create(server.model())
+    ask(client.prompt("2 + 3?").tools(add).options(model="my-deployment"))
+
+    assert server.requests[1]["input"][1:] == [
+        {key: value for key, value in asked.items() if key != "id"},
+        {"type": "function_call_output", "call_id": "call_1", "output": "5"},
+    ]
+
+
+def test_what_is_not_missed_keeps_its_id() -> None:
+    """Only what followed the reasoning that is gone needed it."""
+    bare = {"id": "rs_1", "type": "reasoning", "summary": []}
+    known = reasoning("rs_2", "hm")
+    before, between, after = (message(text, id=f"msg_{text}") for text in "abc")
+    output = decoded(response(before, bare, between, known, after)).output
+    assert output is not None
+
+    plain = {"type": "message", "role": "assistant", "content": "b"}
+    assert input_of(output) == [before, plain, known, after]
 
 
 def test_reasoning_that_led_to_nothing_is_left_out() -> None:
