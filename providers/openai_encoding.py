@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from itertools import takewhile
 from typing import Any
 
-from chatclient.json import dumps
 from chatclient.messages import (
     AssistantMessage,
     Media,
@@ -21,12 +20,11 @@ from chatclient.messages import (
 )
 from chatclient.options import ChatOptions
 from chatclient.providers.fields import (
-    arguments_in,
     called_name,
     fields_of,
-    object_in,
     overlaid,
     unsendable,
+    written_arguments,
 )
 from chatclient.providers.openai_dialect import REASONING_FIELD, Dialect
 from chatclient.providers.openai_media import media_part
@@ -314,11 +312,8 @@ def _tool_call(call: ToolCall, dialect: Dialect) -> dict[str, Any]:
 
 
 def _arguments(arguments: str, dialect: Dialect) -> str:
-    arguments = arguments.strip() or "{}"
-    # Many chat templates parse the arguments. Those that are fine stay as they were written.
-    if not dialect.parses_arguments or object_in(arguments) is not None:
-        return arguments
-    return dumps(arguments_in(arguments)).decode()
+    # Many chat templates parse them.
+    return written_arguments(arguments) if dialect.parses_arguments else arguments.strip() or "{}"
 
 
 def _call_id(id: str, dialect: Dialect) -> str:

@@ -29,7 +29,7 @@ from chatclient.messages import (
     ToolResponseMessage,
     UserMessage,
 )
-from chatclient.providers.fields import beside, called_name, unsendable
+from chatclient.providers.fields import beside, called_name, unsendable, written_arguments
 from chatclient.providers.media import is_here
 from chatclient.providers.openai_encoding import short_id
 from chatclient.providers.openai_media import file_name
@@ -267,6 +267,6 @@ def _tool_call(call: ToolCall, form: Form) -> dict[str, Any]:
     if more.pop("type", None) == "custom_tool_call" and call.name in form.custom_tools:
         what = {"type": "custom_tool_call", "input": call.arguments}
     else:
-        what = {"type": "function_call", "arguments": call.arguments.strip() or "{}"}
+        what = {"type": "function_call", "arguments": written_arguments(call.arguments)}
     id, name = short_id(call.id, _LONGEST_ID), called_name(call.name)
     return {**what, "call_id": id, "name": name, **more}

@@ -922,6 +922,27 @@ def test_a_sound_is_refused_with_a_word_on_who_takes_it() -> None:
             input_of(UserMessage([Media("audio/mpeg", content)]))
 
 
+@pytest.mark.parametrize("written", ['{"a": 2, "b":', "[2, 3]", "two and three"])
+def test_malformed_arguments_do_not_spoil_the_conversation(
+    written: str, ask: Ask, serve: Serve
+) -> None:
+    """Servers that parse the history would refuse every later request."""
+    server = serve(response(call("call_1", "add", written)), "What?")
+    client = ChatClient.create(server.model())
+    ask(client.prompt("2 + 3?").tools(add))
+    sent = server.requests[1]["input"][1]
+
+    assert json.loads(sent["arguments"]) == {"malformed_arguments": written}
+
+
+def test_arguments_that_are_fine_go_back_as_they_were_written() -> None:
+    """To the letter, so that what the provider caches stays the same."""
+    output = decoded(response(call("call_1", "add", '{ "a":2,"b" : 3.0 }'))).output
+    assert output is not None
+
+    assert input_of(output)[0]["arguments"] == '{ "a":2,"b" : 3.0 }'
+
+
 def test_a_name_that_no_tool_can_have_is_sent_as_one() -> None:
     """The model made it up, and the API would refuse the whole conversation for it."""
     (call,) = input_of(AssistantMessage("", [ToolCall("c", "functions.add", "{}")]))
