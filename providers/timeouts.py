@@ -30,8 +30,8 @@ class Timeouts:
 
     def __post_init__(self) -> None:
         for name in ("connect", "read", "write", "first_byte", "total"):
-            if getattr(self, name) is not None:
-                seconds(name, getattr(self, name))
+            if (given := getattr(self, name)) is not None:
+                object.__setattr__(self, name, seconds(name, given))
 
     def within(self, seconds: float) -> dict[str, float | None]:
         """Return what holds until the answer begins as the HTTP library wants it.

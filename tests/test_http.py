@@ -3,10 +3,12 @@
 import asyncio
 import gzip
 import json
+import re
 import socket
 import threading
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from email.utils import formatdate
 from typing import Any
 
@@ -380,7 +382,7 @@ def test_a_stream_that_breaks_off_behind_its_answer(
         asked = ask(client.prompt("Hi"))
 
     assert asked.text == "one two three"
-    assert asked.response.chat_response.result.finish_reason == "stop"
+    assert asked.response.chat_response.finish_reason == "stop"
 
 
 def test_a_stream_that_breaks_off_between_two_answers(chat_server: Start) -> None:
@@ -691,6 +693,33 @@ def test_timeouts_in_every_form() -> None:
     assert as_timeouts(None).within(float("inf"))["read"] is None
     assert as_timeouts(None).within(2)["read"] == 2
     assert as_timeouts(Timeouts(read=9)).within(2)["read"] == 2
+
+
+def test_a_time_out_may_be_a_timedelta() -> None:
+    """One of several as well as the one for all."""
+    second: Any = timedelta(seconds=1)
+
+    assert as_timeouts(second) == Timeouts(1, 1, 1)
+    assert Timeouts(second, read=second).within(0.5)["read"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"max_retries": -1}, "max_retries must be at least 0, not -1"),
+        ({"first_wait": "1"}, "first_wait must be a number, not '1'"),
+        ({"longest_wait": None}, "longest_wait must be a number, not None"),
+        ({"multiplier": float("nan")}, "multiplier must be at least 0, not nan"),
+        ({"on_codes": 529}, "on_codes must be a Collection, not 529; put statuses into a set"),
+        ({"excluded_codes": "429"}, "a status in excluded_codes must be an int, not '4'"),
+    ],
+)
+def test_a_policy_that_makes_no_sense_is_refused_where_it_is_made(
+    wrong: dict[str, Any], said: str
+) -> None:
+    """Later, its error would take the place of the failure that it is about."""
+    with pytest.raises(UsageError, match=re.escape(said)):
+        RetryPolicy(**wrong)
 
 
 def test_a_base_url_has_a_scheme() -> None:
