@@ -1,5 +1,6 @@
 """Requests to a provider, made ready to be sent: URL, headers, time-outs, a key for repetitions."""
 
+import re
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ _HEADERS = {
     "user-agent": f"chatclient/{__version__}",
 }
 _IDEMPOTENCY = "idempotency-key"
+_NAME = re.compile(r"[\w!#$%&'*+.^`|~-]+", re.ASCII)
 _REFUSAL_SECONDS = 10.0  # for the reasons, when the status has already said it all
 
 
@@ -110,7 +112,10 @@ def _raw(headers: Headers) -> list[tuple[bytes, bytes]]:
         UsageError: One of them cannot be sent: a key with a line end, say, which is not shown.
     """
     for name, value in headers.items():
-        if not (name.isascii() and value.isprintable()):
+        if not _NAME.fullmatch(name):
+            msg = f"{name!r} cannot be the name of a header"
+            raise UsageError(msg)
+        if not value.isprintable() or value != value.strip():
             msg = f"the header {name!r} has a value with a line end or the like; check the API key"
             raise UsageError(msg)
     return [(name.lower().encode("ascii"), value.encode()) for name, value in headers.items()]

@@ -386,6 +386,25 @@ def test_a_key_that_cannot_be_sent_is_not_shown(service: Service, mode: str) -> 
         assert any(value.endswith(KEY) for value in request.headers.values())
 
 
+@pytest.mark.parametrize("name", ["x team", "x-team:", "", "x-équipe"])
+def test_a_header_that_cannot_be_sent_is_told(name: str, mode: str) -> None:
+    """It is no failure of the connection, which would be tried again."""
+    with ChaosServer([[answer_for(mode)]]) as server:
+        outcome = outcome_of(CHAT.model(server.url, headers={name: "a"}), mode)
+
+    assert isinstance(outcome.error, UsageError)
+    assert f"{name!r} cannot be the name of a header" in str(outcome.error)
+
+
+def test_white_space_around_a_header_does_no_harm(mode: str) -> None:
+    """Files leave it behind keys, and gateways want theirs in headers of their own."""
+    with ChaosServer([[answer_for(mode)]]) as server:
+        outcome = outcome_of(CHAT.model(server.url, headers={"X-Key": f" {KEY}\n"}), mode)
+
+    assert outcome.error is None
+    assert server.requests[0].headers["x-key"] == KEY
+
+
 # --- sizes ----------------------------------------------------------------------------------
 
 
