@@ -1,10 +1,10 @@
 """Chat Completions answers as responses; no I/O."""
 
 import base64
-import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from chatclient.json import dumps
 from chatclient.messages import (
     AssistantMessage,
     Media,
@@ -135,7 +135,7 @@ def parts_of(
     elif content:
         parts.extend(_listed_content(content, provider))
     if refusal := text_of(message.get("refusal")):
-        parts.append(ProviderPart(provider, FrozenDict({"refusal": refusal}), refusal))
+        parts.append(_refusal(refusal, provider))
     if not message.keys() <= _COMMON:
         parts.extend(_rare_parts(message, provider, call_part))
     if calls := message.get("tool_calls"):
@@ -155,7 +155,7 @@ def message_metadata(message: Mapping[str, Any]) -> Mapping[str, Any]:
 def _listed_content(content: Any, provider: str) -> Iterator[Any]:
     """Yield the parts of content that some servers give as a list, or as the JSON asked for."""
     if not isinstance(content, list):
-        yield json.dumps(content)
+        yield dumps(content).decode()
         return
     for item in content:
         kind, text = item.get("type"), item.get("text")
@@ -166,8 +166,14 @@ def _listed_content(content: Any, provider: str) -> Iterator[Any]:
         elif kind in ("text", None) and isinstance(text, str):
             if text:
                 yield text
+        elif kind == "refusal":
+            yield _refusal(text_of(item.get("refusal")), provider)
         else:
             yield ProviderPart(provider, FrozenDict(item), text if isinstance(text, str) else "")
+
+
+def _refusal(text: str, provider: str) -> ProviderPart:
+    return ProviderPart(provider, FrozenDict({"refusal": text}), text)
 
 
 def _thinking(item: Mapping[str, Any], provider: str) -> Reasoning:
