@@ -99,7 +99,8 @@ class HttpClient:
         timeouts: How long to wait: seconds for an answer, or `Timeouts`.
         retry: When to ask again: how often at most, or a `RetryPolicy`.
         http_client: A client of the application's own, blocking or asynchronous, which is then
-            used as it is, and not closed here; or how to connect, as `Connections`.
+            used as it is, and not closed here; or how to connect, as `Connections`. The time-outs
+            of a client that sets some go before *timeouts*, but for the one in total.
         idempotent: Whether each request names a key, the same one at every attempt.
 
     Raises:
@@ -269,8 +270,9 @@ class HttpClient:
             else:
                 sent = client.handle_async_request(request)
             response = sent if runtime.blocking else await sent
-            self._requests.wait_for_the_rest(request, runtime, refused=not response.is_success)
-            if response.is_success:
+            refused = not response.is_success
+            self._requests.wait_for_the_rest(client, request, runtime, refused=refused)
+            if not refused:
                 return _Begun(response, shard, self._headers_of(response, request), request)
             refusal = await self._refusal(response, request, runtime)
         except BaseException as error:

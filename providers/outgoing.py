@@ -48,7 +48,7 @@ class Requests:
         address: Where they go.
         timeouts: How long to wait for their answers.
         own: Whether a client of the application sends them, which may have headers, cookies and
-            time-outs of its own.
+            time-outs of its own. The last are those that hold, if it has any.
     """
 
     def __init__(self, address: Address, timeouts: Timeouts, *, own: bool) -> None:
@@ -84,20 +84,30 @@ class Requests:
 
     def _of_own(self, client: Any, outgoing: Outgoing, more: Headers, runtime: Runtime) -> Any:
         """Build a request with the client: it may have headers, cookies and time-outs."""
+        remaining = runtime.remaining()
         key = {} if outgoing.key is None else {_IDEMPOTENCY: outgoing.key}
         given = self._address.headers if "authorization" not in client.headers else {}
         raw = _raw({**_HEADERS, **given, **key, **more})
         url = self._address.of(outgoing.path)
         request = client.build_request("POST", url, content=outgoing.body, headers=raw)
+        if self._bounds(client):
+            request.extensions["timeout"] = self._timeouts.within(remaining)
+            return request
         timeouts = request.extensions["timeout"]
-        remaining = runtime.remaining()
         timeouts.update({name: shorter(value, remaining) for name, value in timeouts.items()})
         return request
 
-    def wait_for_the_rest(self, request: Any, runtime: Runtime, *, refused: bool) -> None:
+    def _bounds(self, client: Any) -> bool:
+        """Return whether the time-outs that hold are ours, and not those of *client*."""
+        # Five seconds are the libraries' default, by which a client says nothing.
+        return not self._own or client.timeout == library_of(client).Timeout(5.0)
+
+    def wait_for_the_rest(
+        self, client: Any, request: Any, runtime: Runtime, *, refused: bool
+    ) -> None:
         """Replace the time-outs for the first bytes of an answer by those for the rest."""
         timeouts = request.extensions["timeout"]
-        if not self._own and self._timeouts.first_byte is not None:
+        if self._timeouts.first_byte is not None and self._bounds(client):
             timeouts["read"] = self._timeouts.read
         if refused:
             timeouts["read"] = shorter(timeouts["read"], _REFUSAL_SECONDS)

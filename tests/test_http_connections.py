@@ -283,6 +283,31 @@ def test_a_deadline_bounds_a_client_of_ones_own(http_library: str) -> None:
             model.call("Hi")
 
 
+@pytest.mark.parametrize(
+    ("own", "first", "then"),
+    [({}, 20, 8), ({"timeout": 7}, 7, 7), ({"timeout": None}, None, None)],
+)
+def test_a_client_of_ones_own_waits_as_long_as_it_says(
+    own: dict[str, Any], first: float | None, then: float | None, http_library: str
+) -> None:
+    """One that says nothing waits as long as the model does, and not five seconds."""
+    import importlib
+
+    library = importlib.import_module(http_library)
+    waits: list[Any] = []
+
+    def answer(request: Any) -> Any:
+        waits.append(dict(request.extensions["timeout"]))
+        waits.append(request.extensions["timeout"])  # as it is when the answer is read
+        return library.Response(200, content=CHAT.answer(streaming=False))
+
+    timeout = Timeouts(read=8, first_byte=20)
+    with library.Client(transport=library.MockTransport(answer), **own) as mine:
+        CHAT.model("http://model.invalid", http_client=mine, timeout=timeout).call("Hi")
+
+    assert [wait["read"] for wait in waits] == [first, then]
+
+
 # --- keys -----------------------------------------------------------------------------------
 
 
