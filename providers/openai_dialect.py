@@ -1,7 +1,7 @@
 """In what the many servers of Chat Completions differ."""
 
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import lru_cache
 from typing import Literal
 
 SystemRole = Literal["system", "developer", "user"]
@@ -78,7 +78,7 @@ COMPATIBLE = Dialect(
 """The common ground of servers that nothing more is known about."""
 
 
-@cache
+@lru_cache(maxsize=64)
 def with_system_role(dialect: Dialect, role: SystemRole) -> Dialect:
     """Return *dialect* with another role for system messages, the same object every time."""
     return dialect if dialect.system_role == role else replace(dialect, system_role=role)
