@@ -149,7 +149,7 @@ class StreamDecoder:
     def _plain_text(self, chunk: Mapping[str, Any], choice: Mapping[str, Any]) -> str | None:
         """Return the text of a chunk that has nothing else to say, as nearly all have."""
         delta = choice.get("delta")
-        if not delta or len(delta) != 1 or chunk.get("id") != self._id:
+        if not delta or len(delta) != 1 or chunk.get("id") != self._id or not self._choices:
             return None
         text = delta.get("content")
         more = choice.get("index") or choice.get("finish_reason") or choice.get("logprobs")

@@ -735,6 +735,8 @@ def test_a_stream_may_end_without_a_reason() -> None:
 
     assert streamed(chunk({"content": "a"})).finish_reason == "stop"
     assert streamed(chunk({"tool_calls": [call]})).finish_reason == "tool_call"
+    head = {"id": "r1", "model": "m", "choices": []}
+    assert streamed(head, chunk({"content": "a"})).finish_reason == "stop"
 
 
 @pytest.mark.parametrize("end", [b"[DONE] ", b" [DONE]", b"[DONE]\r", b'"[DONE]"'])
