@@ -45,6 +45,11 @@ def form_for(options: ChatOptions) -> Form:
     )
 
 
+def without_reasoning(form: Form) -> Form:
+    """Return *form* for a model that cannot make use of the reasoning there is."""
+    return _form(form.system_role, form.stored, form.custom_tools, False)  # noqa: FBT003
+
+
 def encode_options(
     options: ChatOptions, *, streaming: bool, lacks: Container[str] = ()
 ) -> dict[str, Any]:

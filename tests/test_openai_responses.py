@@ -197,6 +197,37 @@ def test_a_tool_is_called_and_its_result_sent(ask: Ask, serve: Serve) -> None:
     assert server.requests[0]["tools"][0]["name"] == "add"
 
 
+def test_a_server_that_cannot_read_the_reasoning_is_asked_without(ask: Ask, serve: Serve) -> None:
+    """Each service encrypts its own, and another one may have to go on with the conversation."""
+    foreign = reasoning("rs_1", "Adding.", encrypted_content="of another server")
+    asked = call("call_1", "add", SUM)
+    server = serve(response(foreign, asked), "It is 5.")
+    answer = ask(ChatClient.create(server.model()).prompt("2 + 3?").tools(add))
+    refused, taken = (request["input"][1:] for request in server.requests[1:])
+
+    assert answer.text == "It is 5."
+    assert [item["type"] for item in refused] == [
+        *("reasoning", "function_call", "function_call_output"),
+    ]
+    assert taken == [
+        {key: value for key, value in asked.items() if key != "id"},
+        {"type": "function_call_output", "call_id": "call_1", "output": "5"},
+    ]
+
+
+def test_what_else_is_refused_is_not_asked_again(ask: Ask, serve: Serve) -> None:
+    """Not with reasoning in the conversation, and not for a word about encrypted content."""
+    refusal = Reply(b'{"error": {"message": "no", "code": "invalid_value"}}', 400)
+    server = serve(response(reasoning("rs_1", "Adding."), call("call_1", "add", SUM)), refusal)
+    with pytest.raises(InvalidRequestError, match="no"):
+        ask(ChatClient.create(server.model()).prompt("2 + 3?").tools(add))
+    other = serve(Reply(b'{"error": {"message": "no encrypted content"}}', 400))
+    with pytest.raises(InvalidRequestError, match="no encrypted content"):
+        ask(ChatClient.create(other.model()).prompt("Hi"))
+
+    assert (len(server.requests), len(other.requests)) == (2, 1)
+
+
 def test_a_model_that_never_reasons_goes_on_without_reasoning(ask: Ask, serve: Serve) -> None:
     """It refuses what the model before it thought; nor are there ids that would need it."""
     said, asked = message("I add.", phase="commentary"), call("call_1", "add", '{"a":2,"b":3}')
