@@ -286,7 +286,7 @@ class HttpClient:
 
     async def _hang_up(self, response: Any, shard: Shard | None, runtime: Runtime) -> None:
         if shard is not None:
-            shard.busy -= 1
+            shard.release()
         if response is not None:
             response.close() if runtime.blocking else await response.aclose()
 

@@ -136,6 +136,23 @@ def descriptors() -> int:
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
+@pytest.mark.usefixtures("http_library")
+def test_a_rush_leaves_no_connections_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that nobody needs afterwards are closed, not kept for as long as the loop runs."""
+    monkeypatch.setattr(connections, "_KEEPALIVE_SECONDS", 0.01)
+
+    async def main(server: ChaosServer) -> None:
+        async with CHAT.model(server.url) as model:
+            await asyncio.gather(*(model.acall("Hi") for _ in range(60)))
+            await asyncio.sleep(0.02)
+            await model.acall("Hi")
+            few = connections._PER_SHARD
+            assert await asyncio.to_thread(settled, lambda: server.open_connections <= few)
+
+    with ChaosServer([[0.2, answer_for("acall")]]) as server:
+        asyncio.run(main(server))
+
+
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts descriptors in /proc")
 @pytest.mark.parametrize("run", [asyncio.run, run_and_leave])
 def test_loops_that_are_gone_leave_nothing_behind(
