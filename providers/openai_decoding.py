@@ -51,8 +51,10 @@ def refuse_errors(data: Any, dialect: Dialect, headers: Headers, event: str = ""
     if not isinstance(data, Mapping):
         return
     choices = data.get("choices")
-    failure = data.get("error") or next((e for c in choices or () if (e := c.get("error"))), None)
-    if failure:
+    groq = data.get("x_groq")  # says why a stream was stopped early
+    places = (data, groq if isinstance(groq, Mapping) else EMPTY, *(choices or ()))
+    failures = (place.get("error") for place in places)
+    if failure := next(filter(None, failures), None):
         raise error_from(dialect.provider, 0, {**data, "error": failure}, headers)
     said = choices is None and ("message" in data or "detail" in data)
     if event == "error" or data.get("object") == "error" or said:

@@ -776,6 +776,15 @@ def test_the_last_event_needs_no_blank_line() -> None:
     assert collect(ended).text == "a"
 
 
+def test_a_stream_that_was_stopped_early_is_no_whole_answer() -> None:
+    """Groq says so beside the choices, and that it is done."""
+    stopped = chunk({}, x_groq={"id": "req_1", "error": "over capacity"})
+
+    with pytest.raises(OverloadedError, match="over capacity") as caught:
+        streamed(chunk({"content": "The answer is"}), stopped)
+    assert caught.value.retryable
+
+
 def test_an_error_at_the_end_needs_no_event() -> None:
     """Some servers write an error as plain JSON into the stream."""
     rest = json.dumps({"error": {"message": "x", "code": 503}}).encode()
