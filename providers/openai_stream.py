@@ -21,7 +21,7 @@ from chatclient.providers.openai_decoding import (
 )
 from chatclient.providers.openai_dialect import Dialect
 from chatclient.providers.openai_metadata import metadata_of
-from chatclient.providers.openai_thoughts import FIELDS, ContentThoughts, add_piece
+from chatclient.providers.openai_thoughts import FIELDS, ContentThoughts, FieldThoughts
 from chatclient.providers.sse import is_end
 from chatclient.response import (
     NO_METADATA,
@@ -39,7 +39,7 @@ class _Choice:
     calls: bool = False
     refused: bool = False
     finished: bool = False
-    details: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    details: dict[str, FieldThoughts] = field(default_factory=dict)
     thoughts: ContentThoughts = field(default_factory=ContentThoughts)
     logprobs: dict[str, list[Any]] = field(default_factory=dict)
     sound: ProviderPart | None = None
@@ -50,7 +50,7 @@ class _Choice:
             return delta
         for name in FIELDS:
             for piece in delta.get(name) or ():
-                add_piece(self.details.setdefault(name, []), piece)
+                self.details.setdefault(name, FieldThoughts()).add(piece)
         return {key: value for key, value in delta.items() if key not in FIELDS}
 
     def without_known_sound(self, parts: list[Any]) -> list[Any]:
@@ -190,8 +190,8 @@ class StreamDecoder:
         state.finished = True
         provider = self._dialect.provider
         parts: list[Any] = [*state.thoughts.end(provider)]
-        for name, pieces in state.details.items():
-            parts.append(ProviderPart(provider, FrozenDict({name: pieces})))
+        for name, thoughts in state.details.items():
+            parts.append(ProviderPart(provider, FrozenDict({name: thoughts.end()})))
         state.details = {}
         if state.logprobs:
             metadata = FrozenDict({**metadata, "logprobs": state.logprobs})
