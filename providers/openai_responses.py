@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from chatclient.errors import InvalidRequestError
 from chatclient.json import dumps
@@ -22,6 +23,7 @@ from chatclient.providers.openai import BASE_URL, dialect_at, is_openai, openai_
 from chatclient.providers.openai_responses_decoding import decode_response
 from chatclient.providers.openai_responses_encoding import (
     CONVERSATION,
+    PROVIDER,
     Form,
     SystemRole,
     encode_message,
@@ -159,6 +161,7 @@ class OpenAIResponsesChatModel(OverHttp, ChatModel):
             http_client,
             idempotent=True,
         )
+        self._origin = PROVIDER if is_openai(base_url) else urlsplit(self._http.base_url).netloc
         self._heads: EncodedOptions[tuple[bytes, Form]] = EncodedOptions()
         self._sent = WireCache()
 
@@ -215,11 +218,12 @@ class OpenAIResponsesChatModel(OverHttp, ChatModel):
         log.info("reasoning left out", provider=self.provider, error=described(error))
 
     def _reader(self, headers: Headers) -> EventReader:
-        return EventReader(StreamDecoder(self._http.provider, headers))
+        return EventReader(StreamDecoder(self._http.provider, headers, self._origin))
 
     def _decoded(self, answer: HttpAnswer) -> ChatResponse:
         provider = self._http.provider
-        return decode_response(json_of(provider, answer.body), provider, answer.headers)
+        data = json_of(provider, answer.body)
+        return decode_response(data, provider, answer.headers, self._origin)
 
     def _body(self, prompt: Prompt, *, streaming: bool, reasoning: bool = True) -> bytes:
         head, form = self._heads.get(prompt.options, self._head, streaming=streaming)
@@ -230,7 +234,7 @@ class OpenAIResponsesChatModel(OverHttp, ChatModel):
     def _head(self, options: ChatOptions, *, streaming: bool) -> tuple[bytes, Form]:
         """Return all of a request but its input, and the form in which that is sent."""
         body = encode_options(options, streaming=streaming, lacks=self._lacks)
-        return dumps(body), form_for(options)
+        return dumps(body), form_for(options, self._origin)
 
 
 def _to_send(prompt: Prompt) -> tuple[Message, ...]:

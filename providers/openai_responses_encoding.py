@@ -36,7 +36,7 @@ from chatclient.providers.openai_media import file_name
 from chatclient.values import EMPTY, FrozenDict
 
 PROVIDER = "openai"
-"""Whose parts these are, whichever server speaks this API."""
+"""Whose parts these are, whichever server speaks this API; but each has reasoning of its own."""
 
 CONVERSATION = "conversation"
 """In a message's metadata: the provider's conversation that holds it, and all before it."""
@@ -56,12 +56,14 @@ class Form:
         stored: Whether the provider keeps its answers, and so knows reasoning by its id alone.
         custom_tools: The names of tools that take free text in place of JSON.
         takes_reasoning: Whether the model takes reasoning; those that never reason refuse it.
+        origin: Whose reasoning the server can read: encrypted, it is of use to nobody else.
     """
 
     system_role: SystemRole = "system"
     stored: bool = False
     custom_tools: frozenset[str] = frozenset()
     takes_reasoning: bool = True
+    origin: str = PROVIDER
 
 
 def encode_message(message: Message, form: Form) -> list[dict[str, Any]]:
@@ -177,8 +179,8 @@ def _without_lost_reasoning(message: AssistantMessage, form: Form) -> Sequence[P
     is_missed = False
     for part in message.parts:
         if isinstance(part, Reasoning):
-            if part.provider == PROVIDER and part.data is not None:
-                is_missed = not _is_known(part.data, form)
+            if part.data is not None and part.data.get("type") == "reasoning":
+                is_missed = not _is_known(part, part.data, form)
             if not is_missed:
                 parts.append(part)
         elif not is_missed:
@@ -188,10 +190,10 @@ def _without_lost_reasoning(message: AssistantMessage, form: Form) -> Sequence[P
     return parts
 
 
-def _is_known(reasoning: Item, form: Form) -> bool:
-    """Return whether the model can be sent *reasoning*: as such, or as what the provider keeps."""
-    readable = reasoning.get("encrypted_content") or reasoning.get("content")
-    return form.takes_reasoning and bool(form.stored or readable)
+def _is_known(part: Reasoning, item: Item, form: Form) -> bool:
+    """Return whether the model can be sent reasoning: as such, or as what the provider keeps."""
+    kept = form.stored or item.get("encrypted_content") or item.get("content")
+    return part.provider == form.origin and form.takes_reasoning and bool(kept)
 
 
 def _is_own(part: Part) -> bool:
@@ -253,7 +255,7 @@ def _other_item(part: Part, form: Form) -> list[dict[str, Any]]:
             return [_tool_call(part, form)]
         case ProviderPart(data=data):
             return [dict(data)]
-        case Reasoning(provider=provider, data=data) if provider == PROVIDER and data is not None:
+        case Reasoning(provider=whose, data=data) if whose == form.origin and data is not None:
             return [{key: value for key, value in data.items() if value is not None}]
         case Media(metadata=metadata) if PROVIDER in metadata:
             return [{**metadata[PROVIDER], "result": part.base64()}]

@@ -5,6 +5,7 @@ import base64
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -59,6 +60,7 @@ from chatclient.events import (
     ToolCallStarted,
 )
 from chatclient.messages import Part, ProviderPart, Reasoning, ToolCallChunk
+from chatclient.providers.fallback import FallbackChatModel
 from chatclient.providers.openai import OpenAIChatOptions
 from chatclient.providers.openai_responses import (
     OpenAIResponsesChatModel,
@@ -195,6 +197,22 @@ def test_a_tool_is_called_and_its_result_sent(ask: Ask, serve: Serve) -> None:
         {"type": "function_call_output", "call_id": "call_1", "output": "5"},
     ]
     assert server.requests[0]["tools"][0]["name"] == "add"
+
+
+def test_reasoning_goes_back_to_where_it_came_from_only(ask: Ask, serve: Serve) -> None:
+    """Each service encrypts its own: what another one thought, none can read."""
+    asked = call("call_1", "add", SUM)
+    begun = serve(response(reasoning("rs_1", "Adding."), asked), Reply(b"{}", 503))
+    other = serve(response(reasoning("rs_2", "More."), call("call_2", "add", SUM)), "It is 5.")
+    model = FallbackChatModel(begun.model(), other.model())
+    ask(ChatClient.create(model).prompt("2 + 3?").tools(add))
+
+    result = {"type": "function_call_output", "call_id": "call_1", "output": "5"}
+    without_id = {key: value for key, value in asked.items() if key != "id"}
+    assert other.requests[0]["input"][1:] == [without_id, result]
+    assert [i["type"] for i in other.requests[1]["input"][3:]] == [
+        *("reasoning", "function_call", "function_call_output"),
+    ]
 
 
 def test_a_server_that_cannot_read_the_reasoning_is_asked_without(ask: Ask, serve: Serve) -> None:
@@ -453,15 +471,15 @@ def test_a_custom_tool_is_called_with_free_text(ask: Ask, serve: Serve) -> None:
 def test_a_stream_tells_everything_as_it_comes(serve: Serve) -> None:
     """Thoughts, text and arguments arrive piece by piece; each call is announced once."""
     whole = response(reasoning("rs_1", "Two words"), "So be it", call("call_1", "add", '{"a":1}'))
-    stream = (
-        ChatClient.create(serve(whole).model()).prompt("?").tool_calling(enabled=False).stream()
-    )
+    server = serve(whole)
+    stream = ChatClient.create(server.model()).prompt("?").tool_calling(enabled=False).stream()
+    origin = urlsplit(server.url).netloc
     told = [e for e in stream.events() if not hasattr(e, "response")]
 
     assert told == [
         ReasoningDelta("Two"),
         ReasoningDelta(" words"),
-        ReasoningSigned(Reasoning("", None, "openai", reasoning("rs_1", "Two words"))),
+        ReasoningSigned(Reasoning("", None, origin, reasoning("rs_1", "Two words"))),
         *(TextDelta(word) for word in ("So", " be", " it")),
         ToolCallStarted("call_1", "add", 2),
         ToolCallDelta("call_1", '{"a', 2),
