@@ -199,6 +199,32 @@ def _object_in(text: str) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
+class _ThoughtsBuilder:
+    """Thoughts in the making; a signature closes them, and what a provider keeps is whole."""
+
+    __slots__ = ("_first", "_signature", "_texts", "provider")
+
+    def __init__(self, first: Reasoning) -> None:
+        self._first = first
+        self._texts = [first.text]
+        self._signature = first.signature
+        self.provider = first.provider
+
+    def takes(self, part: Reasoning) -> bool:
+        """Return whether *part* goes on with these thoughts."""
+        return self._signature is None and self._first.data is part.data is None
+
+    def add(self, part: Reasoning) -> None:
+        self._texts.append(part.text)
+        self._signature = part.signature
+        self.provider = self.provider or part.provider
+
+    def build(self) -> Reasoning:
+        if len(self._texts) == 1:
+            return self._first
+        return Reasoning("".join(self._texts), self._signature, self.provider)
+
+
 class _SoundBuilder:
     """A sound in the making; its first bytes tell of which type it is."""
 
@@ -267,7 +293,7 @@ class _GenerationBuilder:
         for part in self._parts:
             if type(part) is list:
                 parts.append("".join(part))
-            elif isinstance(part, _CallBuilder | _SoundBuilder):
+            elif isinstance(part, _CallBuilder | _SoundBuilder | _ThoughtsBuilder):
                 parts.append(part.build())
             else:
                 parts.append(part)
@@ -319,12 +345,10 @@ class _GenerationBuilder:
     def _add_reasoning(self, part: Reasoning) -> None:
         at = self._place_of_thoughts(part)
         old = self._parts[at] if at >= 0 else None
-        # A signature closes its block of thought; what follows is another one.
-        if isinstance(old, Reasoning) and old.signature is None and old.data is part.data is None:
-            text, provider = old.text + part.text, old.provider or part.provider
-            self._parts[at] = Reasoning(text, part.signature, provider)
-            return
-        self._parts.append(part)
+        if isinstance(old, _ThoughtsBuilder) and old.takes(part):
+            old.add(part)
+        else:
+            self._parts.append(_ThoughtsBuilder(part))
 
     def _place_of_thoughts(self, part: Reasoning) -> int:
         """Return where the thoughts may be that *part* goes on with; -1 for nowhere."""
@@ -334,7 +358,7 @@ class _GenerationBuilder:
         # A signature may come late, when something else has been said: it belongs to the thoughts
         # that have none yet.
         for at in range(last, -1, -1):
-            if isinstance(old := self._parts[at], Reasoning):
+            if isinstance(old := self._parts[at], _ThoughtsBuilder):
                 return at if old.provider == part.provider else last
         return last
 

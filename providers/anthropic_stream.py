@@ -55,6 +55,11 @@ class StreamDecoder:
         self._calls = False
         self._done = False
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the last event has come."""
+        return self._done
+
     def feed(self, data: bytes, _event: str = "") -> ChatResponse | str | None:
         """Return the chunk that an event spells, or None when there is nothing in it."""
         if self._done or not data or is_end(data):  # gateways may add the end of another API

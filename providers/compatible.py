@@ -104,7 +104,8 @@ PRESETS: Mapping[str, Preset] = {
         ),
         Preset(
             # api-docs.deepseek.com/guides/thinking_mode: after tool calls, requests without the
-            # earlier reasoning are refused.
+            # earlier reasoning are refused; also where the model had none, or was another one:
+            # github.com/vercel/ai/pull/14740.
             "deepseek",
             "https://api.deepseek.com",
             "DEEPSEEK_API_KEY",
@@ -112,6 +113,7 @@ PRESETS: Mapping[str, Preset] = {
                 COMPATIBLE,
                 "deepseek",
                 reasoning_field="reasoning_content",
+                needs_reasoning=True,
                 replayed=COMPATIBLE.replayed | {"prefix"},
                 # api-docs.deepseek.com/guides/json_mode: JSON, but no schema.
                 output_schema="never",

@@ -8,6 +8,7 @@ import socket
 import ssl
 import sys
 import threading
+import time
 import urllib.request
 from collections.abc import AsyncGenerator
 from contextlib import suppress
@@ -134,12 +135,18 @@ _SOCKET_OPTIONS = [
 ]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Shard:
     """One of several smaller pools: searching one big pool costs more than the request."""
 
     transport: Any
     busy: int = 0
+    idle_since: float = 0.0
+
+    def release(self) -> None:
+        """Note that a request is over."""
+        self.busy -= 1
+        self.idle_since = time.monotonic()
 
 
 class _LoopPools:
@@ -147,6 +154,7 @@ class _LoopPools:
 
     def __init__(self, siblings: "_PoolsByLoop") -> None:
         self.shards: list[Shard] = []
+        self.next_look = 0.0  # for pools that nobody needs any more
         self._siblings = siblings
         self._end = self._until_the_end()
 
@@ -165,6 +173,18 @@ class _LoopPools:
             # Who knows this generator knows the loop, through the hook by which the loop ends it.
             self._siblings.pop(asyncio.get_running_loop(), None)
             for shard in self.shards:
+                await shard.transport.aclose()
+
+    async def close_idle(self) -> None:
+        """Close the pools that a rush has left behind.
+
+        A pool closes idle connections when it is used, and the first ones are used first.
+        """
+        now = time.monotonic()
+        self.next_look = now + _KEEPALIVE_SECONDS
+        for shard in self.shards[1:]:
+            if not shard.busy and shard.idle_since + _KEEPALIVE_SECONDS <= now:
+                self.shards.remove(shard)
                 await shard.transport.aclose()
 
     async def aclose(self) -> None:
@@ -211,6 +231,8 @@ class Pools:
             self._forget_closed_loops()
             pools = self._loops[loop] = _LoopPools(self._loops)
             await pools.begin()
+        if time.monotonic() >= pools.next_look:
+            await pools.close_idle()
         shards = pools.shards
         for shard in shards:
             if shard.busy < self._per_shard:

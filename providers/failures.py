@@ -51,7 +51,7 @@ def error_from(
     """Return the error that decoded *data* describes; see `error_of`."""
     headers = headers or {}
     error = error_in(data)
-    said, code = said_in(error), code_in(data, error)
+    said, code = said_in(error)[:_READ], code_in(data, error)
     number = status or status_in(error)
     call = _refused_call(error)
     kind = _kind_of(number, code, said) if call is None else ToolCallRefusedError
@@ -140,6 +140,7 @@ def _refused_call(error: Any) -> ToolCall | None:
             return None
 
 
+_READ = 4000  # characters of what the provider says; validators quote the whole request behind it
 _ANOTHER_API = re.compile(r"(use|supported in) /?v1/responses", re.IGNORECASE)
 # Some providers quote the key they refuse. (Words that follow "Bearer" have no digit.)
 _KEY = re.compile(

@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import aclosing
 
 from chatclient.checks import error_kinds
-from chatclient.errors import ProviderError
+from chatclient.errors import ProviderError, ToolCallRefusedError
 from chatclient.logs import described, get_logger
 from chatclient.model import ChatModel, OutputMode
 from chatclient.operations import Fallback
@@ -113,7 +113,8 @@ class FallbackChatModel(ChatModel):
 
     def _next_or_raise(self, model: ChatModel, error: Exception, runtime: Runtime) -> None:
         """Go on to the next model, or raise the error being handled."""
-        if not self._fails(error):
+        # A wrong tool call is an answer like any other: the model that wrote it is told.
+        if isinstance(error, ToolCallRefusedError) or not self._fails(error):
             raise error
         log.info("fallback", model=model.name, error=described(error))
         with runtime.observe(Fallback(self, model, type(error).__name__)):

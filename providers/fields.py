@@ -72,6 +72,15 @@ def arguments_in(text: str) -> dict[str, Any]:
     return {"malformed_arguments": text} if found is None else found
 
 
+def written_arguments(text: str) -> str:
+    """Return the arguments of an earlier call as JSON that spells an object; see `arguments_in`.
+
+    Those that are fine stay as they were written.
+    """
+    text = text.strip() or "{}"
+    return text if object_in(text) is not None else dumps(arguments_in(text)).decode()
+
+
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 _LONGEST_NAME = 64
 

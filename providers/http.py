@@ -74,6 +74,7 @@ class _Speaking(NamedTuple):
     until_hung_up: AsyncExitStack
     reader: Reader
     pieces: AsyncGenerator[bytes, None]
+    breaks: tuple[type[Exception], ...]  # what the pieces may raise
     first: Iterator[Chunk]
     is_all: bool
 
@@ -98,7 +99,8 @@ class HttpClient:
         timeouts: How long to wait: seconds for an answer, or `Timeouts`.
         retry: When to ask again: how often at most, or a `RetryPolicy`.
         http_client: A client of the application's own, blocking or asynchronous, which is then
-            used as it is, and not closed here; or how to connect, as `Connections`.
+            used as it is, and not closed here; or how to connect, as `Connections`. The time-outs
+            of a client that sets some go before *timeouts*, but for the one in total.
         idempotent: Whether each request names a key, the same one at every attempt.
 
     Raises:
@@ -191,7 +193,7 @@ class HttpClient:
         Raises:
             ProviderError: As with `post`. Until something of the answer was said, a failure that
                 passes is retried, one that the answer itself tells of among them.
-            StreamInterruptedError: The connection broke, or went silent, in the middle.
+            StreamInterruptedError: The connection broke, or went silent, before the answer's end.
         """
         runtime, outgoing = self._begin(runtime, path, body, headers)
 
@@ -205,7 +207,8 @@ class HttpClient:
                 await stack.enter_async_context(aclosing(pieces))
                 reader = read(begun.headers)
                 first, is_all = await begun_by(reader, pieces)
-                return _Speaking(stack.pop_all(), reader, pieces, first, is_all)
+                breaks = self._failures.breaks(begun.response)
+                return _Speaking(stack.pop_all(), reader, pieces, breaks, first, is_all)
 
         speaking = await with_retries(attempt, self.retry, runtime, self.provider)
         async with speaking.until_hung_up:
@@ -214,9 +217,14 @@ class HttpClient:
             if speaking.is_all:
                 return
             feed = speaking.reader.feed
-            async for piece in speaking.pieces:
-                for chunk in feed(piece):
-                    yield chunk
+            try:
+                async for piece in speaking.pieces:
+                    for chunk in feed(piece):
+                        yield chunk
+            except speaking.breaks:
+                # Servers and proxies hang up, or fall silent, behind the last word rather often.
+                if not getattr(speaking.reader, "is_over", False):
+                    raise
             for chunk in speaking.reader.finish():
                 yield chunk
 
@@ -262,8 +270,9 @@ class HttpClient:
             else:
                 sent = client.handle_async_request(request)
             response = sent if runtime.blocking else await sent
-            self._requests.wait_for_the_rest(request, runtime, refused=not response.is_success)
-            if response.is_success:
+            refused = not response.is_success
+            self._requests.wait_for_the_rest(client, request, runtime, refused=refused)
+            if not refused:
                 return _Begun(response, shard, self._headers_of(response, request), request)
             refusal = await self._refusal(response, request, runtime)
         except BaseException as error:
@@ -277,7 +286,7 @@ class HttpClient:
 
     async def _hang_up(self, response: Any, shard: Shard | None, runtime: Runtime) -> None:
         if shard is not None:
-            shard.busy -= 1
+            shard.release()
         if response is not None:
             response.close() if runtime.blocking else await response.aclose()
 

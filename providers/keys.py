@@ -85,7 +85,8 @@ def lower_case(headers: Headers | None) -> dict[str, str]:
     found = {}
     for name, value in given.items():
         name = _text("the name of a header", name, "a text")  # noqa: PLW2901 - now it is one
-        found[name.lower()] = _text(f"the header {name!r}", value, "a text")
+        # A key may be among them.
+        found[name.lower()] = _text(f"the header {name!r}", value, "a text").strip()
     return found
 
 

@@ -274,6 +274,11 @@ class StreamDecoder:
         self._calls = 0
         self._logprobs: list[Any] = []
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the last line has come."""
+        return self._done
+
     def feed(self, line: bytes) -> ChatResponse | str:
         """Return the chunk that a line spells."""
         data = _read(line)

@@ -1,10 +1,10 @@
 """Chat Completions answers as responses; no I/O."""
 
 import base64
-import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from chatclient.json import dumps
 from chatclient.messages import (
     AssistantMessage,
     Media,
@@ -51,8 +51,10 @@ def refuse_errors(data: Any, dialect: Dialect, headers: Headers, event: str = ""
     if not isinstance(data, Mapping):
         return
     choices = data.get("choices")
-    failure = data.get("error") or next((e for c in choices or () if (e := c.get("error"))), None)
-    if failure:
+    groq = data.get("x_groq")  # says why a stream was stopped early
+    places = (data, groq if isinstance(groq, Mapping) else EMPTY, *(choices or ()))
+    failures = (place.get("error") for place in places)
+    if failure := next(filter(None, failures), None):
         raise error_from(dialect.provider, 0, {**data, "error": failure}, headers)
     said = choices is None and ("message" in data or "detail" in data)
     if event == "error" or data.get("object") == "error" or said:
@@ -135,7 +137,7 @@ def parts_of(
     elif content:
         parts.extend(_listed_content(content, provider))
     if refusal := text_of(message.get("refusal")):
-        parts.append(ProviderPart(provider, FrozenDict({"refusal": refusal}), refusal))
+        parts.append(_refusal(refusal, provider))
     if not message.keys() <= _COMMON:
         parts.extend(_rare_parts(message, provider, call_part))
     if calls := message.get("tool_calls"):
@@ -155,7 +157,7 @@ def message_metadata(message: Mapping[str, Any]) -> Mapping[str, Any]:
 def _listed_content(content: Any, provider: str) -> Iterator[Any]:
     """Yield the parts of content that some servers give as a list, or as the JSON asked for."""
     if not isinstance(content, list):
-        yield json.dumps(content)
+        yield dumps(content).decode()
         return
     for item in content:
         kind, text = item.get("type"), item.get("text")
@@ -166,8 +168,14 @@ def _listed_content(content: Any, provider: str) -> Iterator[Any]:
         elif kind in ("text", None) and isinstance(text, str):
             if text:
                 yield text
+        elif kind == "refusal":
+            yield _refusal(text_of(item.get("refusal")), provider)
         else:
             yield ProviderPart(provider, FrozenDict(item), text if isinstance(text, str) else "")
+
+
+def _refusal(text: str, provider: str) -> ProviderPart:
+    return ProviderPart(provider, FrozenDict({"refusal": text}), text)
 
 
 def _thinking(item: Mapping[str, Any], provider: str) -> Reasoning:

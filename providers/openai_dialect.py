@@ -1,7 +1,7 @@
 """In what the many servers of Chat Completions differ."""
 
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import lru_cache
 from typing import Literal
 
 SystemRole = Literal["system", "developer", "user"]
@@ -23,6 +23,8 @@ class Dialect:
         usage_in_stream: Whether usage at a stream's end has to be asked for.
         reasoning_field: The field of a message in which the server wants its earlier reasoning
             back; `received` for the one it came in, `content` for parts of the content.
+        needs_reasoning: Whether the field of a fixed name must not be missing, even where there was
+            no reasoning, as in what another model has said: it is empty then.
         replayed: What else of an answer the server takes back, field by field.
         document_field: How a document is sent: `file`, or Mistral's `document_url`.
         documents_by_url: Whether a document may be sent by its URL.
@@ -45,6 +47,7 @@ class Dialect:
     system_role: SystemRole = "system"
     usage_in_stream: bool = True
     reasoning_field: str | None = None
+    needs_reasoning: bool = False
     replayed: frozenset[str] = frozenset({"refusal", "audio", "name"})
     document_field: str = "file"
     documents_by_url: bool = False
@@ -75,7 +78,7 @@ COMPATIBLE = Dialect(
 """The common ground of servers that nothing more is known about."""
 
 
-@cache
+@lru_cache(maxsize=64)
 def with_system_role(dialect: Dialect, role: SystemRole) -> Dialect:
     """Return *dialect* with another role for system messages, the same object every time."""
     return dialect if dialect.system_role == role else replace(dialect, system_role=role)

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from itertools import takewhile
 from typing import Any
 
-from chatclient.json import dumps
 from chatclient.messages import (
     AssistantMessage,
     Media,
@@ -21,12 +20,11 @@ from chatclient.messages import (
 )
 from chatclient.options import ChatOptions
 from chatclient.providers.fields import (
-    arguments_in,
     called_name,
     fields_of,
-    object_in,
     overlaid,
     unsendable,
+    written_arguments,
 )
 from chatclient.providers.openai_dialect import REASONING_FIELD, Dialect
 from chatclient.providers.openai_media import media_part
@@ -217,7 +215,7 @@ def _assistant(message: AssistantMessage, dialect: Dialect) -> dict[str, Any]:
     if dialect.reasoning_field == "content":
         content = _thinking_content(message, dialect) or content
     # Without a field for it, reasoning is that of another API of the same provider.
-    elif dialect.reasoning_field is not None and message.reasoning:
+    elif dialect.reasoning_field and (message.reasoning or dialect.needs_reasoning):
         if kept := _kept_thoughts(message, dialect):
             content = [*kept, _text(text)] if text else kept
         elif fields.keys().isdisjoint(FIELDS):
@@ -280,7 +278,7 @@ def _thoughts(message: AssistantMessage, dialect: Dialect) -> dict[str, str]:
     if name is None:
         return {}
     own = [r.text for r in message.reasoning if r.provider in ("", dialect.provider)]
-    return {name: "".join(own)} if own else {}
+    return {name: "".join(own)} if own or dialect.needs_reasoning else {}
 
 
 def _thinking_content(message: AssistantMessage, dialect: Dialect) -> list[dict[str, Any]]:
@@ -314,11 +312,8 @@ def _tool_call(call: ToolCall, dialect: Dialect) -> dict[str, Any]:
 
 
 def _arguments(arguments: str, dialect: Dialect) -> str:
-    arguments = arguments.strip() or "{}"
-    # Many chat templates parse the arguments. Those that are fine stay as they were written.
-    if not dialect.parses_arguments or object_in(arguments) is not None:
-        return arguments
-    return dumps(arguments_in(arguments)).decode()
+    # Many chat templates parse them.
+    return written_arguments(arguments) if dialect.parses_arguments else arguments.strip() or "{}"
 
 
 def _call_id(id: str, dialect: Dialect) -> str:

@@ -1,11 +1,16 @@
 """OpenAI's Responses API, and every server that speaks it."""
 
 import os
+import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
+from chatclient.errors import InvalidRequestError
 from chatclient.json import dumps
+from chatclient.logs import described, get_logger
 from chatclient.messages import Message
 from chatclient.model import ChatModel
 from chatclient.options import ChatOptions, model_options
@@ -18,18 +23,28 @@ from chatclient.providers.openai import BASE_URL, dialect_at, is_openai, openai_
 from chatclient.providers.openai_responses_decoding import decode_response
 from chatclient.providers.openai_responses_encoding import (
     CONVERSATION,
+    PROVIDER,
     Form,
     SystemRole,
     encode_message,
 )
-from chatclient.providers.openai_responses_options import encode_options, form_for
+from chatclient.providers.openai_responses_options import (
+    encode_options,
+    form_for,
+    without_reasoning,
+)
 from chatclient.providers.openai_responses_stream import StreamDecoder
 from chatclient.providers.reading import EventReader
 from chatclient.providers.wire_cache import EncodedOptions, WireCache
 from chatclient.response import ChatResponse
 from chatclient.runtime import Runtime
 
+log = get_logger(__name__)
+
 _PATH = "/responses"
+_SEALED = b'"encrypted_content":"'
+# The code is `invalid_encrypted_content`; services and gateways have sentences of their own.
+_UNREADABLE = re.compile(r"encrypted[ _]content", re.IGNORECASE)
 # developers.openai.com/api/reference/resources/responses/methods/create; other servers of this
 # API have them.
 _LACKED_BY_OPENAI = frozenset({"top_k", "stop", "seed", "presence_penalty", "frequency_penalty"})
@@ -100,7 +115,8 @@ class OpenAIResponsesChatModel(OverHttp, ChatModel):
     """A model behind OpenAI's Responses API, or any server that speaks it.
 
     Nothing is kept at the provider unless `store` says so: each request carries the conversation,
-    with the model's reasoning in encrypted form. What the API knows beyond the common messages (an
+    with the model's reasoning in encrypted form. A server that cannot read it, because another one
+    has encrypted it, is asked again without. What the API knows beyond the common messages (an
     approval of an MCP call, say) can be sent as `UserMessage([ProviderPart("openai", item)])`.
 
     Args:
@@ -145,6 +161,7 @@ class OpenAIResponsesChatModel(OverHttp, ChatModel):
             http_client,
             idempotent=True,
         )
+        self._origin = PROVIDER if is_openai(base_url) else urlsplit(self._http.base_url).netloc
         self._heads: EncodedOptions[tuple[bytes, Form]] = EncodedOptions()
         self._sent = WireCache()
 
@@ -161,6 +178,11 @@ class OpenAIResponsesChatModel(OverHttp, ChatModel):
     async def generate(self, prompt: Prompt, runtime: Runtime) -> ChatResponse:
         """Return the model's response to *prompt*."""
         body = self._body(prompt, streaming=False)
+        try:
+            return await self._http.post(runtime, _PATH, body, self._decoded)
+        except InvalidRequestError as error:
+            self._check_unreadable(error, body)
+        body = self._body(prompt, streaming=False, reasoning=False)
         return await self._http.post(runtime, _PATH, body, self._decoded)
 
     def generate_stream(
@@ -168,24 +190,51 @@ class OpenAIResponsesChatModel(OverHttp, ChatModel):
     ) -> AsyncGenerator[ChatResponse | str, None]:
         """Return the chunks of the model's response to *prompt*, as they come."""
         body = self._body(prompt, streaming=True)
+        if _SEALED in body:
+            return self._stream_sealed(prompt, body, runtime)
         return self._http.stream(runtime, _PATH, body, self._reader)
 
+    async def _stream_sealed(
+        self, prompt: Prompt, body: bytes, runtime: Runtime
+    ) -> AsyncGenerator[ChatResponse | str, None]:
+        """Yield the response to *prompt*, whose reasoning the server may not be able to read."""
+        try:
+            async with aclosing(self._http.stream(runtime, _PATH, body, self._reader)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+        except InvalidRequestError as error:
+            self._check_unreadable(error, body)
+        else:
+            return
+        body = self._body(prompt, streaming=True, reasoning=False)
+        async with aclosing(self._http.stream(runtime, _PATH, body, self._reader)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    def _check_unreadable(self, error: InvalidRequestError, body: bytes) -> None:
+        """Raise *error* again, unless it is about reasoning that another server has encrypted."""
+        if _SEALED not in body or _UNREADABLE.search(str(error)) is None:
+            raise error
+        log.info("reasoning left out", provider=self.provider, error=described(error))
+
     def _reader(self, headers: Headers) -> EventReader:
-        return EventReader(StreamDecoder(self._http.provider, headers))
+        return EventReader(StreamDecoder(self._http.provider, headers, self._origin))
 
     def _decoded(self, answer: HttpAnswer) -> ChatResponse:
         provider = self._http.provider
-        return decode_response(json_of(provider, answer.body), provider, answer.headers)
+        data = json_of(provider, answer.body)
+        return decode_response(data, provider, answer.headers, self._origin)
 
-    def _body(self, prompt: Prompt, *, streaming: bool) -> bytes:
+    def _body(self, prompt: Prompt, *, streaming: bool, reasoning: bool = True) -> bytes:
         head, form = self._heads.get(prompt.options, self._head, streaming=streaming)
+        form = form if reasoning else without_reasoning(form)
         items = self._sent.join(_to_send(prompt), form, encode_message)
         return b'%b,"input":[%b]}' % (head[:-1], items)
 
     def _head(self, options: ChatOptions, *, streaming: bool) -> tuple[bytes, Form]:
         """Return all of a request but its input, and the form in which that is sent."""
         body = encode_options(options, streaming=streaming, lacks=self._lacks)
-        return dumps(body), form_for(options)
+        return dumps(body), form_for(options, self._origin)
 
 
 def _to_send(prompt: Prompt) -> tuple[Message, ...]:

@@ -46,13 +46,16 @@ _FINISH_REASONS: dict[str, FinishReason] = {
 }
 
 
-def decode_response(data: Any, provider: str, headers: Headers = EMPTY) -> ChatResponse:
+def decode_response(
+    data: Any, provider: str, headers: Headers = EMPTY, origin: str = PROVIDER
+) -> ChatResponse:
     """Return the response that a whole answer spells.
 
     Args:
         data: The answer's JSON.
         provider: What the server is called in errors.
         headers: The answer's headers.
+        origin: Whose reasoning it has; see `Form`.
 
     Raises:
         ProviderError: The answer says that it failed.
@@ -66,7 +69,7 @@ def decode_response(data: Any, provider: str, headers: Headers = EMPTY) -> ChatR
         raise failure(data, provider, headers)
     try:
         items = items_of(data)
-        parts = [part for at, item in enumerate(items) for part in decode_item(item, at)]
+        parts = [part for at, item in enumerate(items) for part in decode_item(item, at, origin)]
         whole = MessageAggregator()  # joins the parts exactly as those of a stream are joined
         whole.add(ending(data, kinds_of(items), parts, headers))
         return whole.response()
@@ -160,19 +163,20 @@ CALLS = {"function_call": "arguments", "custom_tool_call": "input"}
 """Calls of the application's tools, and where each says what to call it with."""
 
 
-def decode_item(item: Item, number: int, said: str = "") -> list[Part]:
+def decode_item(item: Item, number: int, origin: str, said: str = "") -> list[Part]:
     """Return the parts that an output item becomes.
 
     Args:
         item: The item, whole.
         number: Tells parallel calls apart.
+        origin: Whose reasoning it is; see `Form`.
         said: What of its text (or reasoning, or arguments) a stream has already told.
     """
     match item.get("type"):
         case "message":
             return _message_parts(item, said)
         case "reasoning":
-            return _reasoning_parts(item, said)
+            return _reasoning_parts(item, origin, said)
         case "function_call" | "custom_tool_call":
             return [_call_chunk(item, number, said)]
         case "image_generation_call" if (image := _image(item)) is not None:
@@ -210,11 +214,11 @@ def refusal(text: str) -> ProviderPart:
     return ProviderPart(PROVIDER, FrozenDict({"refusal": text}), text)
 
 
-def _reasoning_parts(item: Item, said: str) -> list[Part]:
+def _reasoning_parts(item: Item, origin: str, said: str) -> list[Part]:
     texts = item.get("summary") or item.get("content") or ()
     new = rest_of("".join(text.get("text") or "" for text in texts), said)
-    thoughts = [Reasoning(new, provider=PROVIDER)] if new else []
-    return [*thoughts, Reasoning(provider=PROVIDER, data=FrozenDict(item))]
+    thoughts = [Reasoning(new, provider=origin)] if new else []
+    return [*thoughts, Reasoning(provider=origin, data=FrozenDict(item))]
 
 
 def _call_chunk(item: Item, number: int, said: str) -> ToolCallChunk:

@@ -11,7 +11,7 @@ go back as the items they were:
 - anything else, such as a search on the provider's side: a `ProviderPart` with the item.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -29,14 +29,14 @@ from chatclient.messages import (
     ToolResponseMessage,
     UserMessage,
 )
-from chatclient.providers.fields import beside, called_name, unsendable
+from chatclient.providers.fields import beside, called_name, unsendable, written_arguments
 from chatclient.providers.media import is_here
 from chatclient.providers.openai_encoding import short_id
 from chatclient.providers.openai_media import file_name
 from chatclient.values import EMPTY, FrozenDict
 
 PROVIDER = "openai"
-"""Whose parts these are, whichever server speaks this API."""
+"""Whose parts these are, whichever server speaks this API; but each has reasoning of its own."""
 
 CONVERSATION = "conversation"
 """In a message's metadata: the provider's conversation that holds it, and all before it."""
@@ -56,12 +56,14 @@ class Form:
         stored: Whether the provider keeps its answers, and so knows reasoning by its id alone.
         custom_tools: The names of tools that take free text in place of JSON.
         takes_reasoning: Whether the model takes reasoning; those that never reason refuse it.
+        origin: Whose reasoning the server can read: encrypted, it is of use to nobody else.
     """
 
     system_role: SystemRole = "system"
     stored: bool = False
     custom_tools: frozenset[str] = frozenset()
     takes_reasoning: bool = True
+    origin: str = PROVIDER
 
 
 def encode_message(message: Message, form: Form) -> list[dict[str, Any]]:
@@ -148,11 +150,9 @@ def _tool_output(response: ToolResponse, form: Form) -> dict[str, Any]:
 
 
 def _assistant(message: AssistantMessage, form: Form) -> list[dict[str, Any]]:
-    if message.reasoning and not form.takes_reasoning:
-        message = _without_reasoning(message)
     items: list[dict[str, Any]] = []
     said: list[str | ProviderPart] = []  # by a message whose end has not come yet
-    for part in message.parts:
+    for part in _without_lost_reasoning(message, form):
         if isinstance(part, str) or (isinstance(part, ProviderPart) and not _is_item(part)):
             said.append(part)
             continue
@@ -167,13 +167,33 @@ def _assistant(message: AssistantMessage, form: Form) -> list[dict[str, Any]]:
     return items
 
 
-def _without_reasoning(message: AssistantMessage) -> AssistantMessage:
-    """Return *message* without reasoning, and without the ids by which that would be missed.
+def _without_lost_reasoning(message: AssistantMessage, form: Form) -> Sequence[Part]:
+    """Return the parts without reasoning that cannot go back, nor ids by which it would be missed.
 
-    The calls of the provider's own tools go with it: they are refused without it, and without ids.
+    The calls of the provider's own tools that it led to go with it: they are refused without it,
+    and without ids.
     """
-    rest = (part for part in message.parts if not (isinstance(part, Reasoning) or _is_own(part)))
-    return AssistantMessage([_without_id(part) for part in rest])
+    if not message.reasoning:
+        return message.parts
+    parts: list[Part] = []
+    is_missed = False
+    for part in message.parts:
+        if isinstance(part, Reasoning):
+            if part.data is not None and part.data.get("type") == "reasoning":
+                is_missed = not _is_known(part, part.data, form)
+            if not is_missed:
+                parts.append(part)
+        elif not is_missed:
+            parts.append(part)
+        elif not _is_own(part):
+            parts.append(_without_id(part))
+    return parts
+
+
+def _is_known(part: Reasoning, item: Item, form: Form) -> bool:
+    """Return whether the model can be sent reasoning: as such, or as what the provider keeps."""
+    kept = form.stored or item.get("encrypted_content") or item.get("content")
+    return part.provider == form.origin and form.takes_reasoning and bool(kept)
 
 
 def _is_own(part: Part) -> bool:
@@ -235,9 +255,8 @@ def _other_item(part: Part, form: Form) -> list[dict[str, Any]]:
             return [_tool_call(part, form)]
         case ProviderPart(data=data):
             return [dict(data)]
-        case Reasoning(provider=provider, data=data) if provider == PROVIDER and data is not None:
-            if form.stored or data.get("encrypted_content") or data.get("content"):
-                return [{key: value for key, value in data.items() if value is not None}]
+        case Reasoning(provider=whose, data=data) if whose == form.origin and data is not None:
+            return [{key: value for key, value in data.items() if value is not None}]
         case Media(metadata=metadata) if PROVIDER in metadata:
             return [{**metadata[PROVIDER], "result": part.base64()}]
         case _:
@@ -250,6 +269,6 @@ def _tool_call(call: ToolCall, form: Form) -> dict[str, Any]:
     if more.pop("type", None) == "custom_tool_call" and call.name in form.custom_tools:
         what = {"type": "custom_tool_call", "input": call.arguments}
     else:
-        what = {"type": "function_call", "arguments": call.arguments.strip() or "{}"}
+        what = {"type": "function_call", "arguments": written_arguments(call.arguments)}
     id, name = short_id(call.id, _LONGEST_ID), called_name(call.name)
     return {**what, "call_id": id, "name": name, **more}

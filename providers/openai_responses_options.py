@@ -7,7 +7,7 @@ from typing import Any
 
 from chatclient.options import ChatOptions
 from chatclient.providers.fields import fields_of, overlaid
-from chatclient.providers.openai_responses_encoding import Form
+from chatclient.providers.openai_responses_encoding import PROVIDER, Form
 from chatclient.providers.openai_schemas import enforceable, json_schema_format
 from chatclient.tool import ToolDefinition
 
@@ -33,8 +33,8 @@ _REASONLESS_MODEL = re.compile(r"(^|[/:.])(chatgpt|gpt-[34]|gpt-[5-9].*-chat)")
 _form = lru_cache(maxsize=64)(Form)
 
 
-def form_for(options: ChatOptions) -> Form:
-    """Return the form in which messages go out beside *options*."""
+def form_for(options: ChatOptions, origin: str = PROVIDER) -> Form:
+    """Return the form in which messages go out beside *options*, to the server *origin*."""
     given = options.set_values()
     custom = [tool for tool in given.get("server_tools", ()) if tool.get("type") == "custom"]
     return _form(
@@ -42,7 +42,13 @@ def form_for(options: ChatOptions) -> Form:
         _is_stored(given),
         frozenset(tool["name"] for tool in custom),
         _REASONLESS_MODEL.search(given.get("model", "")) is None,
+        origin,
     )
+
+
+def without_reasoning(form: Form) -> Form:
+    """Return *form* for a model that cannot make use of the reasoning there is."""
+    return _form(form.system_role, form.stored, form.custom_tools, False, form.origin)  # noqa: FBT003
 
 
 def encode_options(

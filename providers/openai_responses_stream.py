@@ -91,12 +91,13 @@ class StreamDecoder:
 
     __slots__ = (
         *("_begun", "_by_id", "_by_index", "_finished"),
-        *("_headers", "_kinds", "_open", "_provider", "_started"),
+        *("_headers", "_kinds", "_open", "_origin", "_provider", "_started"),
     )
 
-    def __init__(self, provider: str, headers: Headers = EMPTY) -> None:
+    def __init__(self, provider: str, headers: Headers = EMPTY, origin: str = PROVIDER) -> None:
         self._provider = provider
         self._headers = headers
+        self._origin = origin
         self._begun: list[_OpenItem] = []
         self._open: deque[_OpenItem] = deque()
         self._by_index: dict[int, _OpenItem] = {}
@@ -104,6 +105,11 @@ class StreamDecoder:
         self._kinds: set[str] = set()
         self._started = False
         self._finished = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the last event has come."""
+        return self._finished
 
     def feed(self, data: bytes, _event: str = "") -> ChatResponse | str | None:
         """Return the chunk that an event spells, or None when there is nothing in it."""
@@ -159,7 +165,7 @@ class StreamDecoder:
         if not text or item.source != event["type"]:
             return None  # either the summary or the thoughts themselves: whichever came first
         item.said.append(text)
-        return self._tell(item, Reasoning(text, provider=PROVIDER))
+        return self._tell(item, Reasoning(text, provider=self._origin))
 
     def _read_whole_text(self, event: Item) -> ChatResponse | str | None:
         # Of use where it is all that a server tells of a text.
@@ -281,7 +287,7 @@ class StreamDecoder:
             return
         self._kinds |= kinds_of([data])
         said = "".join(item.said)
-        parts = decode_item(data, item.number, said)
+        parts = decode_item(data, item.number, self._origin, said)
         if isinstance(call := parts[0], ToolCallChunk):
             name, told = ("", "") if item.named else (call.name, said)
             arguments = told + call.arguments

@@ -21,7 +21,7 @@ from chatclient.providers.openai_decoding import (
 )
 from chatclient.providers.openai_dialect import Dialect
 from chatclient.providers.openai_metadata import metadata_of
-from chatclient.providers.openai_thoughts import FIELDS, ContentThoughts, add_piece
+from chatclient.providers.openai_thoughts import FIELDS, ContentThoughts, FieldThoughts
 from chatclient.providers.sse import is_end
 from chatclient.response import (
     NO_METADATA,
@@ -39,7 +39,7 @@ class _Choice:
     calls: bool = False
     refused: bool = False
     finished: bool = False
-    details: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    details: dict[str, FieldThoughts] = field(default_factory=dict)
     thoughts: ContentThoughts = field(default_factory=ContentThoughts)
     logprobs: dict[str, list[Any]] = field(default_factory=dict)
     sound: ProviderPart | None = None
@@ -50,7 +50,7 @@ class _Choice:
             return delta
         for name in FIELDS:
             for piece in delta.get(name) or ():
-                add_piece(self.details.setdefault(name, []), piece)
+                self.details.setdefault(name, FieldThoughts()).add(piece)
         return {key: value for key, value in delta.items() if key not in FIELDS}
 
     def without_known_sound(self, parts: list[Any]) -> list[Any]:
@@ -96,6 +96,11 @@ class StreamDecoder:
         self._choices: dict[int, _Choice] = {}
         self._done = False
 
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more can come, but figures."""
+        return bool(self._choices) and (self._done or not self._unfinished())
+
     def feed(self, data: bytes, event: str = "") -> ChatResponse | str | None:
         """Return the chunk that an event spells, or None when there is nothing in it.
 
@@ -132,17 +137,19 @@ class StreamDecoder:
             with suppress(InvalidResponseError):  # a part of an event
                 if (chunk := self.feed(rest.strip())) is not None:
                     yield chunk
-        open_choices = {at: c for at, c in self._choices.items() if not c.finished}
-        if (open_choices and not self._done) or not self._choices:
+        if not self.is_over:
             raise ended_early(self._dialect.provider)
-        if open_choices:  # a server that never says why it stops
-            closing = (self._closing(at, {}, "") for at in open_choices)
-            yield ChatResponse(tuple(closing))
+        if unfinished := self._unfinished():  # a server that never says why it stops
+            yield ChatResponse(tuple(self._closing(at, {}, "") for at in unfinished))
+
+    def _unfinished(self) -> list[int]:
+        """Return which of the answers have not told their end."""
+        return [at for at, choice in self._choices.items() if not choice.finished]
 
     def _plain_text(self, chunk: Mapping[str, Any], choice: Mapping[str, Any]) -> str | None:
         """Return the text of a chunk that has nothing else to say, as nearly all have."""
         delta = choice.get("delta")
-        if not delta or len(delta) != 1 or chunk.get("id") != self._id:
+        if not delta or len(delta) != 1 or chunk.get("id") != self._id or not self._choices:
             return None
         text = delta.get("content")
         more = choice.get("index") or choice.get("finish_reason") or choice.get("logprobs")
@@ -183,8 +190,8 @@ class StreamDecoder:
         state.finished = True
         provider = self._dialect.provider
         parts: list[Any] = [*state.thoughts.end(provider)]
-        for name, pieces in state.details.items():
-            parts.append(ProviderPart(provider, FrozenDict({name: pieces})))
+        for name, thoughts in state.details.items():
+            parts.append(ProviderPart(provider, FrozenDict({name: thoughts.end()})))
         state.details = {}
         if state.logprobs:
             metadata = FrozenDict({**metadata, "logprobs": state.logprobs})

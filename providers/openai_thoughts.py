@@ -19,17 +19,39 @@ _TEXTS = {"reasoning.text": "text", "reasoning.summary": "summary", "thinking": 
 """Which field of a piece is its text, by the piece's type."""
 
 
-def add_piece(pieces: list[dict[str, Any]], piece: Mapping[str, Any]) -> None:
-    """Add the next *piece* of a field to those before it, or to the last of these."""
-    last = pieces[-1] if pieces else {}
-    name = _TEXTS.get(piece.get("type", ""))
-    another = any(last.get(key) != piece.get(key) for key in ("type", "index"))
-    if name is None or another or (name == "thinking" and last.get("signature")):
-        pieces.append(dict(piece))
-        return
-    text = (last.get(name) or "") + (piece.get(name) or "")
-    last.update({key: value for key, value in piece.items() if value})
-    last[name] = text
+class FieldThoughts:
+    """Joins the pieces in which a stream sends one of these fields."""
+
+    __slots__ = ("_pieces", "_texts")
+
+    def __init__(self) -> None:
+        self._pieces: list[dict[str, Any]] = []
+        self._texts: list[str] = []  # of the last piece, once there is more than one
+
+    def add(self, piece: Mapping[str, Any]) -> None:
+        """Take the next piece: one of its own, or more of the last."""
+        last = self._pieces[-1] if self._pieces else {}
+        name = _TEXTS.get(piece.get("type", ""))
+        another = any(last.get(key) != piece.get(key) for key in ("type", "index"))
+        if name is None or another or (name == "thinking" and last.get("signature")):
+            self._close()
+            self._pieces.append(dict(piece))
+            return
+        if not self._texts:
+            self._texts.append(text_of(last.get(name)))
+        self._texts.append(text_of(piece.get(name)))
+        last.update({key: value for key, value in piece.items() if value and key != name})
+
+    def end(self) -> list[dict[str, Any]]:
+        """Return the whole pieces."""
+        self._close()
+        return self._pieces
+
+    def _close(self) -> None:
+        if self._texts:
+            last = self._pieces[-1]
+            last[_TEXTS[last["type"]]] = "".join(self._texts)
+            self._texts = []
 
 
 def of_content(item: Mapping[str, Any], provider: str) -> Iterator[Reasoning]:
@@ -50,10 +72,11 @@ def content_of(part: Any) -> Mapping[str, Any] | None:
 class ContentThoughts:
     """Joins the pieces in which a stream sends a part of the content of type `reasoning`."""
 
-    __slots__ = ("_open",)
+    __slots__ = ("_open", "_texts")
 
     def __init__(self) -> None:
         self._open: dict[str, Any] | None = None
+        self._texts: list[str] = []
 
     def join(self, parts: list[Any], provider: str) -> list[Any]:
         """Return *parts* of a delta with a whole in place of the pieces, as soon as it is one."""
@@ -71,15 +94,20 @@ class ContentThoughts:
     def end(self, provider: str) -> list[Reasoning]:
         """Return the reasoning that is still open, if there is any."""
         data, self._open = self._open, None
-        return [] if data is None else [Reasoning(provider=provider, data=FrozenDict(data))]
+        if data is None:
+            return []
+        texts, self._texts = self._texts, []
+        if data["summary"]:
+            data["summary"][-1]["text"] = "".join(texts)
+        return [Reasoning(provider=provider, data=FrozenDict(data))]
 
     def _add(self, data: Mapping[str, Any], provider: str) -> list[Reasoning]:
         if self._open is None:
             self._open = {**data, "summary": []}
         pieces: list[dict[str, Any]] = self._open["summary"]
         for piece in data.get("summary") or ():
+            self._texts.append(text_of(piece.get("text")))
             last = pieces.pop() if pieces else {}
-            text = text_of(last.get("text")) + text_of(piece.get("text"))
             known = {key: value for key, value in piece.items() if value}
-            pieces.append({**piece, **last, **known, "text": text})
+            pieces.append({**piece, **last, **known})
         return self.end(provider) if pieces and pieces[-1].get("signature") else []

@@ -1,5 +1,6 @@
 """Requests to a provider, made ready to be sent: URL, headers, time-outs, a key for repetitions."""
 
+import re
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ _HEADERS = {
     "user-agent": f"chatclient/{__version__}",
 }
 _IDEMPOTENCY = "idempotency-key"
+_NAME = re.compile(r"[\w!#$%&'*+.^`|~-]+", re.ASCII)
 _REFUSAL_SECONDS = 10.0  # for the reasons, when the status has already said it all
 
 
@@ -46,7 +48,7 @@ class Requests:
         address: Where they go.
         timeouts: How long to wait for their answers.
         own: Whether a client of the application sends them, which may have headers, cookies and
-            time-outs of its own.
+            time-outs of its own. The last are those that hold, if it has any.
     """
 
     def __init__(self, address: Address, timeouts: Timeouts, *, own: bool) -> None:
@@ -82,20 +84,30 @@ class Requests:
 
     def _of_own(self, client: Any, outgoing: Outgoing, more: Headers, runtime: Runtime) -> Any:
         """Build a request with the client: it may have headers, cookies and time-outs."""
+        remaining = runtime.remaining()
         key = {} if outgoing.key is None else {_IDEMPOTENCY: outgoing.key}
         given = self._address.headers if "authorization" not in client.headers else {}
         raw = _raw({**_HEADERS, **given, **key, **more})
         url = self._address.of(outgoing.path)
         request = client.build_request("POST", url, content=outgoing.body, headers=raw)
+        if self._bounds(client):
+            request.extensions["timeout"] = self._timeouts.within(remaining)
+            return request
         timeouts = request.extensions["timeout"]
-        remaining = runtime.remaining()
         timeouts.update({name: shorter(value, remaining) for name, value in timeouts.items()})
         return request
 
-    def wait_for_the_rest(self, request: Any, runtime: Runtime, *, refused: bool) -> None:
+    def _bounds(self, client: Any) -> bool:
+        """Return whether the time-outs that hold are ours, and not those of *client*."""
+        # Five seconds are the libraries' default, by which a client says nothing.
+        return not self._own or client.timeout == library_of(client).Timeout(5.0)
+
+    def wait_for_the_rest(
+        self, client: Any, request: Any, runtime: Runtime, *, refused: bool
+    ) -> None:
         """Replace the time-outs for the first bytes of an answer by those for the rest."""
         timeouts = request.extensions["timeout"]
-        if not self._own and self._timeouts.first_byte is not None:
+        if self._timeouts.first_byte is not None and self._bounds(client):
             timeouts["read"] = self._timeouts.read
         if refused:
             timeouts["read"] = shorter(timeouts["read"], _REFUSAL_SECONDS)
@@ -110,7 +122,10 @@ def _raw(headers: Headers) -> list[tuple[bytes, bytes]]:
         UsageError: One of them cannot be sent: a key with a line end, say, which is not shown.
     """
     for name, value in headers.items():
-        if not (name.isascii() and value.isprintable()):
+        if not _NAME.fullmatch(name):
+            msg = f"{name!r} cannot be the name of a header"
+            raise UsageError(msg)
+        if not value.isprintable() or value != value.strip():
             msg = f"the header {name!r} has a value with a line end or the like; check the API key"
             raise UsageError(msg)
     return [(name.lower().encode("ascii"), value.encode()) for name, value in headers.items()]

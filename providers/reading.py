@@ -12,7 +12,11 @@ Chunk = ChatResponse | str
 
 
 class Reader(Protocol):
-    """Reads one streamed answer."""
+    """Reads one streamed answer.
+
+    It may have an attribute `is_over`: whether the answer has said that it is. Then nothing is lost
+    where its connection breaks.
+    """
 
     def feed(self, piece: bytes) -> Iterable[Chunk]:
         """Return the chunks that *piece* completes."""
@@ -28,7 +32,7 @@ class Reader(Protocol):
 
 
 class EventDecoder(Protocol):
-    """Makes chunks of the events of a stream."""
+    """Makes chunks of the events of a stream; it may have `is_over`, as a reader may."""
 
     def feed(self, data: bytes, event: str, /) -> Chunk | None:
         """Return the chunk that an event spells, or None when there is nothing in it."""
@@ -47,6 +51,11 @@ class EventReader:
     def __init__(self, decoder: EventDecoder) -> None:
         self._events = overheard(ServerSentEventDecoder())
         self._decoder = decoder
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the answer has said that it is over."""
+        return bool(getattr(self._decoder, "is_over", False))
 
     def feed(self, piece: bytes) -> Iterator[Chunk]:
         """Yield the chunks that *piece* completes."""

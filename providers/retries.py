@@ -1,13 +1,13 @@
 """When a provider is asked again."""
 
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import tenacity
 
-from chatclient.checks import check_number
+from chatclient.checks import check_kind, check_number
 from chatclient.errors import ProviderError
 from chatclient.logs import described, get_logger
 from chatclient.operations import RetryWait
@@ -36,19 +36,25 @@ class RetryPolicy:
         on_client_errors: Whether to ask again after every other status from 400 to 499.
 
     Raises:
-        UsageError: *max_retries* is not a number, or negative.
+        UsageError: One of the numbers is none, or negative; or the statuses are not whole numbers.
     """
 
     max_retries: int = 2
     first_wait: float = 0.5
     longest_wait: float = 60.0
     multiplier: float = 2.0
-    on_codes: frozenset[int] = frozenset()
-    excluded_codes: frozenset[int] = frozenset()
+    on_codes: Collection[int] = frozenset()
+    excluded_codes: Collection[int] = frozenset()
     on_client_errors: bool = False
 
     def __post_init__(self) -> None:
-        check_number("max_retries", self.max_retries)
+        # What is wrong would show only once a provider fails, and in place of its failure.
+        for name in ("max_retries", "first_wait", "longest_wait", "multiplier"):
+            check_number(name, getattr(self, name))
+        for name in ("on_codes", "excluded_codes"):
+            check_kind(name, codes := getattr(self, name), Collection, "put statuses into a set")
+            for code in codes:
+                check_kind(f"a status in {name}", code, int)
 
     def retries(self, error: object) -> bool:
         """Return whether to ask again after *error*."""

@@ -13,8 +13,8 @@ class Timeouts:
         connect: For a connection, and for a free place in the pool.
         read: Between any two pieces of the answer.
         write: For the network to take the next piece of the request.
-        first_byte: For the answer to begin; None for as long as `read`. (Over aiohttp the longer
-            of the two holds for both.)
+        first_byte: For the answer to begin, with its headers, which some servers send before they
+            think; None for as long as `read`. (Over aiohttp the longer of the two holds for both.)
         total: For the whole request: all attempts, the waits between them, and the answer. What
             trickles in is looked at with every piece, so it may end one `read` late.
 
@@ -30,8 +30,8 @@ class Timeouts:
 
     def __post_init__(self) -> None:
         for name in ("connect", "read", "write", "first_byte", "total"):
-            if getattr(self, name) is not None:
-                seconds(name, getattr(self, name))
+            if (given := getattr(self, name)) is not None:
+                object.__setattr__(self, name, seconds(name, given))
 
     def within(self, seconds: float) -> dict[str, float | None]:
         """Return what holds until the answer begins as the HTTP library wants it.

@@ -4,8 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from servers import ChatServer, Reply
+from conftest import Ask
+from servers import ChatServer, Reply, completion
 
+from chatclient import ChatClient
 from chatclient.errors import RateLimitedError, UsageError
 from chatclient.messages import (
     AssistantMessage,
@@ -119,6 +121,21 @@ def test_quirks_reach_the_wire(chat_server: Start) -> None:
     for request in server.requests:
         assert (request["max_tokens"], request["random_seed"]) == (5, 7)
         assert "stream_options" not in request
+
+
+def test_deepseek_goes_on_with_what_it_did_without_a_thought(ask: Ask, chat_server: Start) -> None:
+    """It refuses a conversation in which one of the model's messages lacks its reasoning."""
+    server = chat_server(completion(None, ("c1", "add", '{"a": 1}')), "2")
+    model = compatible_model("deepseek", "m", api_key="k", base_url=server.url)
+
+    def add(a: int) -> int:
+        return a + 1
+
+    with ChatClient.create(model) as client:
+        assert ask(client.prompt("1 + 1?").tools(add)).text == "2"
+    said = server.requests[1]["messages"][1]
+
+    assert (said["role"], said["reasoning_content"]) == ("assistant", "")
 
 
 def test_mistral_takes_no_user_after_tool_results(chat_server: Start) -> None:

@@ -392,6 +392,14 @@ def test_what_only_another_api_can_do_is_told_in_our_words(status: int, message:
     assert str(failure(status, saying(message))).endswith("name the model openai-responses:...")
 
 
+def test_what_a_validator_quotes_of_the_request_is_no_reason() -> None:
+    """Some servers quote all of it, once for each form that it might have had."""
+    quoted = json.dumps([{"role": "user", "content": "What is a content policy? " * 200}])
+    error = failure(400, {"detail": f"240 validation errors: no string: {'x' * 4000} {quoted}"})
+
+    assert type(error) is InvalidRequestError
+
+
 def test_an_answer_that_is_no_json_is_quoted_in_part() -> None:
     """A proxy's page of HTML does not become a message of a thousand lines."""
     error = error_of("acme", 502, {}, b"<html>" + b"x" * 10_000)

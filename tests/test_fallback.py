@@ -16,6 +16,7 @@ from services import SERVICES, Service
 from chatclient import ChatClient, ChatOptions, ChatResponse, Prompt
 from chatclient.errors import OverloadedError, UsageError
 from chatclient.observation import Operation, Step
+from chatclient.providers.compatible import compatible_model
 from chatclient.providers.fallback import FallbackChatModel
 from chatclient.providers.openai import OpenAIChatModel
 from chatclient.response import ChatResponseMetadata, Usage
@@ -66,6 +67,25 @@ def test_errors_are_chosen_by_one_type_or_several(ask: Ask, on: Any) -> None:
     assert ask(ChatClient.create(model).prompt("Hi")).text == "ok"
     with pytest.raises(LookupError, match="bug"):
         ask(ChatClient.create(broken).prompt("Hi"))
+
+
+def test_a_wrong_tool_call_is_no_failure_of_the_model(
+    ask: Ask, chat_server: Callable[..., ChatServer]
+) -> None:
+    """Groq refuses one as an error; the model is told, as it is with any other service."""
+    written = {"name": "add", "arguments": {"a": "one"}}
+    error = {"message": "no", "code": "tool_use_failed", "failed_generation": json.dumps(written)}
+    server = chat_server(Reply(json.dumps({"error": error}).encode(), 400), "2")
+    groq = compatible_model("groq", "m", api_key="k", base_url=server.url)
+
+    def add(a: int) -> int:
+        return a + 1
+
+    with FallbackChatModel(groq, ScriptedModel(["asked in vain"])) as model:
+        asked = ask(ChatClient.create(model).prompt("1 + 1?").tools(add))
+
+    assert asked.text == "2"
+    assert "should be a valid integer" in server.requests[1]["messages"][-1]["content"]
 
 
 def test_each_model_has_its_own_options(ask: Ask) -> None:

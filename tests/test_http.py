@@ -3,10 +3,12 @@
 import asyncio
 import gzip
 import json
+import re
 import socket
 import threading
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from email.utils import formatdate
 from typing import Any
 
@@ -364,6 +366,35 @@ def test_a_stream_that_breaks_off(ask: Ask, chat_server: Start, how: str) -> Non
     assert caught.value.partial.text == "one two"
 
 
+DONE = b"data: [DONE]\n\n"
+UNFINISHED = STREAM.replace(b'"stop"', b"null")
+
+
+@pytest.mark.parametrize("stream", [STREAM, STREAM.removesuffix(DONE), UNFINISHED])
+def test_a_stream_that_breaks_off_behind_its_answer(
+    ask: Ask, chat_server: Start, stream: bytes
+) -> None:
+    """The answer was whole: there is a reason why it ended, or the word for the end."""
+    if not ask.streaming:
+        pytest.skip("a whole answer is no stream")
+    server = chat_server(Reply(stream, content_type="text/event-stream", truncate=True))
+    with client_of(server) as client:
+        asked = ask(client.prompt("Hi"))
+
+    assert asked.text == "one two three"
+    assert asked.response.chat_response.finish_reason == "stop"
+
+
+def test_a_stream_that_breaks_off_between_two_answers(chat_server: Start) -> None:
+    """The end of one of several answers is not the end of all."""
+    chunk = '{"id":"c","choices":[{"index":%d,"delta":{"content":"a"},"finish_reason":%s}]}'
+    events = (chunk % each for each in ((0, "null"), (1, "null"), (0, '"stop"')))
+    stream = "".join(f"data: {event}\n\n" for event in events).encode()
+    server = chat_server(Reply(stream, content_type="text/event-stream", truncate=True))
+    with client_of(server) as client, pytest.raises(StreamInterruptedError):
+        list(client.prompt("Hi").stream())
+
+
 def test_a_stream_that_goes_silent(ask: Ask, chat_server: Start) -> None:
     """A stream that stalls is given up on after the read time-out."""
     if not ask.streaming:
@@ -662,6 +693,33 @@ def test_timeouts_in_every_form() -> None:
     assert as_timeouts(None).within(float("inf"))["read"] is None
     assert as_timeouts(None).within(2)["read"] == 2
     assert as_timeouts(Timeouts(read=9)).within(2)["read"] == 2
+
+
+def test_a_time_out_may_be_a_timedelta() -> None:
+    """One of several as well as the one for all."""
+    second: Any = timedelta(seconds=1)
+
+    assert as_timeouts(second) == Timeouts(1, 1, 1)
+    assert Timeouts(second, read=second).within(0.5)["read"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"max_retries": -1}, "max_retries must be at least 0, not -1"),
+        ({"first_wait": "1"}, "first_wait must be a number, not '1'"),
+        ({"longest_wait": None}, "longest_wait must be a number, not None"),
+        ({"multiplier": float("nan")}, "multiplier must be at least 0, not nan"),
+        ({"on_codes": 529}, "on_codes must be a Collection, not 529; put statuses into a set"),
+        ({"excluded_codes": "429"}, "a status in excluded_codes must be an int, not '4'"),
+    ],
+)
+def test_a_policy_that_makes_no_sense_is_refused_where_it_is_made(
+    wrong: dict[str, Any], said: str
+) -> None:
+    """Later, its error would take the place of the failure that it is about."""
+    with pytest.raises(UsageError, match=re.escape(said)):
+        RetryPolicy(**wrong)
 
 
 def test_a_base_url_has_a_scheme() -> None:

@@ -136,6 +136,23 @@ def descriptors() -> int:
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
+@pytest.mark.usefixtures("http_library")
+def test_a_rush_leaves_no_connections_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that nobody needs afterwards are closed, not kept for as long as the loop runs."""
+    monkeypatch.setattr(connections, "_KEEPALIVE_SECONDS", 0.01)
+
+    async def main(server: ChaosServer) -> None:
+        async with CHAT.model(server.url) as model:
+            await asyncio.gather(*(model.acall("Hi") for _ in range(60)))
+            await asyncio.sleep(0.02)
+            await model.acall("Hi")
+            few = connections._PER_SHARD
+            assert await asyncio.to_thread(settled, lambda: server.open_connections <= few)
+
+    with ChaosServer([[0.2, answer_for("acall")]]) as server:
+        asyncio.run(main(server))
+
+
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts descriptors in /proc")
 @pytest.mark.parametrize("run", [asyncio.run, run_and_leave])
 def test_loops_that_are_gone_leave_nothing_behind(
@@ -283,6 +300,31 @@ def test_a_deadline_bounds_a_client_of_ones_own(http_library: str) -> None:
             model.call("Hi")
 
 
+@pytest.mark.parametrize(
+    ("own", "first", "then"),
+    [({}, 20, 8), ({"timeout": 7}, 7, 7), ({"timeout": None}, None, None)],
+)
+def test_a_client_of_ones_own_waits_as_long_as_it_says(
+    own: dict[str, Any], first: float | None, then: float | None, http_library: str
+) -> None:
+    """One that says nothing waits as long as the model does, and not five seconds."""
+    import importlib
+
+    library = importlib.import_module(http_library)
+    waits: list[Any] = []
+
+    def answer(request: Any) -> Any:
+        waits.append(dict(request.extensions["timeout"]))
+        waits.append(request.extensions["timeout"])  # as it is when the answer is read
+        return library.Response(200, content=CHAT.answer(streaming=False))
+
+    timeout = Timeouts(read=8, first_byte=20)
+    with library.Client(transport=library.MockTransport(answer), **own) as mine:
+        CHAT.model("http://model.invalid", http_client=mine, timeout=timeout).call("Hi")
+
+    assert [wait["read"] for wait in waits] == [first, then]
+
+
 # --- keys -----------------------------------------------------------------------------------
 
 
@@ -384,6 +426,25 @@ def test_a_key_that_cannot_be_sent_is_not_shown(service: Service, mode: str) -> 
     assert len(server.requests) == 2
     for request in server.requests:
         assert any(value.endswith(KEY) for value in request.headers.values())
+
+
+@pytest.mark.parametrize("name", ["x team", "x-team:", "", "x-équipe"])
+def test_a_header_that_cannot_be_sent_is_told(name: str, mode: str) -> None:
+    """It is no failure of the connection, which would be tried again."""
+    with ChaosServer([[answer_for(mode)]]) as server:
+        outcome = outcome_of(CHAT.model(server.url, headers={name: "a"}), mode)
+
+    assert isinstance(outcome.error, UsageError)
+    assert f"{name!r} cannot be the name of a header" in str(outcome.error)
+
+
+def test_white_space_around_a_header_does_no_harm(mode: str) -> None:
+    """Files leave it behind keys, and gateways want theirs in headers of their own."""
+    with ChaosServer([[answer_for(mode)]]) as server:
+        outcome = outcome_of(CHAT.model(server.url, headers={"X-Key": f" {KEY}\n"}), mode)
+
+    assert outcome.error is None
+    assert server.requests[0].headers["x-key"] == KEY
 
 
 # --- sizes ----------------------------------------------------------------------------------

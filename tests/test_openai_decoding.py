@@ -150,8 +150,8 @@ def test_content_may_be_a_list() -> None:
 
 
 def test_content_may_be_the_json_that_was_asked_for() -> None:
-    """A server that parses the answer for us gets it spelled again."""
-    assert json.loads(decode(whole({"content": {"a": 1}})).text) == {"a": 1}
+    """What a server has parsed for us is spelled again, letters as letters."""
+    assert decode(whole({"content": {"a": "Köln"}})).text == '{"a":"Köln"}'
 
 
 def test_what_only_the_provider_knows_is_kept() -> None:
@@ -735,6 +735,8 @@ def test_a_stream_may_end_without_a_reason() -> None:
 
     assert streamed(chunk({"content": "a"})).finish_reason == "stop"
     assert streamed(chunk({"tool_calls": [call]})).finish_reason == "tool_call"
+    head = {"id": "r1", "model": "m", "choices": []}
+    assert streamed(head, chunk({"content": "a"})).finish_reason == "stop"
 
 
 @pytest.mark.parametrize("end", [b"[DONE] ", b" [DONE]", b"[DONE]\r", b'"[DONE]"'])
@@ -772,6 +774,15 @@ def test_the_last_event_needs_no_blank_line() -> None:
     assert collect(chunks_of(chunk({"content": "a"}), done=False, rest=rest)).text == "ab"
     ended = chunks_of(chunk({"content": "a"}), chunk({}, "stop"), done=False, rest=b"[DONE]")
     assert collect(ended).text == "a"
+
+
+def test_a_stream_that_was_stopped_early_is_no_whole_answer() -> None:
+    """Groq says so beside the choices, and that it is done."""
+    stopped = chunk({}, x_groq={"id": "req_1", "error": "over capacity"})
+
+    with pytest.raises(OverloadedError, match="over capacity") as caught:
+        streamed(chunk({"content": "The answer is"}), stopped)
+    assert caught.value.retryable
 
 
 def test_an_error_at_the_end_needs_no_event() -> None:

@@ -460,6 +460,20 @@ def test_reasoning_goes_back_where_the_server_wants_it(
     )
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        AssistantMessage("x"),
+        AssistantMessage("", [ToolCall("c1", "add", "{}")]),
+        AssistantMessage("x", reasoning=[Reasoning("so", provider="anthropic")]),
+    ],
+)
+def test_where_reasoning_must_not_be_missing_it_is_empty(message: AssistantMessage) -> None:
+    """DeepSeek refuses a message without the field, though the model itself did not think."""
+    assert on_wire(message, PRESETS["deepseek"].dialect)["reasoning_content"] == ""
+    assert "reasoning" not in on_wire(message, PRESETS["vllm"].dialect)
+
+
 def test_reasoning_of_an_unknown_origin_is_kept_back_from_servers_that_echo() -> None:
     """A server that wants back what it sent is not sent what it did not."""
     message = AssistantMessage("x", reasoning=[Reasoning("so")])

@@ -149,6 +149,17 @@ def test_other_spellings_are_read() -> None:
     ]
 
 
+def test_a_refusal_in_parts_is_read_like_one_in_its_field() -> None:
+    """It is what the assistant said, and goes back as the refusal that it was."""
+    parts = [{"type": "text", "text": "Sorry, "}, {"type": "refusal", "refusal": "no."}]
+    [message] = messages_from_openai([{"role": "assistant", "content": parts}])
+
+    assert message.text == "Sorry, no."
+    assert messages_to_openai(message) == [
+        {"role": "assistant", "content": "Sorry, ", "refusal": "no."}
+    ]
+
+
 def test_what_the_form_has_no_place_for_is_left_out() -> None:
     """Thoughts are not sent through Chat Completions, and neither are failures or metadata."""
     said = AssistantMessage("Hi", reasoning=Reasoning("Greet."), metadata={"mine": 1})

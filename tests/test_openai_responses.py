@@ -5,6 +5,7 @@ import base64
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -59,6 +60,7 @@ from chatclient.events import (
     ToolCallStarted,
 )
 from chatclient.messages import Part, ProviderPart, Reasoning, ToolCallChunk
+from chatclient.providers.fallback import FallbackChatModel
 from chatclient.providers.openai import OpenAIChatOptions
 from chatclient.providers.openai_responses import (
     OpenAIResponsesChatModel,
@@ -77,6 +79,7 @@ Json = dict[str, Any]
 Serve = Callable[..., ResponsesServer]
 
 PNG = bytes.fromhex("89504e470d0a1a0a")
+SUM = '{"a": 2, "b": 3}'
 
 
 @pytest.fixture
@@ -194,6 +197,53 @@ def test_a_tool_is_called_and_its_result_sent(ask: Ask, serve: Serve) -> None:
         {"type": "function_call_output", "call_id": "call_1", "output": "5"},
     ]
     assert server.requests[0]["tools"][0]["name"] == "add"
+
+
+def test_reasoning_goes_back_to_where_it_came_from_only(ask: Ask, serve: Serve) -> None:
+    """Each service encrypts its own: what another one thought, none can read."""
+    asked = call("call_1", "add", SUM)
+    begun = serve(response(reasoning("rs_1", "Adding."), asked), Reply(b"{}", 503))
+    other = serve(response(reasoning("rs_2", "More."), call("call_2", "add", SUM)), "It is 5.")
+    model = FallbackChatModel(begun.model(), other.model())
+    ask(ChatClient.create(model).prompt("2 + 3?").tools(add))
+
+    result = {"type": "function_call_output", "call_id": "call_1", "output": "5"}
+    without_id = {key: value for key, value in asked.items() if key != "id"}
+    assert other.requests[0]["input"][1:] == [without_id, result]
+    assert [i["type"] for i in other.requests[1]["input"][3:]] == [
+        *("reasoning", "function_call", "function_call_output"),
+    ]
+
+
+def test_a_server_that_cannot_read_the_reasoning_is_asked_without(ask: Ask, serve: Serve) -> None:
+    """Each service encrypts its own, and another one may have to go on with the conversation."""
+    foreign = reasoning("rs_1", "Adding.", encrypted_content="of another server")
+    asked = call("call_1", "add", SUM)
+    server = serve(response(foreign, asked), "It is 5.")
+    answer = ask(ChatClient.create(server.model()).prompt("2 + 3?").tools(add))
+    refused, taken = (request["input"][1:] for request in server.requests[1:])
+
+    assert answer.text == "It is 5."
+    assert [item["type"] for item in refused] == [
+        *("reasoning", "function_call", "function_call_output"),
+    ]
+    assert taken == [
+        {key: value for key, value in asked.items() if key != "id"},
+        {"type": "function_call_output", "call_id": "call_1", "output": "5"},
+    ]
+
+
+def test_what_else_is_refused_is_not_asked_again(ask: Ask, serve: Serve) -> None:
+    """Not with reasoning in the conversation, and not for a word about encrypted content."""
+    refusal = Reply(b'{"error": {"message": "no", "code": "invalid_value"}}', 400)
+    server = serve(response(reasoning("rs_1", "Adding."), call("call_1", "add", SUM)), refusal)
+    with pytest.raises(InvalidRequestError, match="no"):
+        ask(ChatClient.create(server.model()).prompt("2 + 3?").tools(add))
+    other = serve(Reply(b'{"error": {"message": "no encrypted content"}}', 400))
+    with pytest.raises(InvalidRequestError, match="no encrypted content"):
+        ask(ChatClient.create(other.model()).prompt("Hi"))
+
+    assert (len(server.requests), len(other.requests)) == (2, 1)
 
 
 def test_a_model_that_never_reasons_goes_on_without_reasoning(ask: Ask, serve: Serve) -> None:
@@ -421,15 +471,15 @@ def test_a_custom_tool_is_called_with_free_text(ask: Ask, serve: Serve) -> None:
 def test_a_stream_tells_everything_as_it_comes(serve: Serve) -> None:
     """Thoughts, text and arguments arrive piece by piece; each call is announced once."""
     whole = response(reasoning("rs_1", "Two words"), "So be it", call("call_1", "add", '{"a":1}'))
-    stream = (
-        ChatClient.create(serve(whole).model()).prompt("?").tool_calling(enabled=False).stream()
-    )
+    server = serve(whole)
+    stream = ChatClient.create(server.model()).prompt("?").tool_calling(enabled=False).stream()
+    origin = urlsplit(server.url).netloc
     told = [e for e in stream.events() if not hasattr(e, "response")]
 
     assert told == [
         ReasoningDelta("Two"),
         ReasoningDelta(" words"),
-        ReasoningSigned(Reasoning("", None, "openai", reasoning("rs_1", "Two words"))),
+        ReasoningSigned(Reasoning("", None, origin, reasoning("rs_1", "Two words"))),
         *(TextDelta(word) for word in ("So", " be", " it")),
         ToolCallStarted("call_1", "add", 2),
         ToolCallDelta("call_1", '{"a', 2),
@@ -921,6 +971,27 @@ def test_a_sound_is_refused_with_a_word_on_who_takes_it() -> None:
             input_of(UserMessage([Media("audio/mpeg", content)]))
 
 
+@pytest.mark.parametrize("written", ['{"a": 2, "b":', "[2, 3]", "two and three"])
+def test_malformed_arguments_do_not_spoil_the_conversation(
+    written: str, ask: Ask, serve: Serve
+) -> None:
+    """Servers that parse the history would refuse every later request."""
+    server = serve(response(call("call_1", "add", written)), "What?")
+    client = ChatClient.create(server.model())
+    ask(client.prompt("2 + 3?").tools(add))
+    sent = server.requests[1]["input"][1]
+
+    assert json.loads(sent["arguments"]) == {"malformed_arguments": written}
+
+
+def test_arguments_that_are_fine_go_back_as_they_were_written() -> None:
+    """To the letter, so that what the provider caches stays the same."""
+    output = decoded(response(call("call_1", "add", '{ "a":2,"b" : 3.0 }'))).output
+    assert output is not None
+
+    assert input_of(output)[0]["arguments"] == '{ "a":2,"b" : 3.0 }'
+
+
 def test_a_name_that_no_tool_can_have_is_sent_as_one() -> None:
     """The model made it up, and the API would refuse the whole conversation for it."""
     (call,) = input_of(AssistantMessage("", [ToolCall("c", "functions.add", "{}")]))
@@ -1026,6 +1097,31 @@ def test_reasoning_that_the_provider_has_forgotten_is_left_out() -> None:
 
     assert [i for i in input_of(output) if i["type"] == "reasoning"] == [sent]
     assert [i for i in input_of(output, store=True) if i["type"] == "reasoning"] == [bare, sent]
+
+
+def test_reasoning_that_nobody_kept_is_not_missed(ask: Ask, serve: Serve) -> None:
+    """`'function_call' was provided without its required 'reasoning' item`: by its id."""
+    bare, asked = {"id": "rs_1", "type": "reasoning", "summary": []}, call("call_1", "add", SUM)
+    server = serve(response(bare, asked), "It is 5.")
+    client = ChatClient.create(server.model())
+    ask(client.prompt("2 + 3?").tools(add).options(model="my-deployment"))
+
+    assert server.requests[1]["input"][1:] == [
+        {key: value for key, value in asked.items() if key != "id"},
+        {"type": "function_call_output", "call_id": "call_1", "output": "5"},
+    ]
+
+
+def test_what_is_not_missed_keeps_its_id() -> None:
+    """Only what followed the reasoning that is gone needed it."""
+    bare = {"id": "rs_1", "type": "reasoning", "summary": []}
+    known = reasoning("rs_2", "hm")
+    before, between, after = (message(text, id=f"msg_{text}") for text in "abc")
+    output = decoded(response(before, bare, between, known, after)).output
+    assert output is not None
+
+    plain = {"type": "message", "role": "assistant", "content": "b"}
+    assert input_of(output) == [before, plain, known, after]
 
 
 def test_reasoning_that_led_to_nothing_is_left_out() -> None:

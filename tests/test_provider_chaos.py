@@ -429,6 +429,20 @@ def test_an_error_after_the_first_word_is_raised(service: Service, mode: str, pl
     assert len(server.requests) == 1
 
 
+@pytest.mark.parametrize("how", [RESET, CLOSE, STALL])
+@pytest.mark.parametrize("mode", ["stream", "astream"])
+def test_what_breaks_behind_a_streamed_answer_takes_nothing_from_it(
+    how: Step, service: Service, mode: str, play: Play
+) -> None:
+    """The last event says that the answer is whole; only Gemini's streams have none."""
+    server = play([chunked(service.stream(TEXT)), how])
+    outcome = ask(service, server, mode, AT_ONCE)
+
+    assert outcome.text == TEXT
+    assert isinstance(outcome.error, StreamInterruptedError) is (service.name == "gemini")
+    assert len(server.requests) == 1
+
+
 KEY = b"a-key-of-some-length"
 QUOTING: dict[str, Sequence[Step]] = {
     "as no JSON": [http(b"What is " + KEY + b"?")],

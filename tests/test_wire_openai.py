@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from replay import (
@@ -23,6 +24,7 @@ from replay import (
     with_noise,
 )
 
+from chatclient.aggregator import MessageAggregator
 from chatclient.errors import ChatClientError, ProviderError, StreamInterruptedError
 from chatclient.providers.openai import COMPATIBLE, OpenAIChatModel, StreamDecoder
 from chatclient.providers.sse import ServerSentEventDecoder
@@ -134,6 +136,32 @@ def test_streams_may_be_cut_and_written_in_any_legal_way(
     }
 
     assert differences(outcomes) == {}
+
+
+def test_what_is_said_to_be_over_has_said_it_all() -> None:
+    """No service adds to an answer that its decoder takes to be over."""
+    for exchange in STREAMS:
+        outcome = decoded(exchange.body, "whole")
+        if isinstance(outcome, ChatResponse):
+            assert said_in(until_over(exchange.body)) == said_in(outcome), exchange
+
+
+def until_over(body: bytes) -> ChatResponse:
+    """Return what a stream has said when it is over."""
+    decoder, said = StreamDecoder(COMPATIBLE), MessageAggregator()
+    for data, kind in ServerSentEventDecoder().feed(body):
+        said.add(decoder.feed(data, kind) or "")
+        if decoder.is_over:
+            break
+    return said.response()
+
+
+def said_in(response: ChatResponse) -> list[Any]:
+    messages = [generation.output for generation in response.generations]
+    return [
+        [m.text, "".join(r.text for r in m.reasoning), [c.arguments for c in m.tool_calls]]
+        for m in messages
+    ]
 
 
 @pytest.mark.parametrize("clean_end", [True, False], ids=["silently", "by a reset"])
