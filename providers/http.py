@@ -26,7 +26,7 @@ from chatclient.providers.failures import error_of
 from chatclient.providers.first_word import begun_by
 from chatclient.providers.keys import Headers, HeaderSource
 from chatclient.providers.outgoing import Outgoing, Requests
-from chatclient.providers.reading import Chunk, Reader
+from chatclient.providers.reading import Chunk, Reader, is_complete
 from chatclient.providers.retries import RetryPolicy, as_retry_policy, with_retries
 from chatclient.providers.secrecy import hide, hiding
 from chatclient.providers.timeouts import Timeouts, as_timeouts
@@ -72,6 +72,7 @@ class _Speaking(NamedTuple):
     """A streamed answer that has said something."""
 
     until_hung_up: AsyncExitStack
+    breaks: tuple[type[Exception], ...]
     reader: Reader
     pieces: AsyncGenerator[bytes, None]
     first: Iterator[Chunk]
@@ -205,7 +206,8 @@ class HttpClient:
                 await stack.enter_async_context(aclosing(pieces))
                 reader = read(begun.headers)
                 first, is_all = await begun_by(reader, pieces)
-                return _Speaking(stack.pop_all(), reader, pieces, first, is_all)
+                breaks = self._failures.breaks(begun.response)
+                return _Speaking(stack.pop_all(), breaks, reader, pieces, first, is_all)
 
         speaking = await with_retries(attempt, self.retry, runtime, self.provider)
         async with speaking.until_hung_up:
@@ -214,9 +216,14 @@ class HttpClient:
             if speaking.is_all:
                 return
             feed = speaking.reader.feed
-            async for piece in speaking.pieces:
-                for chunk in feed(piece):
-                    yield chunk
+            try:
+                async for piece in speaking.pieces:
+                    for chunk in feed(piece):
+                        yield chunk
+            except speaking.breaks:
+                # Some proxies hang up when all is said, or never.
+                if not is_complete(speaking.reader):
+                    raise
             for chunk in speaking.reader.finish():
                 yield chunk
 

@@ -144,6 +144,10 @@ class _Reader:
     def __init__(self, _headers: Headers) -> None:
         self._lines, self._decoder = overheard(Lines()), StreamDecoder()
 
+    @property
+    def complete(self) -> bool:
+        return self._decoder.complete
+
     def feed(self, piece: bytes) -> Iterator[Chunk]:
         return map(self._decoder.feed, self._lines.feed(piece))
 

@@ -260,17 +260,20 @@ def _metadata(data: Mapping[str, Any]) -> ChatResponseMetadata:
 class StreamDecoder:
     """Makes chunks of the lines of a stream; no I/O.
 
+    Attributes:
+        complete: Whether all of the answer has come.
+
     Raises (from `feed` and `finish`):
         ProviderError: The stream reports an error.
         StreamInterruptedError: It ended before its answer did.
         InvalidResponseError: A line cannot be read.
     """
 
-    __slots__ = ("_calls", "_done", "_logprobs", "_started")
+    __slots__ = ("_calls", "_logprobs", "_started", "complete")
 
     def __init__(self) -> None:
         self._started = False
-        self._done = False
+        self.complete = False
         self._calls = 0
         self._logprobs: list[Any] = []
 
@@ -289,10 +292,10 @@ class StreamDecoder:
             return text_of(message.get("content"))
         metadata = NO_METADATA if self._started and not data.get("done") else _metadata(data)
         self._started = True
-        self._done = self._done or bool(data.get("done"))
+        self.complete = self.complete or bool(data.get("done"))
         parts = [*_content(data), *self._call_chunks(data)]
         self._logprobs.extend(data.get("logprobs") or ())
-        if self._done and self._logprobs:  # the end tells those of all tokens
+        if self.complete and self._logprobs:  # the end tells those of all tokens
             data = {**data, "logprobs": self._logprobs}
         return _response(data, parts, metadata, has_calls=self._calls > 0)
 
@@ -306,7 +309,7 @@ class StreamDecoder:
         if rest:
             with suppress(InvalidResponseError):
                 last = self.feed(rest)
-        if not self._done:
+        if not self.complete:
             raise ended_early(PROVIDER)
         return last
 

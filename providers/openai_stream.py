@@ -132,12 +132,18 @@ class StreamDecoder:
             with suppress(InvalidResponseError):  # a part of an event
                 if (chunk := self.feed(rest.strip())) is not None:
                     yield chunk
-        open_choices = {at: c for at, c in self._choices.items() if not c.finished}
-        if (open_choices and not self._done) or not self._choices:
+        if not self.complete:
             raise ended_early(self._dialect.provider)
-        if open_choices:  # a server that never says why it stops
+        if open_choices := [at for at, choice in self._choices.items() if not choice.finished]:
+            # A server that never says why it stops.
             closing = (self._closing(at, {}, "") for at in open_choices)
             yield ChatResponse(tuple(closing))
+
+    @property
+    def complete(self) -> bool:
+        """Whether all of the answer has come."""
+        ended = self._done or all(choice.finished for choice in self._choices.values())
+        return ended and bool(self._choices)
 
     def _plain_text(self, chunk: Mapping[str, Any], choice: Mapping[str, Any]) -> str | None:
         """Return the text of a chunk that has nothing else to say, as nearly all have."""

@@ -12,7 +12,11 @@ Chunk = ChatResponse | str
 
 
 class Reader(Protocol):
-    """Reads one streamed answer."""
+    """Reads one streamed answer.
+
+    It may have an attribute `complete` that says whether all of the answer has come: what breaks
+    the connection after that is no matter.
+    """
 
     def feed(self, piece: bytes) -> Iterable[Chunk]:
         """Return the chunks that *piece* completes."""
@@ -39,6 +43,11 @@ class EventDecoder(Protocol):
         ...
 
 
+def is_complete(reader: object) -> bool:
+    """Return whether what *reader*, or a decoder, has read is known to be a whole answer."""
+    return bool(getattr(reader, "complete", False))
+
+
 class EventReader:
     """Reads an answer of server-sent events."""
 
@@ -47,6 +56,11 @@ class EventReader:
     def __init__(self, decoder: EventDecoder) -> None:
         self._events = overheard(ServerSentEventDecoder())
         self._decoder = decoder
+
+    @property
+    def complete(self) -> bool:
+        """Whether all of the answer has come."""
+        return is_complete(self._decoder)
 
     def feed(self, piece: bytes) -> Iterator[Chunk]:
         """Yield the chunks that *piece* completes."""

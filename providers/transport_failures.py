@@ -30,15 +30,18 @@ class TransportFailures:
     @contextmanager
     def interrupting(self, response: Any) -> Generator[None, None, None]:
         """Let what breaks a stream be known as such."""
-        failures: tuple[type[Exception], ...] = (RequestTimeoutError, *self.kinds(response))
         try:
             yield
-        except failures as error:
+        except self.breaks(response) as error:
             cause = self.error_for(error)
             msg = f"the stream broke before its end: {cause}"
             interrupted = StreamInterruptedError(msg, provider=self._provider)
             interrupted.retryable = cause.retryable
             raise interrupted from shown_cause(error)
+
+    def breaks(self, response: Any) -> tuple[type[Exception], ...]:
+        """Return what may be raised while a streamed response is read."""
+        return (RequestTimeoutError, *self.kinds(response))
 
     def kinds(self, where: Any) -> tuple[type[Exception], ...]:
         """Return what may be raised by a client, or while a response is read."""

@@ -184,6 +184,15 @@ FAULTS = {
         StreamInterruptedError,
         WHOLE_ONLY,
     ),
+    "reset when all was said": Fault(
+        lambda answer, kind: [chunked(answer), RESET], ConnectionFailedError, None, WHOLE_ONLY
+    ),
+    "hung up when all was said": Fault(
+        lambda answer, kind: [chunked(answer), CLOSE], ConnectionFailedError, None, WHOLE_ONLY
+    ),
+    "silent when all was said": Fault(
+        lambda answer, kind: [chunked(answer), STALL], RequestTimeoutError, None, WHOLE_ONLY
+    ),
     "cut short without a word": Fault(
         lambda answer, kind: [chunked(half(answer)), END],
         InvalidResponseError,
