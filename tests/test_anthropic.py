@@ -394,6 +394,54 @@ def test_the_last_event_may_lack_its_blank_line(serve: Serve, mode: Mode, end: b
     assert result.response.chat_response.finish_reason == "stop"
 
 
+@pytest.mark.parametrize("end", [b"", b"data: [DONE]\n\n"])
+@pytest.mark.parametrize("mode", ["stream", "astream"])
+def test_the_last_event_may_be_missing(serve: Serve, mode: Mode, end: bytes) -> None:
+    """An answer that has said why it ends is whole, and its calls are made."""
+    asking, saying = (
+        as_stream(answer).partition(b"event: message_stop")[0] + end
+        for answer in (message(tool_use("toolu_1", "add", {"a": 1, "b": 2})), message("It is 3."))
+    )
+    client = ChatClient.create(serve(Reply(asking), Reply(saying)).model(max_retries=0))
+    result = Ask(mode)(client.prompt("1 + 2?").tools(add))
+
+    assert result.text == "It is 3."
+    assert [e.response.data for e in result.executions] == ["3"]
+    assert result.response.chat_response.finish_reason == "stop"
+    assert result.response.chat_response.usage.output_tokens == 10
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize("mode", ["stream", "astream"])
+def test_a_server_that_knows_no_streams_is_understood(
+    serve: Serve, mode: Mode, indent: int | None
+) -> None:
+    """A whole answer in place of a stream is the answer, and asked for once."""
+    asking, saying = (
+        Reply(json.dumps(answer, indent=indent).encode())
+        for answer in (
+            message("Wait.", tool_use("toolu_1", "add", {"a": 1, "b": 2})),
+            message(thinking("Easy."), "It is 3."),
+        )
+    )
+    server = serve(asking, saying)
+    result = Ask(mode)(ChatClient.create(server.model()).prompt("1 + 2?").tools(add))
+
+    assert result.text == "Wait.It is 3."
+    assert result.response.chat_response.message.reasoning == (
+        Reasoning("Easy.", "c2lnbmVk", "anthropic"),
+    )
+    assert result.response.chat_response.usage.output_tokens == 10
+    assert len(server.requests) == 2
+
+
+def test_half_a_message_is_none() -> None:
+    """What is cut off in place of a stream is not taken for an answer, nor one without content."""
+    for rest in (json.dumps(message("Hi")).encode()[:-9], b'{"type": "message"}'):
+        with pytest.raises(StreamInterruptedError):
+            StreamDecoder().finish(rest)
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -632,6 +680,17 @@ def test_citations_that_come_late_keep_what_follows_them() -> None:
 
     held = {"type": "text", "text": "held", "citations": [{"cited_text": "x"}]}
     assert parts == ["told ", ProviderPart("anthropic", held, "held")]
+
+
+def test_citations_that_come_last_are_kept() -> None:
+    """Behind text that was told: they are there to be shown, and the text is sent back once."""
+    cites = [{"type": "char_location", "cited_text": word} for word in ("grass", "green")]
+    deltas = [{"type": "citations_delta", "citation": cite} for cite in cites]
+    parts = block({"type": "text_delta", "text": "The grass is green."}, *deltas, start=text(""))
+
+    cited = ProviderPart("anthropic", {"type": "text", "text": "", "citations": cites})
+    assert parts == ["The grass is green.", cited]
+    assert content_of(AssistantMessage(parts)) == [text("The grass is green.")]
 
 
 def test_blocks_of_other_kinds_are_put_together() -> None:
