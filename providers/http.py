@@ -21,6 +21,7 @@ from chatclient.errors import (
 )
 from chatclient.observation import present_listener
 from chatclient.providers.addresses import address_of
+from chatclient.providers.characters import WholeCharacters
 from chatclient.providers.connections import Connections, Pools, Shard, http_library, library_of
 from chatclient.providers.failures import error_of
 from chatclient.providers.first_word import begun_by
@@ -204,7 +205,7 @@ class HttpClient:
                 stack.enter_context(self._failures.interrupting(begun.response))
                 pieces = self._pieces(begun.response, runtime)
                 await stack.enter_async_context(aclosing(pieces))
-                reader = read(begun.headers)
+                reader = WholeCharacters(read(begun.headers))
                 first, is_all = await begun_by(reader, pieces)
                 breaks = self._failures.breaks(begun.response)
                 return _Speaking(stack.pop_all(), breaks, reader, pieces, first, is_all)
