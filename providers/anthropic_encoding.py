@@ -22,7 +22,7 @@ from chatclient.messages import (
     UserMessage,
 )
 from chatclient.providers.fields import arguments_in, called_name, unsendable
-from chatclient.providers.media import base64_of
+from chatclient.providers.media import base64_of, shown_by_tool
 from chatclient.providers.wire_cache import kept_wire
 from chatclient.values import EMPTY
 
@@ -290,7 +290,7 @@ def _tool_result(response: ToolResponse) -> Block:
     if response.is_error:
         return {**result, "content": response.data.strip() or "error", "is_error": True}
     if response.media:
-        result["content"] = [*_text(response.data), *map(_media, response.media)]
+        result["content"] = [*_text(response.data), *_shown_by_tool(response)]
     elif response.data:
         result["content"] = response.data
     return result
@@ -298,7 +298,12 @@ def _tool_result(response: ToolResponse) -> Block:
 
 def _media_of_failures(responses: Iterable[ToolResponse]) -> list[Block]:
     """Return what failed tools have to show: their results may hold text only."""
-    return [_media(media) for r in responses if r.is_error for media in r.media]
+    return [block for r in responses if r.is_error for block in _shown_by_tool(r)]
+
+
+def _shown_by_tool(response: ToolResponse) -> list[Block]:
+    shown, told = shown_by_tool(response.media, _media)
+    return [*shown, *({"type": "text", "text": words} for words in told)]
 
 
 _MEDIA_KEYS = ("cache_control", "citations", "context", "title")

@@ -32,7 +32,7 @@ from chatclient.providers.fields import (
     text_of,
     unsendable,
 )
-from chatclient.providers.media import base64_of
+from chatclient.providers.media import base64_of, shown_by_tool
 from chatclient.providers.sse import LARGEST_EVENT
 from chatclient.response import (
     NO_METADATA,
@@ -96,7 +96,8 @@ def encode_message(message: Message, _form: str = PROVIDER) -> list[dict[str, An
         case SystemMessage():
             return [{"role": "system", "content": message.text}]
         case UserMessage():
-            return [_with_images({"role": "user", "content": message.text}, message.media)]
+            body = {"role": "user", "content": message.text}
+            return [_with_images(body, [_image(media) for media in message.media])]
         case AssistantMessage():
             return [_assistant(message)]
         case ToolResponseMessage():
@@ -111,7 +112,7 @@ def _assistant(message: AssistantMessage) -> dict[str, Any]:
         body["thinking"] = thoughts
     if message.tool_calls:
         body["tool_calls"] = [_tool_call(call) for call in message.tool_calls]
-    return _with_images(body, filter(_is_known_image, message.media))
+    return _with_images(body, [_image(m) for m in message.media if _is_known_image(m)])
 
 
 def _is_known_image(media: Media) -> bool:
@@ -126,17 +127,17 @@ def _tool_call(call: ToolCall) -> dict[str, Any]:
 
 def _tool_responses(message: ToolResponseMessage) -> Iterable[dict[str, Any]]:
     for response in message.responses:
+        images, told = shown_by_tool(response.media, _image)
         body = {
             "role": "tool",
-            "content": response.data,
+            "content": "\n".join(filter(None, [response.data, *told])),
             "tool_name": response.name,
             "tool_call_id": response.id,
         }
-        yield _with_images(body, response.media)
+        yield _with_images(body, images)
 
 
-def _with_images(body: dict[str, Any], media: Iterable[Media]) -> dict[str, Any]:
-    images = [_image(item) for item in media]
+def _with_images(body: dict[str, Any], images: list[str]) -> dict[str, Any]:
     return {**body, "images": images} if images else body
 
 
