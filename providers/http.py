@@ -6,10 +6,13 @@ blocks.
 """
 
 import os
-from collections.abc import AsyncGenerator, Callable, Iterator
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
+
+import anyio
 
 from chatclient.closing import Closeable
 from chatclient.errors import (
@@ -83,6 +86,7 @@ class _Speaking(NamedTuple):
 # So that a server gone wild cannot fill the memory; vectors of 2,000 texts have room.
 _LARGEST_ANSWER = 256 * 2**20
 _LARGEST_REFUSAL = 2**20
+_LAST_SECONDS = 3.0  # for what may follow a complete answer, such as what it has cost
 
 
 class HttpClient:
@@ -218,11 +222,11 @@ class HttpClient:
                 return
             feed = speaking.reader.feed
             try:
-                async for piece in speaking.pieces:
+                async for piece in _until_the_end(speaking, runtime):
                     for chunk in feed(piece):
                         yield chunk
             except speaking.breaks:
-                # Some proxies hang up when all is said, or never.
+                # Some proxies hang up when all is said.
                 if not is_complete(speaking.reader):
                     raise
             for chunk in speaking.reader.finish():
@@ -374,6 +378,30 @@ class HttpClient:
         refusal = error_of(self.provider, response.status_code, headers, content)
         hide(refusal, request)
         return refusal
+
+
+async def _until_the_end(speaking: _Speaking, runtime: Runtime) -> AsyncGenerator[bytes, None]:
+    """Yield the rest of a streamed answer.
+
+    Some gateways leave the connection open when all is said, or go on with nothing but signs of
+    life: an answer that is complete is given a few seconds more. A blocking request waits for the
+    next of these signs, or for its read time-out.
+    """
+    end: float | None = None
+    while end is None or time.monotonic() < end:
+        if end is None and is_complete(speaking.reader):
+            end = time.monotonic() + _LAST_SECONDS
+        rest = anext(speaking.pieces, None)
+        piece = await (rest if end is None or runtime.blocking else _by(end, rest))
+        if piece is None:
+            return
+        yield piece
+
+
+async def _by(end: float, rest: Awaitable[bytes | None]) -> bytes | None:
+    with anyio.move_on_after(end - time.monotonic()):
+        return await rest
+    return None
 
 
 class _Named(Protocol):

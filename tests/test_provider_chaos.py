@@ -380,6 +380,31 @@ def test_what_passes_is_asked_again(name: str, service: Service, mode: str, play
     assert len(server.requests) == 2
 
 
+SIGN_OF_LIFE = b"3\r\n:\n\n\r\n"  # a comment, which is one piece of the body
+
+
+@pytest.mark.parametrize(
+    ("mode", "rest"),
+    [
+        ("stream", 300 * [0.1, SIGN_OF_LIFE]),
+        ("astream", 300 * [0.1, SIGN_OF_LIFE]),
+        ("astream", [STALL]),
+    ],
+)
+def test_a_connection_that_stays_open_when_all_was_said_is_left(
+    mode: str, rest: Sequence[Step], play: Play
+) -> None:
+    """The answer is whole, and what there is to do with it does not wait for the server."""
+    server = play([chunked(SERVICES[0].answer(streaming=True)), *rest])
+    model = SERVICES[0].model(server.url, timeout=Timeouts(read=2 * STALL))
+    started = time.monotonic()
+    outcome = outcome_of(model, mode)
+
+    assert (outcome.error, outcome.text, outcome.in_use) == (None, TEXT, 0)
+    assert time.monotonic() - started < SOON
+    assert settled(lambda: server.open_connections == 0)
+
+
 ERRORS = {
     "chat": b'data: {"id":"c","choices":[{"delta":{"role":"assistant","content":""}}]}\n\n'
     b'data: {"error":{"message":"busy","code":503}}\n\n',
