@@ -41,7 +41,7 @@ class StreamDecoder:
     """Makes chunks of the events of a stream; no I/O.
 
     Attributes:
-        complete: Whether all of the answer has come.
+        complete: Whether the server has said that nothing more comes.
 
     Raises (from both methods):
         ProviderError: The stream reports an error.

@@ -28,7 +28,7 @@ class WholeCharacters:
 
     @property
     def complete(self) -> bool:
-        """Whether all of the answer has come."""
+        """Whether the server has said that nothing more comes."""
         return is_complete(self._reader)
 
     def feed(self, piece: bytes) -> Iterator[Chunk]:

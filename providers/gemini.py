@@ -195,10 +195,6 @@ class _Reader:
         self._values = overheard(StreamReader())
         self._decoder = StreamDecoder(headers)
 
-    @property
-    def complete(self) -> bool:
-        return self._decoder.complete
-
     def feed(self, piece: bytes) -> Iterator[Chunk]:
         return map(self._decoder.feed, self._values.feed(piece))
 

@@ -106,12 +106,6 @@ class StreamDecoder:
         self._blocked = False
         self._usage: Mapping[str, Any] | None = None  # reported, but not yet handed on
 
-    @property
-    def complete(self) -> bool:
-        """Whether all of the answer has come."""
-        states = self._candidates.values()
-        return self._blocked or (bool(states) and all(state.finished for state in states))
-
     def feed(self, data: bytes) -> ChatResponse | str:
         """Return the chunk that a value spells."""
         try:
@@ -139,7 +133,7 @@ class StreamDecoder:
     def finish(self) -> ChatResponse | None:
         """Return what is left to say, once the stream is known to have come to its end."""
         states = self._candidates.values()
-        if not self.complete:
+        if not self._blocked and not (states and all(state.finished for state in states)):
             raise ended_early(PROVIDER)
         if states and all(has_failed(state.native, self._told) for state in states):
             raise no_answer(PROVIDER, [state.native for state in states])

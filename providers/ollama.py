@@ -146,6 +146,7 @@ class _Reader:
 
     @property
     def complete(self) -> bool:
+        """Whether the server has said that nothing more comes."""
         return self._decoder.complete
 
     def feed(self, piece: bytes) -> Iterator[Chunk]:

@@ -262,7 +262,7 @@ class StreamDecoder:
     """Makes chunks of the lines of a stream; no I/O.
 
     Attributes:
-        complete: Whether all of the answer has come.
+        complete: Whether the server has said that nothing more comes.
 
     Raises (from `feed` and `finish`):
         ProviderError: The stream reports an error.

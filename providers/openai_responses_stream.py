@@ -84,7 +84,7 @@ class StreamDecoder:
     hold nothing back: their fragments find together wherever they stand.
 
     Attributes:
-        complete: Whether all of the answer has come.
+        complete: Whether the server has said that nothing more comes.
 
     Raises (from both methods):
         ProviderError: The stream reports an error.

@@ -81,20 +81,23 @@ _NO_ID_YET = object()
 class StreamDecoder:
     """Makes chunks of the events of a stream; no I/O.
 
+    Attributes:
+        complete: Whether the server has said that nothing more comes.
+
     Raises (from both methods):
         ProviderError: The stream reports an error.
         StreamInterruptedError: It ended before its answer did.
         InvalidResponseError: An event cannot be read.
     """
 
-    __slots__ = ("_choices", "_dialect", "_done", "_headers", "_id")
+    __slots__ = ("_choices", "_dialect", "_headers", "_id", "complete")
 
     def __init__(self, dialect: Dialect, headers: Headers = EMPTY) -> None:
         self._dialect = dialect
         self._headers = headers
         self._id: object = _NO_ID_YET
         self._choices: dict[int, _Choice] = {}
-        self._done = False
+        self.complete = False
 
     def feed(self, data: bytes, event: str = "") -> ChatResponse | str | None:
         """Return the chunk that an event spells, or None when there is nothing in it.
@@ -103,7 +106,7 @@ class StreamDecoder:
             data: The event's data.
             event: The event's type, if it has one.
         """
-        if self._done or not data:
+        if self.complete or not data:
             return None
         try:
             chunk = loads(data)
@@ -115,7 +118,7 @@ class StreamDecoder:
             metadata = self._metadata(chunk)
         except MISSHAPEN as error:
             if is_end(data):  # which is no JSON object, and asked here once instead of each time
-                self._done = True
+                self.complete = True
                 return None
             raise unreadable(self._dialect.provider, data) from error
         if not generations and metadata is NO_METADATA:
@@ -128,22 +131,16 @@ class StreamDecoder:
         Args:
             rest: What was left of the stream after its last event.
         """
-        if rest.strip() and not self._done:
+        if rest.strip() and not self.complete:
             with suppress(InvalidResponseError):  # a part of an event
                 if (chunk := self.feed(rest.strip())) is not None:
                     yield chunk
-        if not self.complete:
+        open_choices = {at: c for at, c in self._choices.items() if not c.finished}
+        if (open_choices and not self.complete) or not self._choices:
             raise ended_early(self._dialect.provider)
-        if open_choices := [at for at, choice in self._choices.items() if not choice.finished]:
-            # A server that never says why it stops.
+        if open_choices:  # a server that never says why it stops
             closing = (self._closing(at, {}, "") for at in open_choices)
             yield ChatResponse(tuple(closing))
-
-    @property
-    def complete(self) -> bool:
-        """Whether all of the answer has come."""
-        ended = self._done or all(choice.finished for choice in self._choices.values())
-        return ended and bool(self._choices)
 
     def _plain_text(self, chunk: Mapping[str, Any], choice: Mapping[str, Any]) -> str | None:
         """Return the text of a chunk that has nothing else to say, as nearly all have."""

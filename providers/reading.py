@@ -14,8 +14,8 @@ Chunk = ChatResponse | str
 class Reader(Protocol):
     """Reads one streamed answer.
 
-    It may have an attribute `complete` that says whether all of the answer has come: what breaks
-    the connection after that is no matter.
+    It may have an attribute `complete`: whether the server has said that nothing more comes. What
+    becomes of the connection after that is no matter.
     """
 
     def feed(self, piece: bytes) -> Iterable[Chunk]:
@@ -44,7 +44,7 @@ class EventDecoder(Protocol):
 
 
 def is_complete(reader: object) -> bool:
-    """Return whether what *reader*, or a decoder, has read is known to be a whole answer."""
+    """Return whether the server has said to *reader*, or a decoder, that nothing more comes."""
     return bool(getattr(reader, "complete", False))
 
 
@@ -59,7 +59,7 @@ class EventReader:
 
     @property
     def complete(self) -> bool:
-        """Whether all of the answer has come."""
+        """Whether the server has said that nothing more comes."""
         return is_complete(self._decoder)
 
     def feed(self, piece: bytes) -> Iterator[Chunk]:
