@@ -219,7 +219,9 @@ def _blocks(message: Message, dialect: Dialect) -> list[Block]:
 def without_trailing_space(message: AssistantMessage) -> AssistantMessage:
     """Return *message* as the API takes it at the end of a conversation, for the model to go on."""
     *before, last = message.parts or ("",)
-    return AssistantMessage([*before, last.rstrip()]) if isinstance(last, str) else message
+    if not isinstance(last, str):
+        return message
+    return AssistantMessage([*before, last.rstrip()], metadata=message.metadata)
 
 
 def _text(text: str) -> list[Block]:

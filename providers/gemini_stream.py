@@ -118,7 +118,7 @@ class StreamDecoder:
         self._usage = chunk.get("usageMetadata") or self._usage
         only = candidates[0] if len(candidates) == 1 else None
         if only is not None and (text := self._plain_text(chunk, only)) is not None:
-            self._told = self._told or [text]
+            self._told = self._told or ([text] if text else ())
             return text
         refuse_error(PROVIDER, chunk, self._headers)
         generations = [self._delta(candidate) for candidate in candidates] or blocked(chunk)

@@ -950,6 +950,14 @@ def test_a_message_may_end_what_is_cached() -> None:
     assert encode_message(UserMessage(" ", metadata=noted), ANTHROPIC) == []
 
 
+def test_what_the_model_is_to_go_on_from_may_end_what_is_cached() -> None:
+    """The space at its end, which the API refuses, is all that it loses."""
+    begun = AssistantMessage("It is ", metadata={"cache_control": {"type": "ephemeral"}})
+    sent = body_of(UserMessage("What?"), begun)["messages"][-1]["content"]
+
+    assert sent == [text("It is", cache_control={"type": "ephemeral"})]
+
+
 def test_a_message_of_a_kind_of_its_own_is_refused() -> None:
     """Only the four kinds of message can be sent."""
 
