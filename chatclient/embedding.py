@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from chatclient.checks import check_model_name, check_number
+from chatclient.checks import check_kind, check_model_name, check_number
 from chatclient.closing import Closeable
 from chatclient.driving import drive
 from chatclient.errors import InvalidResponseError, WrongTypeError
@@ -87,7 +87,8 @@ class EmbeddingModel(Closeable, ABC):
             runtime: How the request runs.
 
         Raises:
-            WrongTypeError: There is a single text where a collection is expected.
+            WrongTypeError: There is a single text where a collection is expected, or something else
+                than texts.
             ProviderError: The model's side failed.
         """
         if isinstance(texts, str):
@@ -106,7 +107,8 @@ class EmbeddingModel(Closeable, ABC):
         """Return the vectors of *texts*, in their order.
 
         Raises:
-            WrongTypeError: There is a single text where a collection is expected.
+            WrongTypeError: There is a single text where a collection is expected, or something else
+                than texts.
             ProviderError: The model's side failed.
         """
         return drive(self.embed_all(texts, BLOCKING))
@@ -121,6 +123,7 @@ def _batches(texts: Iterable[str], options: EmbeddingOptions) -> Iterator[list[s
     batch: list[str] = []
     characters = 0
     for text in texts:
+        check_kind("a text to embed", text, str)
         characters += len(text)
         full = len(batch) >= options.batch_size or characters > options.batch_characters
         if batch and full:
