@@ -829,14 +829,21 @@ def test_other_providers_parts_are_sent_as_far_as_they_are_understood() -> None:
 def test_thoughts_without_a_signature_go_only_to_servers_that_never_sign(
     signature: str | None,
 ) -> None:
-    """Anthropic refuses them; a local server's model continues from them."""
+    """Anthropic's models refuse them, wherever; a local server's model continues from them."""
     thoughts = Reasoning("hm", signature, "anthropic")
     messages = [UserMessage("?"), AssistantMessage([thoughts, "x"])]
-    local = AnthropicChatModel(base_url="http://127.0.0.1:11434/v1/")
-    sent = json.loads(local._body(Prompt(messages, local.options), streaming=False))
+    local = AnthropicChatModel("qwen3", base_url="http://127.0.0.1:11434/v1/")
+
+    def sent(model: str) -> Any:
+        options = local.options.mutate(model=model)
+        body = json.loads(local._body(Prompt(messages, options), streaming=False))
+        return body["messages"][1]["content"]
 
     assert body_of(*messages)["messages"][1]["content"] == [text("x")]
-    assert sent["messages"][1]["content"] == [{"type": "thinking", "thinking": "hm"}, text("x")]
+    assert sent("qwen3") == [{"type": "thinking", "thinking": "hm"}, text("x")]
+    # A gateway to Anthropic's models, whose thoughts were cut off before their signature.
+    assert sent("anthropic/claude-opus-4-5") == [text("x")]
+    assert sent("qwen3") == [{"type": "thinking", "thinking": "hm"}, text("x")]
 
 
 PNG = {"type": "base64", "media_type": "image/png", "data": "AAEC"}
