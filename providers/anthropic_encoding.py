@@ -342,6 +342,8 @@ def _source(media: Media) -> Block:
     if content is None:
         return {"type": "url", "url": media.data}
     if media.mime_type.startswith("image/") or media.mime_type == "application/pdf":
-        return {"type": "base64", "media_type": media.mime_type, "data": content}
+        # The API takes a few types only, by their proper names.
+        media_type = "image/jpeg" if media.mime_type == "image/jpg" else media.mime_type
+        return {"type": "base64", "media_type": media_type, "data": content}
     text = base64.b64decode(content).decode(errors="replace")
     return {"type": "text", "media_type": "text/plain", "data": text}

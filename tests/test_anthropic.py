@@ -856,6 +856,10 @@ PDF = {"type": "base64", "media_type": "application/pdf", "data": "AAEC"}
         (Media("image/png", b"\0\1\2"), {"type": "image", "source": PNG}),
         (Media("image/png", "data:image/png;base64,AAEC"), {"type": "image", "source": PNG}),
         (
+            Media("image/jpg", b"\0\1\2"),
+            {"type": "image", "source": {**PNG, "media_type": "image/jpeg"}},
+        ),
+        (
             Media("image/png", "https://x/y.png", metadata={"seen": 1}),
             {"type": "image", "source": {"type": "url", "url": "https://x/y.png"}},
         ),
