@@ -101,7 +101,8 @@ class StreamDecoder:
             case "message_stop":
                 self._done = self.complete = True
                 return _chunk(self._rest())
-            case "message":  # a server that knows no streams
+            case "message" if self._id is None and not self._blocks and not self.complete:
+                # A server that knows no streams.
                 whole = decode_response(event, self._headers)
                 self._done = self.complete = True
                 return whole

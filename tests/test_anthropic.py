@@ -435,6 +435,21 @@ def test_a_server_that_knows_no_streams_is_understood(
     assert len(server.requests) == 2
 
 
+def test_a_message_that_was_streamed_is_not_told_again() -> None:
+    """Where the whole of it follows its pieces, before its end or behind it."""
+    whole = message("Hi")
+    told = [line[6:] for line in as_stream(whole).splitlines() if line.startswith(b"data: ")]
+    start, _, *pieces, end, stop = map(json.loads, told)
+
+    for events in (
+        [start, *pieces, whole, end, stop],
+        [start, *pieces, end, whole, stop],
+        [*pieces, whole, end, stop],
+        [*pieces, end, whole],
+    ):
+        assert collect(chunks(*events)).text == "Hi"
+
+
 def test_half_a_message_is_none() -> None:
     """What is cut off in place of a stream is not taken for an answer, nor one without content."""
     for rest in (json.dumps(message("Hi")).encode()[:-9], b'{"type": "message"}'):
