@@ -225,7 +225,9 @@ class _Candidate:
         for piece in call.get("partialArgs") or ():
             if steps := _steps(piece.get("jsonPath") or ""):
                 self._arguments = _with_piece(self._arguments, steps, piece)
-        return chunks if call.get("willContinue") else [*chunks, *self.close()]
+        # Arguments may follow those of a call that has none, although it does not say so.
+        is_open = call.get("willContinue") or not self._arguments
+        return chunks if is_open else [*chunks, *self.close()]
 
     def close(self) -> list[ToolCallChunk]:
         """Return the arguments of the call that is still open, if one is."""

@@ -1231,6 +1231,23 @@ def test_a_call_ends_with_the_next_or_with_the_answer() -> None:
     assert response.output.tool_calls[1].id == "g1"
 
 
+def test_arguments_may_follow_a_call_that_seemed_to_have_none() -> None:
+    """Some servers name the call first and tell its arguments later, and announce nothing."""
+    response = streamed(
+        {"name": "f", "args": {}},
+        {"args": {"path": "/a"}},
+        {"name": "g"},
+        {"name": "h", "args": {}},
+    )
+
+    assert response.output is not None
+    assert [(call.name, call.arguments) for call in response.output.tool_calls] == [
+        ("f", '{"path":"/a"}'),
+        ("g", "{}"),
+        ("h", "{}"),
+    ]
+
+
 def test_tool_calls_are_told_as_events(gemini: Start) -> None:
     """A call is announced with its name, its arguments follow."""
     server = gemini(answer(call("count", {"a": 1}, id="c1")), answer("42"))
