@@ -293,7 +293,7 @@ def _tool_result(response: ToolResponse) -> Block:
         return {**result, "content": response.data.strip() or "error", "is_error": True}
     if response.media:
         result["content"] = [*_text(response.data), *_shown_by_tool(response)]
-    elif response.data:
+    elif response.data.strip():
         result["content"] = response.data
     return result
 

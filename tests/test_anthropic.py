@@ -922,20 +922,22 @@ def test_a_tools_media_are_part_of_its_result_unless_it_failed() -> None:
     picture = Media("image/png", b"\0\1\2")
     body = body_of(
         UserMessage("?"),
-        AssistantMessage(None, [ToolCall(id, "f", "") for id in "123"]),
+        AssistantMessage(None, [ToolCall(id, "f", "") for id in "1234"]),
         ToolResponseMessage(
             [
                 ToolResponse("1", "f", "seen", media=(picture,)),
                 ToolResponse("2", "f", "", is_error=True, media=(picture,)),
                 ToolResponse("3", "f", ""),
+                ToolResponse("4", "f", " \n"),
             ]
         ),
     )
-    seen, failed, silent, shown = body["messages"][-1]["content"]
+    seen, failed, silent, blank, shown = body["messages"][-1]["content"]
 
     assert seen["content"] == [text("seen"), {"type": "image", "source": PNG}]
     assert (failed["content"], failed["is_error"]) == ("error", True)
     assert silent == {"type": "tool_result", "tool_use_id": "3"}
+    assert blank == {"type": "tool_result", "tool_use_id": "4"}
     assert shown == {"type": "image", "source": PNG}
 
 
