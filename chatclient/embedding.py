@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from chatclient.callers import within_callers_deadline
-from chatclient.checks import check_model_name, check_number
+from chatclient.checks import check_kind, check_model_name, check_number
 from chatclient.closing import Closeable
 from chatclient.driving import drive
 from chatclient.errors import InvalidResponseError, WrongTypeError
@@ -88,7 +88,8 @@ class EmbeddingModel(Closeable, ABC):
             runtime: How the request runs.
 
         Raises:
-            WrongTypeError: There is a single text where a collection is expected.
+            WrongTypeError: There is a single text where a collection is expected, or something else
+                than texts.
             ProviderError: The model's side failed.
         """
         if isinstance(texts, str):
@@ -107,7 +108,8 @@ class EmbeddingModel(Closeable, ABC):
         """Return the vectors of *texts*, in their order.
 
         Raises:
-            WrongTypeError: There is a single text where a collection is expected.
+            WrongTypeError: There is a single text where a collection is expected, or something else
+                than texts.
             ProviderError: The model's side failed.
         """
         return drive(self.embed_all(texts, within_callers_deadline(BLOCKING)))
@@ -122,6 +124,7 @@ def _batches(texts: Iterable[str], options: EmbeddingOptions) -> Iterator[list[s
     batch: list[str] = []
     characters = 0
     for text in texts:
+        check_kind("a text to embed", text, str)
         characters += len(text)
         full = len(batch) >= options.batch_size or characters > options.batch_characters
         if batch and full:

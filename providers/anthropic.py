@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from chatclient.checks import check_number, check_word
 from chatclient.json import dumps
@@ -18,6 +18,7 @@ from chatclient.providers.anthropic_encoding import (
     ANTHROPIC,
     COMPATIBLE,
     PROVIDER,
+    Dialect,
     EncodedConversation,
     without_trailing_space,
 )
@@ -98,6 +99,14 @@ class AnthropicChatOptions(ChatOptions):
             check_number("max_continuations", self.max_continuations)
 
 
+class _Sent(NamedTuple):
+    """A conversation as it was sent last."""
+
+    messages: tuple[Message, ...]
+    dialect: Dialect
+    conversation: EncodedConversation
+
+
 class AnthropicChatModel(OverHttp, ChatModel):
     """A model behind Anthropic's Messages API, or any server that speaks it.
 
@@ -151,7 +160,7 @@ class AnthropicChatModel(OverHttp, ChatModel):
         # Beta features are named in a header, which may be among those of every request.
         self._betas = tuple(filter(None, [more.get(_BETA)]))
         self._heads: EncodedOptions[bytes] = EncodedOptions()
-        self._sent: tuple[tuple[Message, ...], EncodedConversation] = ((), EncodedConversation())
+        self._sent = _Sent((), self._dialect, EncodedConversation())
 
     @property
     def options(self) -> ChatOptions:
@@ -202,7 +211,7 @@ class AnthropicChatModel(OverHttp, ChatModel):
     def _body(self, prompt: Prompt, *, streaming: bool) -> bytes:
         options = in_container(prompt)
         head = self._heads.get(options, self._head, streaming=streaming)
-        conversation = self._conversation(prompt.messages)
+        conversation = self._conversation(prompt.messages, self._dialect_for(prompt.options))
         system = b""
         if conversation.system:
             system = b',"system":[%b]' % marked(conversation.system, prompt.options)
@@ -215,23 +224,30 @@ class AnthropicChatModel(OverHttp, ChatModel):
             refuse_unenforceable(options.output_schema)
         return dumps(encode_options(options, streaming=streaming))
 
-    def _conversation(self, messages: tuple[Message, ...]) -> EncodedConversation:
+    def _dialect_for(self, options: ChatOptions) -> Dialect:
+        # A model of Anthropic's own is as strict about thoughts at whatever gateway.
+        is_claude = "claude" in (options.model or self.name).lower()
+        return ANTHROPIC if is_claude else self._dialect
+
+    def _conversation(self, messages: tuple[Message, ...], dialect: Dialect) -> EncodedConversation:
         match messages:
             case (*_, AssistantMessage() as last):  # from where the model is to go on
                 ending = [without_trailing_space(last)]
-                return self._encode_and_keep(messages[:-1]).plus(ending, self._dialect)
+                return self._encode_and_keep(messages[:-1], dialect).plus(ending, dialect)
             case _:
-                return self._encode_and_keep(messages)
+                return self._encode_and_keep(messages, dialect)
 
-    def _encode_and_keep(self, messages: tuple[Message, ...]) -> EncodedConversation:
-        known, conversation = self._sent
+    def _encode_and_keep(
+        self, messages: tuple[Message, ...], dialect: Dialect
+    ) -> EncodedConversation:
+        known, form, conversation = self._sent
         # The next round of a conversation begins with what was sent in the last one: the very
         # same messages, which the comparison sees by their identity.
         size = len(known)
-        if size > len(messages) or messages[:size] != known:
+        if form is not dialect or size > len(messages) or messages[:size] != known:
             size, conversation = 0, EncodedConversation()
-        conversation = conversation.plus(messages[size:], self._dialect)
-        self._sent = (messages, conversation)
+        conversation = conversation.plus(messages[size:], dialect)
+        self._sent = _Sent(messages, dialect, conversation)
         return conversation
 
 

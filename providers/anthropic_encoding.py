@@ -22,7 +22,7 @@ from chatclient.messages import (
     UserMessage,
 )
 from chatclient.providers.fields import arguments_in, called_name, unsendable
-from chatclient.providers.media import base64_of
+from chatclient.providers.media import base64_of, shown_by_tool
 from chatclient.providers.wire_cache import kept_wire
 from chatclient.values import EMPTY
 
@@ -219,7 +219,9 @@ def _blocks(message: Message, dialect: Dialect) -> list[Block]:
 def without_trailing_space(message: AssistantMessage) -> AssistantMessage:
     """Return *message* as the API takes it at the end of a conversation, for the model to go on."""
     *before, last = message.parts or ("",)
-    return AssistantMessage([*before, last.rstrip()]) if isinstance(last, str) else message
+    if not isinstance(last, str):
+        return message
+    return AssistantMessage([*before, last.rstrip()], metadata=message.metadata)
 
 
 def _text(text: str) -> list[Block]:
@@ -290,15 +292,20 @@ def _tool_result(response: ToolResponse) -> Block:
     if response.is_error:
         return {**result, "content": response.data.strip() or "error", "is_error": True}
     if response.media:
-        result["content"] = [*_text(response.data), *map(_media, response.media)]
-    elif response.data:
+        result["content"] = [*_text(response.data), *_shown_by_tool(response)]
+    elif response.data.strip():
         result["content"] = response.data
     return result
 
 
 def _media_of_failures(responses: Iterable[ToolResponse]) -> list[Block]:
     """Return what failed tools have to show: their results may hold text only."""
-    return [_media(media) for r in responses if r.is_error for media in r.media]
+    return [block for r in responses if r.is_error for block in _shown_by_tool(r)]
+
+
+def _shown_by_tool(response: ToolResponse) -> list[Block]:
+    shown, told = shown_by_tool(response.media, _media)
+    return [*shown, *({"type": "text", "text": words} for words in told)]
 
 
 _MEDIA_KEYS = ("cache_control", "citations", "context", "title")
@@ -335,6 +342,8 @@ def _source(media: Media) -> Block:
     if content is None:
         return {"type": "url", "url": media.data}
     if media.mime_type.startswith("image/") or media.mime_type == "application/pdf":
-        return {"type": "base64", "media_type": media.mime_type, "data": content}
+        # The API takes a few types only, by their proper names.
+        media_type = "image/jpeg" if media.mime_type == "image/jpg" else media.mime_type
+        return {"type": "base64", "media_type": media_type, "data": content}
     text = base64.b64decode(content).decode(errors="replace")
     return {"type": "text", "media_type": "text/plain", "data": text}

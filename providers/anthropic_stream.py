@@ -11,12 +11,13 @@ from typing import Any, Protocol
 
 from chatclient.errors import InvalidResponseError
 from chatclient.json import loads
-from chatclient.messages import AssistantMessage, Part, Reasoning, ToolCallChunk
+from chatclient.messages import AssistantMessage, Part, ProviderPart, Reasoning, ToolCallChunk
 from chatclient.providers.anthropic_decoding import (
     GENERATION_KEYS,
     call_metadata,
     decode_block,
     decode_message,
+    decode_response,
     decode_usage,
     generation_of,
 )
@@ -33,11 +34,14 @@ from chatclient.providers.fields import (
 from chatclient.providers.keys import Headers
 from chatclient.providers.sse import is_end
 from chatclient.response import ChatResponse, ChatResponseMetadata, Generation
-from chatclient.values import EMPTY
+from chatclient.values import EMPTY, FrozenDict
 
 
 class StreamDecoder:
     """Makes chunks of the events of a stream; no I/O.
+
+    Attributes:
+        complete: Whether the server has said that nothing more comes.
 
     Raises (from both methods):
         ProviderError: The stream reports an error.
@@ -45,7 +49,7 @@ class StreamDecoder:
         InvalidResponseError: An event cannot be read.
     """
 
-    __slots__ = ("_blocks", "_calls", "_done", "_headers", "_id", "_usage")
+    __slots__ = ("_blocks", "_calls", "_done", "_headers", "_id", "_usage", "complete")
 
     def __init__(self, headers: Headers = EMPTY) -> None:
         self._headers = headers
@@ -54,11 +58,7 @@ class StreamDecoder:
         self._id: str | None = None
         self._calls = False
         self._done = False
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the last event has come."""
-        return self._done
+        self.complete = False
 
     def feed(self, data: bytes, _event: str = "") -> ChatResponse | str | None:
         """Return the chunk that an event spells, or None when there is nothing in it."""
@@ -77,7 +77,7 @@ class StreamDecoder:
         chunk = None
         with suppress(InvalidResponseError):  # of which nothing can be made, being cut off
             chunk = self.feed(rest)  # the last event without its blank line, or a bare error
-        if not self._done:
+        if not self.complete:
             raise ended_early(PROVIDER)
         return () if chunk is None else (chunk,)
 
@@ -99,8 +99,13 @@ class StreamDecoder:
             case "message_delta":
                 return self._end(event)
             case "message_stop":
-                self._done = True
+                self._done = self.complete = True
                 return _chunk(self._rest())
+            case "message" if self._id is None and not self._blocks and not self.complete:
+                # A server that knows no streams.
+                whole = decode_response(event, self._headers)
+                self._done = self.complete = True
+                return whole
         return None  # also for pings, and for what future versions may add
 
     def _start(self, index: int, content: Block) -> Iterable[Part | None]:
@@ -134,7 +139,10 @@ class StreamDecoder:
         values = {**beside(event, _DELTA_KEYS), **beside(delta, known)}
         metadata = ChatResponseMetadata(usage=decode_usage(self._usage), values=values)
         rest = [part for part in self._rest() if part]
-        return ChatResponse((generation_of(rest, delta, calls=self._calls),), metadata)
+        generation = generation_of(rest, delta, calls=self._calls)
+        # Some gateways leave it at that, and send no `message_stop`.
+        self.complete = self.complete or generation.native_finish_reason is not None
+        return ChatResponse((generation,), metadata)
 
 
 _DELTA_KEYS = ("type", "delta", "usage")
@@ -202,9 +210,11 @@ class _TextBlock:
     def stop(self) -> Part | None:
         if not self._citations:
             return None
-        block = {**self._content, "text": "".join(self._held), "citations": self._citations}
+        # Without text, where all of it had been told before they came.
+        text = "".join(self._held)
+        block = {**self._content, "text": text, "citations": self._citations}
         self._held, self._citations = [], []
-        return decode_block(block)
+        return ProviderPart(PROVIDER, FrozenDict(block), text)
 
     end = stop
 

@@ -31,7 +31,7 @@ from chatclient.providers.fields import (
     unsendable,
 )
 from chatclient.providers.gemini_decoding import INVENTED_ID, beside_content
-from chatclient.providers.media import base64_of
+from chatclient.providers.media import base64_of, shown_by_tool
 from chatclient.providers.wire_cache import kept_wire
 from chatclient.response import ChatResponse
 from chatclient.tool import ToolDefinition
@@ -282,13 +282,14 @@ def _results(responses: Sequence[ToolResponse], dialect: Dialect) -> list[dict[s
     for response in responses:
         name = called_name(response.name)
         function: dict[str, Any] = {"name": name, "response": _result(response)}
-        media = [_media(item) for item in response.media]
+        media, told = shown_by_tool(response.media, _media)
         if media and dialect.media_in_results:
             function["parts"] = media
         elif media:
             if len(responses) > 1:
                 beside.append({"text": f"Content returned by tool {response.name}:"})
             beside.extend(media)
+        beside.extend({"text": words} for words in told)
         parts.append({"functionResponse": _with_id(function, response.id)})
     return [*parts, *beside]
 

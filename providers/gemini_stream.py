@@ -118,7 +118,7 @@ class StreamDecoder:
         self._usage = chunk.get("usageMetadata") or self._usage
         only = candidates[0] if len(candidates) == 1 else None
         if only is not None and (text := self._plain_text(chunk, only)) is not None:
-            self._told = self._told or [text]
+            self._told = self._told or ([text] if text else ())
             return text
         refuse_error(PROVIDER, chunk, self._headers)
         generations = [self._delta(candidate) for candidate in candidates] or blocked(chunk)
@@ -225,7 +225,9 @@ class _Candidate:
         for piece in call.get("partialArgs") or ():
             if steps := _steps(piece.get("jsonPath") or ""):
                 self._arguments = _with_piece(self._arguments, steps, piece)
-        return chunks if call.get("willContinue") else [*chunks, *self.close()]
+        # Arguments may follow those of a call that has none, although it does not say so.
+        is_open = call.get("willContinue") or not self._arguments
+        return chunks if is_open else [*chunks, *self.close()]
 
     def close(self) -> list[ToolCallChunk]:
         """Return the arguments of the call that is still open, if one is."""

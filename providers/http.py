@@ -6,10 +6,13 @@ blocks.
 """
 
 import os
-from collections.abc import AsyncGenerator, Callable, Iterator
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
+
+import anyio
 
 from chatclient.closing import Closeable
 from chatclient.errors import (
@@ -21,12 +24,13 @@ from chatclient.errors import (
 )
 from chatclient.observation import present_listener
 from chatclient.providers.addresses import address_of
+from chatclient.providers.characters import WholeCharacters
 from chatclient.providers.connections import Connections, Pools, Shard, http_library, library_of
 from chatclient.providers.failures import error_of
 from chatclient.providers.first_word import begun_by
 from chatclient.providers.keys import Headers, HeaderSource
 from chatclient.providers.outgoing import Outgoing, Requests
-from chatclient.providers.reading import Chunk, Reader
+from chatclient.providers.reading import Chunk, Reader, is_complete, is_over
 from chatclient.providers.retries import RetryPolicy, as_retry_policy, with_retries
 from chatclient.providers.secrecy import hide, hiding
 from chatclient.providers.timeouts import Timeouts, as_timeouts
@@ -72,9 +76,9 @@ class _Speaking(NamedTuple):
     """A streamed answer that has said something."""
 
     until_hung_up: AsyncExitStack
+    breaks: tuple[type[Exception], ...]
     reader: Reader
     pieces: AsyncGenerator[bytes, None]
-    breaks: tuple[type[Exception], ...]  # what the pieces may raise
     first: Iterator[Chunk]
     is_all: bool
 
@@ -82,6 +86,7 @@ class _Speaking(NamedTuple):
 # So that a server gone wild cannot fill the memory; vectors of 2,000 texts have room.
 _LARGEST_ANSWER = 256 * 2**20
 _LARGEST_REFUSAL = 2**20
+_LAST_SECONDS = 3.0  # for what may follow a complete answer, such as what it has cost
 
 
 class HttpClient:
@@ -205,10 +210,10 @@ class HttpClient:
                 stack.enter_context(self._failures.interrupting(begun.response))
                 pieces = self._pieces(begun.response, runtime)
                 await stack.enter_async_context(aclosing(pieces))
-                reader = read(begun.headers)
+                reader = WholeCharacters(read(begun.headers))
                 first, is_all = await begun_by(reader, pieces)
                 breaks = self._failures.breaks(begun.response)
-                return _Speaking(stack.pop_all(), reader, pieces, breaks, first, is_all)
+                return _Speaking(stack.pop_all(), breaks, reader, pieces, first, is_all)
 
         speaking = await with_retries(attempt, self.retry, runtime, self.provider)
         async with speaking.until_hung_up:
@@ -218,12 +223,12 @@ class HttpClient:
                 return
             feed = speaking.reader.feed
             try:
-                async for piece in speaking.pieces:
+                async for piece in _until_the_end(speaking, runtime):
                     for chunk in feed(piece):
                         yield chunk
             except speaking.breaks:
-                # Servers and proxies hang up, or fall silent, behind the last word rather often.
-                if not getattr(speaking.reader, "is_over", False):
+                # Some proxies hang up when all is said.
+                if not is_over(speaking.reader):
                     raise
             for chunk in speaking.reader.finish():
                 yield chunk
@@ -375,6 +380,30 @@ class HttpClient:
         refusal = error_of(self.provider, response.status_code, headers, content)
         hide(refusal, request)
         return refusal
+
+
+async def _until_the_end(speaking: _Speaking, runtime: Runtime) -> AsyncGenerator[bytes, None]:
+    """Yield the rest of a streamed answer.
+
+    Some gateways leave the connection open when all is said, or go on with nothing but signs of
+    life: an answer that is complete is given a few seconds more. A blocking request waits for the
+    next of these signs, or for its read time-out.
+    """
+    end: float | None = None
+    while end is None or time.monotonic() < end:
+        if end is None and is_complete(speaking.reader):
+            end = time.monotonic() + _LAST_SECONDS
+        rest = anext(speaking.pieces, None)
+        piece = await (rest if end is None or runtime.blocking else _by(end, rest))
+        if piece is None:
+            return
+        yield piece
+
+
+async def _by(end: float, rest: Awaitable[bytes | None]) -> bytes | None:
+    with anyio.move_on_after(end - time.monotonic()):
+        return await rest
+    return None
 
 
 class _Named(Protocol):

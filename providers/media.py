@@ -1,6 +1,12 @@
 """Media as requests hold them, whatever the API."""
 
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from chatclient.errors import UsageError
 from chatclient.messages import Media
+
+_T = TypeVar("_T")
 
 
 def base64_of(media: Media) -> str | None:
@@ -13,6 +19,28 @@ def base64_of(media: Media) -> str | None:
         return media.base64()
     head, is_encoded, content = media.data.partition(";base64,")
     return content if is_encoded and head.startswith("data:") else None
+
+
+def shown_by_tool(
+    media: Iterable[Media], form: Callable[[Media], _T]
+) -> tuple[list[_T], list[str]]:
+    """Return what a tool has shown as the API takes it, and in words what it takes in no form.
+
+    The tool has run, and may have been another model's: an error would lose the turn, or every
+    later one of the conversation.
+
+    Args:
+        media: What the tool returned.
+        form: Returns one of them as the API takes it, or raises a `UsageError`.
+    """
+    shown: list[_T] = []
+    told: list[str] = []
+    for each in media:
+        try:
+            shown.append(form(each))
+        except UsageError as error:
+            told.append(f"[{each.name or each.mime_type} cannot be shown: {error}]")
+    return shown, told
 
 
 def is_here(media: Media) -> bool:

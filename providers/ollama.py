@@ -145,8 +145,9 @@ class _Reader:
         self._lines, self._decoder = overheard(Lines()), StreamDecoder()
 
     @property
-    def is_over(self) -> bool:
-        return self._decoder.is_over
+    def complete(self) -> bool:
+        """Whether the server has said that nothing more comes."""
+        return self._decoder.complete
 
     def feed(self, piece: bytes) -> Iterator[Chunk]:
         return map(self._decoder.feed, self._lines.feed(piece))
@@ -159,15 +160,17 @@ class _Reader:
 
 def host_of_environment() -> str:
     """Return the URL that `OLLAMA_HOST` stands for, in whichever of the forms Ollama knows."""
-    host = os.environ.get("OLLAMA_HOST", "").strip().rstrip("/")
+    host = os.environ.get("OLLAMA_HOST", "").strip().strip("\"'").rstrip("/")
     scheme, separator, address = host.rpartition("://")
+    address, slash, path = address.partition("/")
     user, at, address = address.rpartition("@")
     name, colon, port = address.rpartition(":")
     if not colon or not port.isdecimal():
         name, port = address, "" if separator else "11434"
     # A server that listens everywhere is asked here.
     name = "127.0.0.1" if name in ("", "0.0.0.0") else name  # noqa: S104 - an address to call
-    return f"{scheme or 'http'}://{user}{at}{name}" + (f":{port}" if port else "")
+    port = f":{port}" if port else ""
+    return f"{scheme or 'http'}://{user}{at}{name}{port}{slash}{path}"
 
 
 def headers_for(api_key: Key, more: Headers | None) -> HeaderSource:

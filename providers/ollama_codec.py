@@ -32,7 +32,7 @@ from chatclient.providers.fields import (
     text_of,
     unsendable,
 )
-from chatclient.providers.media import base64_of
+from chatclient.providers.media import base64_of, shown_by_tool
 from chatclient.providers.sse import LARGEST_EVENT
 from chatclient.response import (
     NO_METADATA,
@@ -96,7 +96,8 @@ def encode_message(message: Message, _form: str = PROVIDER) -> list[dict[str, An
         case SystemMessage():
             return [{"role": "system", "content": message.text}]
         case UserMessage():
-            return [_with_images({"role": "user", "content": message.text}, message.media)]
+            body = {"role": "user", "content": message.text}
+            return [_with_images(body, [_image(media) for media in message.media])]
         case AssistantMessage():
             return [_assistant(message)]
         case ToolResponseMessage():
@@ -111,7 +112,7 @@ def _assistant(message: AssistantMessage) -> dict[str, Any]:
         body["thinking"] = thoughts
     if message.tool_calls:
         body["tool_calls"] = [_tool_call(call) for call in message.tool_calls]
-    return _with_images(body, filter(_is_known_image, message.media))
+    return _with_images(body, [_image(m) for m in message.media if _is_known_image(m)])
 
 
 def _is_known_image(media: Media) -> bool:
@@ -126,17 +127,17 @@ def _tool_call(call: ToolCall) -> dict[str, Any]:
 
 def _tool_responses(message: ToolResponseMessage) -> Iterable[dict[str, Any]]:
     for response in message.responses:
+        images, told = shown_by_tool(response.media, _image)
         body = {
             "role": "tool",
-            "content": response.data,
+            "content": "\n".join(filter(None, [response.data, *told])),
             "tool_name": response.name,
             "tool_call_id": response.id,
         }
-        yield _with_images(body, response.media)
+        yield _with_images(body, images)
 
 
-def _with_images(body: dict[str, Any], media: Iterable[Media]) -> dict[str, Any]:
-    images = [_image(item) for item in media]
+def _with_images(body: dict[str, Any], images: list[str]) -> dict[str, Any]:
     return {**body, "images": images} if images else body
 
 
@@ -260,24 +261,22 @@ def _metadata(data: Mapping[str, Any]) -> ChatResponseMetadata:
 class StreamDecoder:
     """Makes chunks of the lines of a stream; no I/O.
 
+    Attributes:
+        complete: Whether the server has said that nothing more comes.
+
     Raises (from `feed` and `finish`):
         ProviderError: The stream reports an error.
         StreamInterruptedError: It ended before its answer did.
         InvalidResponseError: A line cannot be read.
     """
 
-    __slots__ = ("_calls", "_done", "_logprobs", "_started")
+    __slots__ = ("_calls", "_logprobs", "_started", "complete")
 
     def __init__(self) -> None:
         self._started = False
-        self._done = False
+        self.complete = False
         self._calls = 0
         self._logprobs: list[Any] = []
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the last line has come."""
-        return self._done
 
     def feed(self, line: bytes) -> ChatResponse | str:
         """Return the chunk that a line spells."""
@@ -294,10 +293,10 @@ class StreamDecoder:
             return text_of(message.get("content"))
         metadata = NO_METADATA if self._started and not data.get("done") else _metadata(data)
         self._started = True
-        self._done = self._done or bool(data.get("done"))
+        self.complete = self.complete or bool(data.get("done"))
         parts = [*_content(data), *self._call_chunks(data)]
         self._logprobs.extend(data.get("logprobs") or ())
-        if self._done and self._logprobs:  # the end tells those of all tokens
+        if self.complete and self._logprobs:  # the end tells those of all tokens
             data = {**data, "logprobs": self._logprobs}
         return _response(data, parts, metadata, has_calls=self._calls > 0)
 
@@ -311,7 +310,7 @@ class StreamDecoder:
         if rest:
             with suppress(InvalidResponseError):
                 last = self.feed(rest)
-        if not self._done:
+        if not self.complete:
             raise ended_early(PROVIDER)
         return last
 

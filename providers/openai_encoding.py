@@ -3,6 +3,7 @@
 import hashlib
 import re
 from collections.abc import Mapping
+from functools import partial
 from itertools import takewhile
 from typing import Any
 
@@ -26,6 +27,7 @@ from chatclient.providers.fields import (
     unsendable,
     written_arguments,
 )
+from chatclient.providers.media import shown_by_tool
 from chatclient.providers.openai_dialect import REASONING_FIELD, Dialect
 from chatclient.providers.openai_media import media_part
 from chatclient.providers.openai_schemas import enforceable, json_schema_format
@@ -354,4 +356,5 @@ def _shown_media(response: ToolResponse, dialect: Dialect) -> list[dict[str, Any
     if not response.media:
         return []
     introduction = f"Content returned by tool {response.name} (call {response.id}):"
-    return [_text(introduction), *(media_part(media, dialect) for media in response.media)]
+    shown, told = shown_by_tool(response.media, partial(media_part, dialect=dialect))
+    return [_text(introduction), *shown, *map(_text, told)]

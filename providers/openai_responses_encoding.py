@@ -30,7 +30,7 @@ from chatclient.messages import (
     UserMessage,
 )
 from chatclient.providers.fields import beside, called_name, unsendable, written_arguments
-from chatclient.providers.media import is_here
+from chatclient.providers.media import is_here, shown_by_tool
 from chatclient.providers.openai_encoding import short_id
 from chatclient.providers.openai_media import file_name
 from chatclient.values import EMPTY, FrozenDict
@@ -143,8 +143,9 @@ def _tool_output(response: ToolResponse, form: Form) -> dict[str, Any]:
     custom = response.name in form.custom_tools
     output: Any = response.data
     if response.media:
-        content: list[str | Media] = [response.data] if response.data else []
-        output = [_content_part(part) for part in (*content, *response.media)]
+        shown, told = shown_by_tool(response.media, _content_part)
+        output = [_content_part(text) for text in (response.data, *told) if text]
+        output += shown
     kind = "custom_tool_call_output" if custom else "function_call_output"
     return {"type": kind, "call_id": short_id(response.id, _LONGEST_ID), "output": output}
 

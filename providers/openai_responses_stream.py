@@ -83,6 +83,9 @@ class StreamDecoder:
     is held back until its turn, so that the parts stand in the order of the whole response. Calls
     hold nothing back: their fragments find together wherever they stand.
 
+    Attributes:
+        complete: Whether the server has said that nothing more comes.
+
     Raises (from both methods):
         ProviderError: The stream reports an error.
         StreamInterruptedError: It ended before its answer did.
@@ -90,8 +93,8 @@ class StreamDecoder:
     """
 
     __slots__ = (
-        *("_begun", "_by_id", "_by_index", "_finished"),
-        *("_headers", "_kinds", "_open", "_origin", "_provider", "_started"),
+        *("_begun", "_by_id", "_by_index"),
+        *("_headers", "_kinds", "_open", "_origin", "_provider", "_started", "complete"),
     )
 
     def __init__(self, provider: str, headers: Headers = EMPTY, origin: str = PROVIDER) -> None:
@@ -104,16 +107,11 @@ class StreamDecoder:
         self._by_id: dict[str, _OpenItem] = {}
         self._kinds: set[str] = set()
         self._started = False
-        self._finished = False
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the last event has come."""
-        return self._finished
+        self.complete = False
 
     def feed(self, data: bytes, _event: str = "") -> ChatResponse | str | None:
         """Return the chunk that an event spells, or None when there is nothing in it."""
-        if self._finished or not data or is_end(data):
+        if self.complete or not data or is_end(data):
             return None
         try:
             event = loads(data)
@@ -130,7 +128,7 @@ class StreamDecoder:
         chunk = None
         with suppress(InvalidResponseError):  # of which nothing can be made, being cut off
             chunk = self.feed(rest)  # the last event without its blank line, or a bare error
-        if not self._finished:
+        if not self.complete:
             raise ended_early(self._provider)
         return () if chunk is None else (chunk,)
 
@@ -218,7 +216,7 @@ class StreamDecoder:
             self._complete(item, whole)
         for item in self._open:
             item.done = True
-        self._finished = True
+        self.complete = True
         parts = [*self._rest(), *self._release()]
         return ending(data, self._kinds, parts, self._headers)
 

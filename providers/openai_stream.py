@@ -81,25 +81,28 @@ _NO_ID_YET = object()
 class StreamDecoder:
     """Makes chunks of the events of a stream; no I/O.
 
+    Attributes:
+        complete: Whether the server has said that nothing more comes.
+
     Raises (from both methods):
         ProviderError: The stream reports an error.
         StreamInterruptedError: It ended before its answer did.
         InvalidResponseError: An event cannot be read.
     """
 
-    __slots__ = ("_choices", "_dialect", "_done", "_headers", "_id")
+    __slots__ = ("_choices", "_dialect", "_headers", "_id", "complete")
 
     def __init__(self, dialect: Dialect, headers: Headers = EMPTY) -> None:
         self._dialect = dialect
         self._headers = headers
         self._id: object = _NO_ID_YET
         self._choices: dict[int, _Choice] = {}
-        self._done = False
+        self.complete = False
 
     @property
     def is_over(self) -> bool:
         """Whether nothing more can come, but figures."""
-        return bool(self._choices) and (self._done or not self._unfinished())
+        return bool(self._choices) and (self.complete or not self._unfinished())
 
     def feed(self, data: bytes, event: str = "") -> ChatResponse | str | None:
         """Return the chunk that an event spells, or None when there is nothing in it.
@@ -108,7 +111,7 @@ class StreamDecoder:
             data: The event's data.
             event: The event's type, if it has one.
         """
-        if self._done or not data:
+        if self.complete or not data:
             return None
         try:
             chunk = loads(data)
@@ -120,7 +123,7 @@ class StreamDecoder:
             metadata = self._metadata(chunk)
         except MISSHAPEN as error:
             if is_end(data):  # which is no JSON object, and asked here once instead of each time
-                self._done = True
+                self.complete = True
                 return None
             raise unreadable(self._dialect.provider, data) from error
         if not generations and metadata is NO_METADATA:
@@ -133,7 +136,7 @@ class StreamDecoder:
         Args:
             rest: What was left of the stream after its last event.
         """
-        if rest.strip() and not self._done:
+        if rest.strip() and not self.complete:
             with suppress(InvalidResponseError):  # a part of an event
                 if (chunk := self.feed(rest.strip())) is not None:
                     yield chunk

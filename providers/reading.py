@@ -14,8 +14,9 @@ Chunk = ChatResponse | str
 class Reader(Protocol):
     """Reads one streamed answer.
 
-    It may have an attribute `is_over`: whether the answer has said that it is. Then nothing is lost
-    where its connection breaks.
+    It may have an attribute `complete`: whether the server has said that nothing more comes. What
+    becomes of the connection after that is no matter. With `is_over` it may say sooner that the
+    answer has ended, and only figures can follow: then a connection may break, but is not closed.
     """
 
     def feed(self, piece: bytes) -> Iterable[Chunk]:
@@ -32,7 +33,7 @@ class Reader(Protocol):
 
 
 class EventDecoder(Protocol):
-    """Makes chunks of the events of a stream; it may have `is_over`, as a reader may."""
+    """Makes chunks of the events of a stream; it may have what a reader may have."""
 
     def feed(self, data: bytes, event: str, /) -> Chunk | None:
         """Return the chunk that an event spells, or None when there is nothing in it."""
@@ -41,6 +42,16 @@ class EventDecoder(Protocol):
     def finish(self, rest: bytes, /) -> Iterable[Chunk]:
         """Return what the end still tells, with the *rest* that is not a whole event."""
         ...
+
+
+def is_complete(reader: object) -> bool:
+    """Return whether the server has said to *reader*, or a decoder, that nothing more comes."""
+    return bool(getattr(reader, "complete", False))
+
+
+def is_over(reader: object) -> bool:
+    """Return whether *reader*, or a decoder, has the whole answer."""
+    return bool(getattr(reader, "is_over", False)) or is_complete(reader)
 
 
 class EventReader:
@@ -53,9 +64,14 @@ class EventReader:
         self._decoder = decoder
 
     @property
+    def complete(self) -> bool:
+        """Whether the server has said that nothing more comes."""
+        return is_complete(self._decoder)
+
+    @property
     def is_over(self) -> bool:
-        """Whether the answer has said that it is over."""
-        return bool(getattr(self._decoder, "is_over", False))
+        """Whether the answer has ended."""
+        return is_over(self._decoder)
 
     def feed(self, piece: bytes) -> Iterator[Chunk]:
         """Yield the chunks that *piece* completes."""

@@ -394,6 +394,69 @@ def test_the_last_event_may_lack_its_blank_line(serve: Serve, mode: Mode, end: b
     assert result.response.chat_response.finish_reason == "stop"
 
 
+@pytest.mark.parametrize("end", [b"", b"data: [DONE]\n\n"])
+@pytest.mark.parametrize("mode", ["stream", "astream"])
+def test_the_last_event_may_be_missing(serve: Serve, mode: Mode, end: bytes) -> None:
+    """An answer that has said why it ends is whole, and its calls are made."""
+    asking, saying = (
+        as_stream(answer).partition(b"event: message_stop")[0] + end
+        for answer in (message(tool_use("toolu_1", "add", {"a": 1, "b": 2})), message("It is 3."))
+    )
+    client = ChatClient.create(serve(Reply(asking), Reply(saying)).model(max_retries=0))
+    result = Ask(mode)(client.prompt("1 + 2?").tools(add))
+
+    assert result.text == "It is 3."
+    assert [e.response.data for e in result.executions] == ["3"]
+    assert result.response.chat_response.finish_reason == "stop"
+    assert result.response.chat_response.usage.output_tokens == 10
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize("mode", ["stream", "astream"])
+def test_a_server_that_knows_no_streams_is_understood(
+    serve: Serve, mode: Mode, indent: int | None
+) -> None:
+    """A whole answer in place of a stream is the answer, and asked for once."""
+    asking, saying = (
+        Reply(json.dumps(answer, indent=indent).encode())
+        for answer in (
+            message("Wait.", tool_use("toolu_1", "add", {"a": 1, "b": 2})),
+            message(thinking("Easy."), "It is 3."),
+        )
+    )
+    server = serve(asking, saying)
+    result = Ask(mode)(ChatClient.create(server.model()).prompt("1 + 2?").tools(add))
+
+    assert result.text == "Wait.It is 3."
+    assert result.response.chat_response.message.reasoning == (
+        Reasoning("Easy.", "c2lnbmVk", "anthropic"),
+    )
+    assert result.response.chat_response.usage.output_tokens == 10
+    assert len(server.requests) == 2
+
+
+def test_a_message_that_was_streamed_is_not_told_again() -> None:
+    """Where the whole of it follows its pieces, before its end or behind it."""
+    whole = message("Hi")
+    told = [line[6:] for line in as_stream(whole).splitlines() if line.startswith(b"data: ")]
+    start, _, *pieces, end, stop = map(json.loads, told)
+
+    for events in (
+        [start, *pieces, whole, end, stop],
+        [start, *pieces, end, whole, stop],
+        [*pieces, whole, end, stop],
+        [*pieces, end, whole],
+    ):
+        assert collect(chunks(*events)).text == "Hi"
+
+
+def test_half_a_message_is_none() -> None:
+    """What is cut off in place of a stream is not taken for an answer, nor one without content."""
+    for rest in (json.dumps(message("Hi")).encode()[:-9], b'{"type": "message"}'):
+        with pytest.raises(StreamInterruptedError):
+            StreamDecoder().finish(rest)
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -634,6 +697,17 @@ def test_citations_that_come_late_keep_what_follows_them() -> None:
     assert parts == ["told ", ProviderPart("anthropic", held, "held")]
 
 
+def test_citations_that_come_last_are_kept() -> None:
+    """Behind text that was told: they are there to be shown, and the text is sent back once."""
+    cites = [{"type": "char_location", "cited_text": word} for word in ("grass", "green")]
+    deltas = [{"type": "citations_delta", "citation": cite} for cite in cites]
+    parts = block({"type": "text_delta", "text": "The grass is green."}, *deltas, start=text(""))
+
+    cited = ProviderPart("anthropic", {"type": "text", "text": "", "citations": cites})
+    assert parts == ["The grass is green.", cited]
+    assert content_of(AssistantMessage(parts)) == [text("The grass is green.")]
+
+
 def test_blocks_of_other_kinds_are_put_together() -> None:
     """Fragments of text join, other values replace, null says nothing; input is parsed at last."""
     parts = block(
@@ -770,14 +844,21 @@ def test_other_providers_parts_are_sent_as_far_as_they_are_understood() -> None:
 def test_thoughts_without_a_signature_go_only_to_servers_that_never_sign(
     signature: str | None,
 ) -> None:
-    """Anthropic refuses them; a local server's model continues from them."""
+    """Anthropic's models refuse them, wherever; a local server's model continues from them."""
     thoughts = Reasoning("hm", signature, "anthropic")
     messages = [UserMessage("?"), AssistantMessage([thoughts, "x"])]
-    local = AnthropicChatModel(base_url="http://127.0.0.1:11434/v1/")
-    sent = json.loads(local._body(Prompt(messages, local.options), streaming=False))
+    local = AnthropicChatModel("qwen3", base_url="http://127.0.0.1:11434/v1/")
+
+    def sent(model: str) -> Any:
+        options = local.options.mutate(model=model)
+        body = json.loads(local._body(Prompt(messages, options), streaming=False))
+        return body["messages"][1]["content"]
 
     assert body_of(*messages)["messages"][1]["content"] == [text("x")]
-    assert sent["messages"][1]["content"] == [{"type": "thinking", "thinking": "hm"}, text("x")]
+    assert sent("qwen3") == [{"type": "thinking", "thinking": "hm"}, text("x")]
+    # A gateway to Anthropic's models, whose thoughts were cut off before their signature.
+    assert sent("anthropic/claude-opus-4-5") == [text("x")]
+    assert sent("qwen3") == [{"type": "thinking", "thinking": "hm"}, text("x")]
 
 
 PNG = {"type": "base64", "media_type": "image/png", "data": "AAEC"}
@@ -789,6 +870,10 @@ PDF = {"type": "base64", "media_type": "application/pdf", "data": "AAEC"}
     [
         (Media("image/png", b"\0\1\2"), {"type": "image", "source": PNG}),
         (Media("image/png", "data:image/png;base64,AAEC"), {"type": "image", "source": PNG}),
+        (
+            Media("image/jpg", b"\0\1\2"),
+            {"type": "image", "source": {**PNG, "media_type": "image/jpeg"}},
+        ),
         (
             Media("image/png", "https://x/y.png", metadata={"seen": 1}),
             {"type": "image", "source": {"type": "url", "url": "https://x/y.png"}},
@@ -837,20 +922,22 @@ def test_a_tools_media_are_part_of_its_result_unless_it_failed() -> None:
     picture = Media("image/png", b"\0\1\2")
     body = body_of(
         UserMessage("?"),
-        AssistantMessage(None, [ToolCall(id, "f", "") for id in "123"]),
+        AssistantMessage(None, [ToolCall(id, "f", "") for id in "1234"]),
         ToolResponseMessage(
             [
                 ToolResponse("1", "f", "seen", media=(picture,)),
                 ToolResponse("2", "f", "", is_error=True, media=(picture,)),
                 ToolResponse("3", "f", ""),
+                ToolResponse("4", "f", " \n"),
             ]
         ),
     )
-    seen, failed, silent, shown = body["messages"][-1]["content"]
+    seen, failed, silent, blank, shown = body["messages"][-1]["content"]
 
     assert seen["content"] == [text("seen"), {"type": "image", "source": PNG}]
     assert (failed["content"], failed["is_error"]) == ("error", True)
     assert silent == {"type": "tool_result", "tool_use_id": "3"}
+    assert blank == {"type": "tool_result", "tool_use_id": "4"}
     assert shown == {"type": "image", "source": PNG}
 
 
@@ -889,6 +976,14 @@ def test_a_message_may_end_what_is_cached() -> None:
     assert last(AssistantMessage("x", reasoning=[thought], metadata=noted)) == mark
     assert last(AssistantMessage(None, reasoning=[thought], metadata=noted)) is None
     assert encode_message(UserMessage(" ", metadata=noted), ANTHROPIC) == []
+
+
+def test_what_the_model_is_to_go_on_from_may_end_what_is_cached() -> None:
+    """The space at its end, which the API refuses, is all that it loses."""
+    begun = AssistantMessage("It is ", metadata={"cache_control": {"type": "ephemeral"}})
+    sent = body_of(UserMessage("What?"), begun)["messages"][-1]["content"]
+
+    assert sent == [text("It is", cache_control={"type": "ephemeral"})]
 
 
 def test_a_message_of_a_kind_of_its_own_is_refused() -> None:

@@ -174,6 +174,16 @@ def test_a_single_text_is_a_mistake(service: Start) -> None:
         service().model(OpenAIEmbeddingModel).embed("Hi")
 
 
+@pytest.mark.parametrize("wrong", [None, ["Hi"], b"Hi"])
+def test_what_is_no_text_is_named(service: Start, wrong: Any) -> None:
+    """A document without a text, say, is found before anything is sent."""
+    server = service()
+    with pytest.raises(TypeError, match="a text to embed must be a str, not "):
+        server.model(OpenAIEmbeddingModel).embed(["Hi", wrong])
+
+    assert server.requests == []
+
+
 @pytest.mark.parametrize("status", [503, 200])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_busy_service_is_asked_again(

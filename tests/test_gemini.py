@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import pytest
-from conftest import Ask
+from conftest import Ask, Mode
 from loopback import LoopbackServer, as_json
 from replay import collect
 from servers import Reply
@@ -472,6 +472,20 @@ def test_a_call_that_the_model_could_not_write_is_asked_for_again(
 
     assert ask(request).text == "Sunny."
     assert len(server.requests) == 3
+
+
+@pytest.mark.parametrize("mode", ["stream", "astream"])
+def test_pieces_without_a_word_are_no_answer(
+    gemini: Start, mode: Mode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call that could not be written is asked for again behind them, too."""
+    monkeypatch.setattr("random.uniform", lambda *_: 0.0)
+    silent = {"content": {"role": "model", "parts": [{"text": ""}]}}
+    events = [{"candidates": [candidate]} for candidate in (silent, silent, MALFORMED)]
+    nothing = b"".join(b"data: %b\r\n\r\n" % json.dumps(event).encode() for event in events)
+    server = gemini(Reply(nothing), answer("Sunny."))
+
+    assert Ask(mode)(ChatClient.create(server.model(max_retries=1)).prompt("?")).text == "Sunny."
 
 
 def test_calls_that_never_can_be_written_are_an_error(ask: Ask, gemini: Start) -> None:
@@ -1215,6 +1229,23 @@ def test_a_call_ends_with_the_next_or_with_the_answer() -> None:
         {"b": 2},
     ]
     assert response.output.tool_calls[1].id == "g1"
+
+
+def test_arguments_may_follow_a_call_that_seemed_to_have_none() -> None:
+    """Some servers name the call first and tell its arguments later, and announce nothing."""
+    response = streamed(
+        {"name": "f", "args": {}},
+        {"args": {"path": "/a"}},
+        {"name": "g"},
+        {"name": "h", "args": {}},
+    )
+
+    assert response.output is not None
+    assert [(call.name, call.arguments) for call in response.output.tool_calls] == [
+        ("f", '{"path":"/a"}'),
+        ("g", "{}"),
+        ("h", "{}"),
+    ]
 
 
 def test_tool_calls_are_told_as_events(gemini: Start) -> None:

@@ -13,7 +13,7 @@ from email.utils import formatdate
 from typing import Any
 
 import pytest
-from conftest import Ask
+from conftest import Ask, Mode
 from loopback import LoopbackServer
 from servers import ChatServer, Reply, as_stream, completion
 from services import SERVICES, Service
@@ -33,6 +33,7 @@ from chatclient.errors import (
     StreamInterruptedError,
     UsageError,
 )
+from chatclient.events import TextDelta
 from chatclient.providers.http import HttpClient, RetryPolicy, Timeouts, as_timeouts
 from chatclient.providers.openai import OpenAIChatModel
 from chatclient.runtime import BLOCKING
@@ -393,6 +394,60 @@ def test_a_stream_that_breaks_off_between_two_answers(chat_server: Start) -> Non
     server = chat_server(Reply(stream, content_type="text/event-stream", truncate=True))
     with client_of(server) as client, pytest.raises(StreamInterruptedError):
         list(client.prompt("Hi").stream())
+
+
+def saying(*deltas: dict[str, Any]) -> Reply:
+    """Return the stream of an answer whose pieces are *deltas*."""
+    chunks = [{"id": "c", "choices": [{"index": 0, "delta": delta}]} for delta in deltas]
+    chunks.append({"id": "c", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+    events = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks)
+    return Reply(events.encode(), content_type="text/event-stream")
+
+
+@pytest.mark.parametrize(
+    ("pieces", "told"),
+    [
+        (["A \ud83d", "\ude00 is", " fine"], ["A ", "\U0001f600 is", " fine"]),
+        (["\ud83d", "", "\ude00"], ["\U0001f600"]),
+        (["\ud83d", "\ude00\ud83d", "\ude80"], ["\U0001f600", "\U0001f680"]),
+        (["half \ud83d", "of it"], ["half ", "\ud83dof it"]),
+        (["half \ud83d"], ["half ", "\ud83d"]),
+        (["\ude00 whole"], ["\ude00 whole"]),
+    ],
+)
+@pytest.mark.parametrize("more", [{}, {"role": "assistant"}])
+@pytest.mark.parametrize("mode", ["stream", "astream"])
+def test_a_character_that_was_cut_in_two_is_whole_again(
+    chat_server: Start, mode: Mode, more: dict[str, str], pieces: list[str], told: list[str]
+) -> None:
+    """Half an emoji can be neither printed nor stored; one that stays half is not lost."""
+    deltas = [{"content": piece, **more} for piece in pieces]
+    with client_of(chat_server(saying({"content": ""}, *deltas))) as client:
+        result = Ask(mode)(client.prompt("Hi"))
+
+    assert [event.text for event in result.events if isinstance(event, TextDelta)] == told
+    assert result.response.chat_response.text == "".join(told)
+
+
+@pytest.mark.parametrize("mode", ["stream", "astream"])
+def test_halves_of_thoughts_and_of_text_are_told_apart(chat_server: Start, mode: Mode) -> None:
+    """Whatever comes between them; what is no text stays where it is."""
+    call = {"index": 0, "id": "c1", "function": {"name": "none", "arguments": '{"a": "\ud83d'}}
+    deltas: list[dict[str, Any]] = [
+        {"reasoning_content": "Hm \ud83e"},
+        {"content": "A \ud83d", "tool_calls": [call]},
+        {"reasoning_content": "\udd14!"},
+        {"tool_calls": [{"index": 0, "function": {"arguments": '\ude00"}'}}]},
+        {"content": "\ude00"},
+        {"reasoning_content": "\ud83e"},
+    ]
+    with client_of(chat_server(saying(*deltas))) as client:
+        result = Ask(mode)(client.prompt("Hi").tool_calling(False))
+
+    message = result.response.chat_response.message
+    assert "".join(thought.text for thought in message.reasoning) == "Hm \U0001f914!\ud83e"
+    assert message.text == "A \U0001f600"
+    assert message.tool_calls[0].arguments == '{"a": "\ud83d\ude00"}'
 
 
 def test_a_stream_that_goes_silent(ask: Ask, chat_server: Start) -> None:

@@ -400,6 +400,10 @@ def test_tool_calls_are_told_as_events(ollama: Start) -> None:
         ("[::1]:9", "http://[::1]:9"),
         ("https://ollama.com", "https://ollama.com"),
         ("http://localhost:11434/", "http://localhost:11434"),
+        ("proxy:80/ollama/", "http://proxy:80/ollama"),
+        ("proxy/ollama", "http://proxy:11434/ollama"),
+        ("https://proxy/ollama", "https://proxy/ollama"),
+        ('"host:1"', "http://host:1"),
     ],
 )
 def test_the_environment_says_where(host: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -403,12 +403,41 @@ def test_tests_of_one_name_in_two_classes_have_recordings_of_their_own(
     assert sorted(path.name for path in folder.iterdir()) == names
 
 
+_MANY = """
+import pytest
+from chatclient import ChatClient
+from chatclient.testing import ScriptedModel
+
+@pytest.mark.parametrize("question", ["a+b", "a*b", "plain", 200 * "long", 200 * "long" + "er"])
+def test_it(recorded_model, question):
+    client = ChatClient.create(recorded_model(lambda: ScriptedModel(question[::-1])))
+    assert client.prompt(question).call().content() == question[::-1]
+"""
+
+
+def test_each_parameter_of_a_test_has_a_recording_of_its_own(pytester: pytest.Pytester) -> None:
+    """Whatever letters it has, and however many: the name of a file takes not all of them."""
+    pytester.makeini("[pytest]\nasyncio_default_fixture_loop_scope = function\n")
+    pytester.makepyfile(test_three=_MANY)
+    options = ("-p", "chatclient.testing.plugin", "-p", "no:cacheprovider")
+    record = "--chatclient-record=once"
+    pytester.runpytest_inprocess(*options, record).assert_outcomes(passed=5)
+    pytester.runpytest_inprocess(*options).assert_outcomes(passed=5)
+
+    names = [path.name for path in (pytester.path / "recordings" / "test_three").iterdir()]
+    assert len(names) == 5
+    assert "test_it_plain_.json" in names
+
+
 @pytest.mark.parametrize("chunks", [1, 3])
 def test_the_parts_of_an_answer_keep_their_order(ask: Ask, chunks: int) -> None:
     """Also where something stood before the text, or between two texts, and it was streamed."""
     rome = call("get_weather", '{"city": "Rome"}')
     step = AssistantMessage(
-        [Reasoning("hm"), "Let me", ProviderPart("x", {"a": 1}), " look.", rome]
+        [
+            *(Reasoning("hm"), "Let me", ProviderPart("x", {"a": 1}), " look "),
+            *(ProviderPart("x", {"b": 2}, "it up"), " for you.", rome),
+        ]
     )
     recording = Recording()
     real = ScriptedModel(step, "Fine.", chunks=chunks)

@@ -8,6 +8,7 @@ pytest                             # replay; a test without a recording fails
 ```
 """
 
+import hashlib
 import re
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -88,8 +89,16 @@ def recorded_model(
             pytest.fail(f"{len(model.unused)} recorded exchanges were not asked for: {path}")
 
 
+_PLAIN = re.compile(r"[\w.-]+(\[[\w.-]+\])?")
+_LONGEST_NAME = 100
+
+
 def _path_of(request: pytest.FixtureRequest) -> Path:
     """Return where a test's recording is kept."""
     classes = [node.name for node in request.node.listchain() if isinstance(node, pytest.Class)]
-    name = re.sub(r"[^\w.-]+", "_", ".".join([*classes, request.node.name]))
+    whole = ".".join([*classes, request.node.name])
+    name = re.sub(r"[^\w.-]+", "_", whole)[:_LONGEST_NAME]
+    if len(whole) > _LONGEST_NAME or not _PLAIN.fullmatch(whole):
+        # As text, two parameters may be the same but for what cannot stand in the name of a file.
+        name += f"-{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
     return Path(request.path.parent, "recordings", request.path.stem, f"{name}.json")

@@ -11,6 +11,7 @@ from typing import Any
 from chatclient.messages import AssistantMessage
 from chatclient.model import ChatModel, OutputMode
 from chatclient.options import ChatOptions
+from chatclient.parts import text_of
 from chatclient.prompt import Prompt
 from chatclient.response import ChatResponse, Generation
 from chatclient.runtime import Runtime
@@ -73,6 +74,7 @@ class ReplayingModel(ChatModel):
         for part in first.output.parts:
             if not isinstance(part, str):
                 yield ChatResponse((Generation(AssistantMessage([part])),))
+                start += len(text_of((part,)))
                 continue
             pieces = _between(exchange.pieces, start, start + len(part))
             start += len(part)
