@@ -5,7 +5,7 @@ from typing import Literal
 
 from chatclient.advisors.last_options import LastOptions
 from chatclient.chain import LOWEST_PRECEDENCE, ChatClientRequest, ChatClientResponse, Next
-from chatclient.checks import check_number, check_word
+from chatclient.checks import check_callable, check_number, check_word
 from chatclient.errors import ContextWindowError
 from chatclient.json import dumps
 from chatclient.memory.window import Window, estimated_tokens
@@ -40,7 +40,8 @@ class ContextWindowAdvisor:
         order: Where the advisor stands in the chain.
 
     Raises:
-        UsageError: A number is none or too small, or *on_exceeded* is not a known value.
+        UsageError: *max_tokens* is less than one, *reserve* less than nothing, *on_exceeded* not
+            a known value, or *estimator* cannot be called.
     """
 
     name = "ContextWindowAdvisor"
@@ -56,6 +57,7 @@ class ContextWindowAdvisor:
     ) -> None:
         check_number("max_tokens", max_tokens, least=1)
         check_number("reserve", reserve)
+        check_callable("what counts tokens", estimator, takes=("message",))
         self.max_tokens = max_tokens
         self.order = order
         check_word("on_exceeded", on_exceeded, "trim", "raise")
