@@ -22,6 +22,7 @@ from chatclient.runtime import Runtime
 
 _WIDEST_SPACE = 5  # characters between the words of a phrase
 _ESCAPES = re.compile(r'(?:\\(?:u[0-9a-fA-F]{4}|["\\/bfnrt]))+')
+_CUT_ESCAPE = re.compile(r"\\(?:u[0-9a-fA-F]{0,3})?$")
 _ESCAPE = 6  # characters of the longest escape
 
 # Letters of scripts that put no space between words: Thai and its neighbours, kana, Han characters.
@@ -85,8 +86,10 @@ class ForbiddenText:
             return -1
         begin = max(0, known - _ESCAPE * self._reach)
         if "\\" in (tail := text[begin:]):
-            # It may begin within a word, the rest of which would look like a word of its own.
-            if _has_whole_word(self._words, _unescaped(tail), min(begin, 1)):
+            # It may begin within a word, the rest of which would look like a word of its own, and
+            # end within an escape, whose letter may belong to the word before it.
+            meant = _unescaped(_CUT_ESCAPE.sub("", tail))
+            if _has_whole_word(self._words, meant, min(begin, 1)):
                 return -1
             return max(0, len(text) - _ESCAPE * self._reach)
         return max(0, len(text) - self._reach)

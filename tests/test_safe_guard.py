@@ -187,7 +187,7 @@ def test_harmless_escapes_pass(ask: Ask, text: str) -> None:
 @pytest.mark.parametrize("word", ["ass", "hen it"])
 def test_a_part_of_a_word_is_harmless_among_escapes_too(ask: Ask, word: str, chunks: int) -> None:
     """However long the text with escapes is."""
-    text = r"\n A class of them.\n\n And then it goes on.\n" * 3
+    text = r"\n A class of them.\n\n And then it goes on: \u0061ss\u0065s.\n" * 3
     result = ask(guarded(ScriptedModel(text, chunks=chunks), word).prompt("?"))
 
     assert result.text == text

@@ -38,7 +38,7 @@ class ToolRunner:
         """Run one tool, with all interceptors around it."""
         context.timeout = time_for(callback.metadata.timeout, context.runtime)
         invocation = ToolInvocation(call, callback, context)
-        if context.runtime.deadline is None:  # that of a caller further out stays
+        if context.runtime.deadline is None:
             return await self.call(invocation)
         with caller_deadline(context.runtime.deadline):
             return await self.call(invocation)
