@@ -22,6 +22,7 @@ import anyio.to_thread
 
 from chatclient.errors import UsageError
 from chatclient.forks import keep, register_after_fork
+from chatclient.tasks import to_its_end
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,9 +184,10 @@ class _LoopPools:
         now = time.monotonic()
         self.next_look = now + _KEEPALIVE_SECONDS
         for shard in self.shards[1:]:
-            if not shard.busy and shard.idle_since + _KEEPALIVE_SECONDS <= now:
+            is_idle = not shard.busy and shard.idle_since + _KEEPALIVE_SECONDS <= now
+            if is_idle and shard in self.shards:  # nobody else has closed it meanwhile
                 self.shards.remove(shard)
-                await shard.transport.aclose()
+                await to_its_end(shard.transport.aclose())
 
     async def aclose(self) -> None:
         """Close all connections."""

@@ -255,9 +255,7 @@ class HttpClient:
 
     async def _open(self, runtime: Runtime, outgoing: Outgoing) -> _Begun:
         """Send a request and return its answer, of which only the headers have been read."""
-        if not runtime.remaining():
-            msg = f"the deadline passed before {self.provider} could be asked"
-            raise DeadlineExceededError(msg)
+        self._check_time(runtime)
         client, shard = await self._client_for(runtime)
         if shard is not None:
             shard.busy += 1
@@ -266,6 +264,7 @@ class HttpClient:
         try:
             source = self.headers
             headers = await source(runtime) if callable(source) else source
+            self._check_time(runtime)  # a key may be long in coming
             request = self._requests.to_send(client, outgoing, headers, runtime)
             if self._own is not None:
                 # Wherever it led, the key would go along.
@@ -288,6 +287,15 @@ class HttpClient:
             raise
         await self._hang_up(response, shard, runtime)
         raise refusal
+
+    def _check_time(self, runtime: Runtime) -> None:
+        if runtime.remaining():
+            return
+        if self.timeouts.total is not None:  # another model may have more time
+            msg = f"{self.provider} could not be asked in time"
+            raise RequestTimeoutError(msg, provider=self.provider)
+        msg = f"the deadline passed before {self.provider} could be asked"
+        raise DeadlineExceededError(msg)
 
     async def _hang_up(self, response: Any, shard: Shard | None, runtime: Runtime) -> None:
         if shard is not None:

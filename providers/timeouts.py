@@ -49,11 +49,15 @@ class Timeouts:
         }
 
 
+_LEAST = 0.001  # seconds; to wait for none is not to wait, which sockets tell as another failure
+
+
 def shorter(timeout: float | None, seconds: float) -> float | None:
-    """Return *timeout*, but at most *seconds*, which may be infinite."""
+    """Return *timeout*, but at most *seconds*, which may be infinite, and never nothing."""
+    left = max(seconds, _LEAST)
     if timeout is None:
-        return None if seconds == float("inf") else seconds
-    return min(timeout, seconds)
+        return None if left == float("inf") else left
+    return min(timeout, left)
 
 
 def as_timeouts(timeout: float | Timeouts | None) -> Timeouts:

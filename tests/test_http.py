@@ -305,6 +305,25 @@ def test_a_deadline_that_has_passed_sends_nothing(chat_server: Start) -> None:
 # --- no answer, half an answer, a wrong answer ---
 
 
+def test_a_key_that_comes_too_late_sends_nothing(ask: Ask, chat_server: Start) -> None:
+    """The time for the request is over, and that is what is told."""
+    server = chat_server("never")
+
+    def late() -> str:
+        time.sleep(0.05)
+        return KEY
+
+    with client_of(server, api_key=late) as client, pytest.raises(DeadlineExceededError):
+        ask(client.prompt("Hi").deadline(0.04))
+    with (
+        client_of(server, api_key=late, timeout=Timeouts(total=0.04)) as client,
+        pytest.raises(RequestTimeoutError),
+    ):
+        ask(client.prompt("Hi"))
+
+    assert server.requests == []
+
+
 def test_an_unreachable_server(ask: Ask) -> None:
     """A refused connection says where nobody answered, and what may be the matter."""
     url = f"http://127.0.0.1:{closed_port()}/v1"
@@ -748,6 +767,8 @@ def test_timeouts_in_every_form() -> None:
     assert as_timeouts(None).within(float("inf"))["read"] is None
     assert as_timeouts(None).within(2)["read"] == 2
     assert as_timeouts(Timeouts(read=9)).within(2)["read"] == 2
+    # A socket that may wait for 0 seconds does not time out, but says that it would block.
+    assert all(0 < (wait or 0) < 0.1 for wait in as_timeouts(None).within(0).values())
 
 
 def test_a_time_out_may_be_a_timedelta() -> None:
