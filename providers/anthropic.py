@@ -36,7 +36,7 @@ from chatclient.providers.continuations import continuations_in
 from chatclient.providers.failures import json_of
 from chatclient.providers.http import HttpAnswer, HttpClient, OverHttp, RetryPolicy, Timeouts
 from chatclient.providers.keys import Headers, Key, headers_with, key_source, lower_case
-from chatclient.providers.reading import EventReader
+from chatclient.providers.reading import EventReader, whole_answer
 from chatclient.providers.wire_cache import EncodedOptions
 from chatclient.response import ChatResponse
 from chatclient.runtime import Runtime
@@ -256,6 +256,8 @@ def _continuations_in(options: ChatOptions) -> int:
 
 
 def _decoded(answer: HttpAnswer) -> ChatResponse:
+    if answer.body.lstrip().startswith((b"event:", b"data:")):  # a gateway that always streams
+        return whole_answer(_reader(answer.headers), answer.body)
     return decode_response(json_of(PROVIDER, answer.body), answer.headers)
 
 

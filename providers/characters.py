@@ -58,7 +58,7 @@ class WholeCharacters:
 
     def _whole_response(self, chunk: ChatResponse) -> ChatResponse:
         parts = (part for generation in chunk.generations for part in generation.output.parts)
-        if not self._halves and not any(_is_half(_text_of(part)[-1:]) for part in parts):
+        if not self._halves and not any(_is_first_half(_text_of(part)[-1:]) for part in parts):
             return chunk
         return replace(chunk, generations=tuple(map(self._whole_generation, chunk.generations)))
 
@@ -74,14 +74,14 @@ class WholeCharacters:
         text = _text_of(part)
         if half := self._halves.pop((index, type(part)), ""):
             text = _paired(_text_of(half) + text)
-        if _is_half(text[-1:]):
+        if _is_first_half(text[-1:]):
             text, last = text[:-1], text[-1:]
             held = last if isinstance(part, str) else Reasoning(last, provider=part.provider)
             self._halves[index, type(part)] = held
         return text if isinstance(part, str) else replace(part, text=text)
 
 
-def _is_half(character: str) -> bool:
+def _is_first_half(character: str) -> bool:
     return "\ud800" <= character <= "\udbff"
 
 

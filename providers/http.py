@@ -216,14 +216,15 @@ class HttpClient:
                 return _Speaking(stack.pop_all(), breaks, reader, pieces, first, is_all)
 
         speaking = await with_retries(attempt, self.retry, runtime, self.provider)
-        async with speaking.until_hung_up:
+        ending = _until_the_end(speaking, runtime)
+        async with speaking.until_hung_up, aclosing(ending) as rest:
             for chunk in speaking.first:
                 yield chunk
             if speaking.is_all:
                 return
             feed = speaking.reader.feed
             try:
-                async for piece in _until_the_end(speaking, runtime):
+                async for piece in rest:
                     for chunk in feed(piece):
                         yield chunk
             except speaking.breaks:

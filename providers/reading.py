@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
+from chatclient.aggregator import MessageAggregator
 from chatclient.providers.listening import overheard
 from chatclient.providers.sse import ServerSentEventDecoder
 from chatclient.response import ChatResponse
@@ -52,6 +53,20 @@ def is_complete(reader: object) -> bool:
 def is_over(reader: object) -> bool:
     """Return whether *reader*, or a decoder, has the whole answer."""
     return bool(getattr(reader, "is_over", False)) or is_complete(reader)
+
+
+def whole_answer(reader: Reader, body: bytes) -> ChatResponse:
+    """Return the answer that *body*, a whole stream, spells.
+
+    Raises:
+        StreamInterruptedError: It ends before its answer does.
+    """
+    whole = MessageAggregator()
+    for chunk in reader.feed(body):
+        whole.add(chunk)
+    for chunk in reader.finish():
+        whole.add(chunk)
+    return whole.response()
 
 
 class EventReader:

@@ -435,6 +435,26 @@ def test_a_server_that_knows_no_streams_is_understood(
     assert len(server.requests) == 2
 
 
+@pytest.mark.parametrize("mode", ["call", "acall"])
+def test_a_gateway_that_always_streams_is_understood(serve: Serve, mode: Mode) -> None:
+    """A stream where none was asked for is the answer that it spells."""
+    asking = message("Wait.", tool_use("toolu_1", "add", {"a": 1, "b": 2}))
+    server = serve(*(Reply(as_stream(answer)) for answer in (asking, message("It is 3."))))
+    result = Ask(mode)(ChatClient.create(server.model()).prompt("1 + 2?").tools(add))
+
+    assert result.text == "It is 3."
+    assert [e.response.data for e in result.executions] == ["3"]
+    assert result.response.chat_response.usage.output_tokens == 10
+    assert len(server.requests) == 2
+
+
+def test_half_a_stream_is_no_whole_answer(serve: Serve) -> None:
+    """Where none was asked for, too."""
+    half = as_stream(message("one two three")).partition(b"event: message_delta")[0]
+    with pytest.raises(StreamInterruptedError):
+        serve(Reply(half)).model(max_retries=0).call("Hi")
+
+
 def test_a_message_that_was_streamed_is_not_told_again() -> None:
     """Where the whole of it follows its pieces, before its end or behind it."""
     whole = message("Hi")

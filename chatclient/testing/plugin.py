@@ -99,6 +99,6 @@ def _path_of(request: pytest.FixtureRequest) -> Path:
     whole = ".".join([*classes, request.node.name])
     name = re.sub(r"[^\w.-]+", "_", whole)[:_LONGEST_NAME]
     if len(whole) > _LONGEST_NAME or not _PLAIN.fullmatch(whole):
-        # As text, two parameters may be the same but for what cannot stand in the name of a file.
+        # Parameters may differ only in what cannot stand in the name of a file.
         name += f"-{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
     return Path(request.path.parent, "recordings", request.path.stem, f"{name}.json")
