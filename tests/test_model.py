@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import pytest
-from conftest import Ask
+from conftest import Ask, Mode
 
 from chatclient import (
     AssistantMessage,
@@ -188,6 +188,54 @@ def test_a_model_that_gives_no_response_is_told(ask: Ask, wrong: Any) -> None:
         async def generate(self, prompt: Prompt, runtime: Runtime) -> Any:
             return wrong
 
-    said = r"\(\) of Slip (returns|yields) must be a.* ChatResponse, not .*ChatResponse\.of\(text\)"
+    said = r"\(\) of Slip returns must be a ChatResponse, not .*ChatResponse\.of\(text\)"
     with pytest.raises(WrongTypeError, match=said):
         ask(ChatClient.create(Slip()).prompt("Hi"))
+
+
+@pytest.mark.parametrize("mode", ["stream", "astream"])
+def test_a_chunk_that_is_none_is_told(mode: Mode) -> None:
+    """A bare message in a stream: the error says what it should have been."""
+
+    class Slip(Plain):
+        async def generate_stream(self, prompt: Prompt, runtime: Runtime) -> Any:
+            yield AssistantMessage("Hi.")
+
+    with pytest.raises(WrongTypeError, match=r"of Slip yields must be a.* ChatResponse, not"):
+        Ask(mode)(ChatClient.create(Slip()).prompt("Hi"))
+
+
+def test_a_model_written_as_a_plain_method_is_told(ask: Ask) -> None:
+    """A forgotten `async` is named, instead of what Python says of it somewhere in the library."""
+
+    class Slip(ChatModel):
+        def generate(self, prompt: Prompt, runtime: Runtime) -> Any:
+            return ChatResponse.of("Hi.")
+
+    with pytest.raises(WrongTypeError, match=r"generate\(\) of Slip must .* `async def`"):
+        ask(ChatClient.create(Slip()).prompt("Hi"))
+    with pytest.raises(WrongTypeError, match=r"generate\(\) of Slip must .* `async def`"):
+        Slip().call("Hi")
+
+
+@pytest.mark.parametrize("mode", ["stream", "astream"])
+@pytest.mark.parametrize("slip", ["async is missing", "yield is missing"])
+def test_a_stream_that_is_no_asynchronous_generator_is_told(mode: Mode, slip: str) -> None:
+    """A forgotten `async` or `yield` is named."""
+
+    class NotAsync(Plain):
+        def generate_stream(self, prompt: Prompt, runtime: Runtime) -> Any:
+            yield "Hi."
+
+    class NoYield(Plain):
+        async def generate_stream(  # type: ignore[override]  # the slip
+            self, prompt: Prompt, runtime: Runtime
+        ) -> Any:
+            return ["Hi."]
+
+    model = NotAsync() if slip == "async is missing" else NoYield()
+    said = r"generate_stream\(\) of \w+ must .* `async def`, and `yield`"
+    with pytest.raises(WrongTypeError, match=said):
+        Ask(mode)(ChatClient.create(model).prompt("Hi"))
+    with pytest.raises(WrongTypeError, match=said):
+        list(model.stream("Hi"))
