@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from chatclient.errors import UsageError
+from chatclient.texts import as_clause
 
 try:
     from pydantic import (
@@ -363,4 +364,4 @@ def _told(item: Any) -> str:
     variable = "CHATCLIENT_" + "__".join(map(str, item["loc"])).upper()
     if item["type"] == "extra_forbidden":
         return f"{name} is not a setting"
-    return f"{name} (or {variable}): {item['msg'][:1].lower()}{item['msg'][1:]}"
+    return f"{name} (or {variable}): {as_clause(item['msg'])}"
