@@ -152,7 +152,7 @@ class ForbiddenText:
         self._patterns = [item for item in each if isinstance(item, re.Pattern)]
         self._checks = [item for item in each if not isinstance(item, str | re.Pattern)]
         for check in self._checks:
-            check_callable("what is forbidden", check)
+            check_callable("what is neither a word nor a pattern", check)
         # How far back a word that has begun may reach, space that is wider than usual included.
         self._reach = max(map(_longest, words), default=0) + 1
 

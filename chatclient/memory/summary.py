@@ -90,7 +90,7 @@ class SummarizingChatMemory(ChatMemory):
         if not instructions.strip():
             msg = "a model without instructions does not know how to summarise"
             raise UsageError(msg)
-        check_kind("what writes summaries", model, ChatModel, "of a client, pass client.model")
+        check_kind("a model", model, ChatModel, "of a client, pass client.model")
         self.model = model
         self.repository = checked_repository(repository)
         self.trigger = Window.messages(40) if trigger is None else trigger
