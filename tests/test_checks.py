@@ -222,7 +222,15 @@ MISUSES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "a number as a step": (
         lambda: RetrievalAugmentationAdvisor(found, augmenter=5),  # type: ignore[arg-type]
-        "a step of retrieval must be a function",
+        "an augmenter must be a function",
+    ),
+    "a retriever of one parameter": (
+        lambda: RetrievalAugmentationAdvisor(lambda query: []),  # type: ignore[arg-type,misc]
+        "a retriever is called with (query, runtime), which",
+    ),
+    "a joiner of two parameters": (
+        lambda: RetrievalAugmentationAdvisor(found, joiner=lambda a, b: []),  # type: ignore[arg-type,misc]
+        "a joiner is called with (results), which",
     ),
     "a router's list": (
         lambda: LanguageModelQueryRouter(ScriptedModel(), [found]),  # type: ignore[arg-type]

@@ -58,7 +58,7 @@ class LanguageModelQueryRouter:
         hint = 'say what is to be found in each: {"opening hours": retriever}'
         check_kind("the retrievers of a router", retrievers, Mapping, hint)
         for retriever in retrievers.values():
-            check_callable("a retriever", retriever)
+            check_callable("a retriever", retriever, takes=("query", "runtime"))
         if not retrievers:
             msg = "a router needs sources to choose from"
             raise UsageError(msg)
