@@ -339,7 +339,7 @@ class ChatClientBuilder:
 
     def default_template_renderer(self, renderer: TemplateRenderer) -> Self:
         """Set what fills the placeholders of system and user texts."""
-        check_callable("a template renderer", renderer)
+        check_callable("a template renderer", renderer, takes=("template", "values"))
         return self._with(replace(self._spec, renderer=renderer))
 
     def model(self, model: ChatModel | str) -> Self:
@@ -594,7 +594,7 @@ class ChatClientRequestSpec:
 
     def template_renderer(self, renderer: TemplateRenderer) -> Self:
         """Set what fills the placeholders of this request."""
-        check_callable("a template renderer", renderer)
+        check_callable("a template renderer", renderer, takes=("template", "values"))
         return self._with(replace(self._spec, renderer=renderer))
 
     @property
