@@ -68,6 +68,7 @@ from chatclient.rag import (
     RewriteQueryTransformer,
     VectorStoreDocumentRetriever,
 )
+from chatclient.response import Generation, Usage
 from chatclient.runtime import Runtime
 from chatclient.services import ai_service, system_message, user_message
 from chatclient.structured import StructuredOutput, TypeOutputConverter
@@ -568,6 +569,26 @@ MISUSES: dict[str, tuple[Callable[[], object], str]] = {
     "a list as the context of a response": (
         lambda: ChatClientResponse(ChatResponse.of("x"), {"a": 1}).mutate(context=["b"]),  # type: ignore[arg-type]
         "context must be a mapping, such as a dict, not list",
+    ),
+    "a text as the output of a generation": (
+        lambda: Generation("x"),  # type: ignore[arg-type]
+        "the output of a generation must be an AssistantMessage, not 'x'; wrap a text: Ass",
+    ),
+    "a text as a response": (
+        lambda: ChatResponse("x"),  # type: ignore[arg-type]
+        "a generation must be a Generation, not 'x'; of a text: ChatResponse.of(text)",
+    ),
+    "one generation as a response": (
+        lambda: ChatResponse(Generation(AssistantMessage("x"))),  # type: ignore[arg-type]
+        "put a single one into a tuple",
+    ),
+    "a usage as metadata": (
+        lambda: ChatResponse((), Usage(1, 2)),  # type: ignore[arg-type]
+        "usage goes into it: ChatResponseMetadata(usage=usage)",
+    ),
+    "tokens that are not known": (
+        lambda: Usage(None, 2),  # type: ignore[arg-type]
+        "input_tokens must be an int or a float, not None; write 0 where it is not known",
     ),
     "negative retries": (
         lambda: OpenAIChatModel(api_key="x", max_retries=-1),
