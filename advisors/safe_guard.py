@@ -11,6 +11,7 @@ from chatclient.chain import MEMORY_ORDER, Advisor, ChatClientRequest, ChatClien
 from chatclient.checks import check_callable
 from chatclient.errors import UsageError
 from chatclient.events import ReasoningDelta, ReasoningSigned, RoundEnded, TextDelta
+from chatclient.json import loads
 from chatclient.messages import (
     AssistantMessage,
     Message,
@@ -36,6 +37,8 @@ FAILURE_RESPONSE = (
 )
 
 _WIDEST_SPACE = 5  # characters between the words of a phrase
+_ESCAPES = re.compile(r'(?:\\(?:u[0-9a-fA-F]{4}|["\\/bfnrt]))+')
+_ESCAPE = 6  # characters of the longest escape
 
 Forbidden = str | re.Pattern[str] | Callable[[str], Any]
 """A word or phrase; a pattern; or a function, plain or asynchronous, that says whether a text
@@ -56,6 +59,9 @@ class SafeGuardAdvisor:
     In a stream nothing forbidden is ever emitted: words are held back for as long as they may
     become forbidden, and with patterns and functions until the round has ended. What was already
     said stays said; the failure response follows it.
+
+    A text with escapes in it is looked at twice: as it is, and as a reader of JSON finds it, since
+    it may be the answer that an entity is made of.
 
     Args:
         *forbidden: Words and phrases, found whole and in any case; patterns; and functions.
@@ -157,14 +163,16 @@ class ForbiddenText:
         self._reach = max(map(_longest, words), default=0) + 1
 
     async def is_in(self, text: str, runtime: Runtime) -> bool:
-        """Return whether *text* holds something forbidden."""
-        if self._words is not None and self._words.search(text):
-            return True
-        if any(pattern.search(text) for pattern in self._patterns):
-            return True
-        for check in self._checks:
-            if await runtime.invoke(check, text):
+        """Return whether *text* holds something forbidden, or does when it is read as JSON."""
+        meant = _unescaped(text)
+        for reading in (text,) if meant == text else (text, meant):
+            if self._words is not None and self._words.search(reading):
                 return True
+            if any(pattern.search(reading) for pattern in self._patterns):
+                return True
+            for check in self._checks:
+                if await runtime.invoke(check, reading):
+                    return True
         return False
 
     def safe_length(self, text: str, known: int) -> int:
@@ -173,10 +181,12 @@ class ForbiddenText:
             return 0
         if self._words is None:
             return len(text)
-        # A word at the end of the text may still go on: `classic` is not the forbidden `class`.
-        ended = self._words.search(text, known)
-        if ended is not None and ended.end() < len(text):
+        if _has_whole_word(self._words, text, known):
             return -1
+        if "\\" in (tail := text[max(0, known - _ESCAPE * self._reach) :]):
+            if _has_whole_word(self._words, _unescaped(tail)):
+                return -1
+            return max(0, len(text) - _ESCAPE * self._reach)
         return max(0, len(text) - self._reach)
 
 
@@ -186,6 +196,20 @@ def _flat(forbidden: Iterable[Forbidden | Iterable[Forbidden]]) -> Iterable[Forb
             yield item
         else:
             yield from item
+
+
+def _has_whole_word(words: re.Pattern[str], text: str, start: int = 0) -> bool:
+    """Return whether *text* holds one of *words* and says that it has ended.
+
+    At the end of the text it may still go on: `classic` is not the forbidden `class`.
+    """
+    found = words.search(text, start)
+    return found is not None and found.end() < len(text)
+
+
+def _unescaped(text: str) -> str:
+    """Return *text* with what the escapes in it stand for, as whoever reads it as JSON finds it."""
+    return _ESCAPES.sub(lambda found: str(loads(f'"{found[0]}"')), text) if "\\" in text else text
 
 
 def _longest(word: str) -> int:

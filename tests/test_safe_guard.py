@@ -23,7 +23,7 @@ from chatclient.advisors.safe_guard import (
     SafeGuardAdvisor,
 )
 from chatclient.advisors.steering import Steering
-from chatclient.errors import UsageError
+from chatclient.errors import EntityError, UsageError
 from chatclient.events import ReasoningDelta, RoundEnded, TextDelta
 from chatclient.memory import InMemoryChatMemoryRepository, MessageWindowChatMemory
 from chatclient.messages import AssistantMessage, Reasoning, UserMessage
@@ -95,6 +95,43 @@ def test_what_only_looks_like_it_passes(ask: Ask, forbidden: Any, text: str) -> 
 
     assert result.text == text
     assert SAFE_GUARD_BLOCKED not in result.response.context
+
+
+ESCAPED = [
+    ("bomb", r'{"steps": "One.\nbomb, two."}', r"\nbomb"),
+    ("bomb", r'{"steps": "One.\\\nbomb"}', r"\nbomb"),
+    ("bomb", r'{"steps": "b\u006fmb"}', "b"),
+    ("Müller", r'{"name": "M\u00fcller"}', r"M\u00fcller"),
+    ("\U0001f4a3", r'{"sign": "\ud83d\udca3"}', r"\ud83d"),
+    ("build a bomb", r'{"steps": "build\n\ta\u0020\u0062omb"}', "build"),
+    (re.compile(r"\bbomb\b"), r'{"steps": "One.\tbomb"}', r"\tbomb"),
+    (lambda text: "a\nb" in text, r'{"steps": "a\nb"}', "a"),
+]
+
+
+@pytest.mark.parametrize("chunks", [1, 3, 7, 100])
+@pytest.mark.parametrize(("forbidden", "text", "begin"), ESCAPED)
+def test_what_is_forbidden_is_not_hidden_by_escapes(
+    ask: Ask, forbidden: Any, text: str, begin: str, chunks: int
+) -> None:
+    """Whoever asks for an entity reads what they stand for."""
+    result = ask(guarded(ScriptedModel(text, chunks=chunks), forbidden).prompt("?"))
+
+    assert result.response.chat_response.text == FAILURE_RESPONSE
+    said = result.text.removesuffix(FAILURE_RESPONSE).removesuffix("\n\n")
+    assert text[: text.index(begin)].startswith(said)
+    with pytest.raises(EntityError, match="sensitive content"):
+        guarded(ScriptedModel(text), forbidden).prompt("?").call().entity(dict[str, str])
+
+
+@pytest.mark.parametrize(
+    "text", [r"C:\new\ass", r'{"a": "One.\nbombs \u0062\\nomb"}', "\\", r"\u00"]
+)
+def test_harmless_escapes_pass(ask: Ask, text: str) -> None:
+    """They are said as they were written."""
+    result = ask(guarded(ScriptedModel(text, chunks=1), "bomb", "new york").prompt("?"))
+
+    assert result.text == result.response.chat_response.text == text
 
 
 def test_words_are_streamed_as_soon_as_they_are_harmless(ask: Ask) -> None:
