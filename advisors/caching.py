@@ -186,7 +186,8 @@ class ResponseCacheAdvisor:
             log.warning("response not read", store=type(self.store).__name__, error=repr(error))
             return None
         if kept is not None:
-            check_kind("what a response store returns", kept, ChatResponse, "return None where none is kept")
+            hint = "return None where none is kept"
+            check_kind("what a response store returns", kept, ChatResponse, hint)
         return kept
 
     async def _keep(self, key: str, answer: ChatResponse, runtime: Runtime) -> None:

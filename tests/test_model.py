@@ -194,15 +194,15 @@ def test_a_model_that_gives_no_response_is_told(ask: Ask, wrong: Any) -> None:
 
 
 @pytest.mark.parametrize("mode", ["stream", "astream"])
-def test_a_chunk_that_is_none_is_told(mode: Mode) -> None:
+def test_a_chunk_of_another_kind_is_told(mode: Mode) -> None:
     """A bare message in a stream: the error says what it should have been."""
 
-    class Slip(Plain):
-        async def generate_stream(self, prompt: Prompt, runtime: Runtime) -> Any:
-            yield AssistantMessage("Hi.")
+    async def slip(self: Plain, prompt: Prompt, runtime: Runtime) -> Any:
+        yield AssistantMessage("Hi.")
 
+    model: ChatModel = type("Slip", (Plain,), {"generate_stream": slip})()
     with pytest.raises(WrongTypeError, match=r"of Slip yields must be a.* ChatResponse, not"):
-        Ask(mode)(ChatClient.create(Slip()).prompt("Hi"))
+        Ask(mode)(ChatClient.create(model).prompt("Hi"))
 
 
 def test_a_model_written_as_a_plain_method_is_told(ask: Ask) -> None:
@@ -218,23 +218,20 @@ def test_a_model_written_as_a_plain_method_is_told(ask: Ask) -> None:
         Slip().call("Hi")
 
 
+def not_async(self: Plain, prompt: Prompt, runtime: Runtime) -> Any:
+    yield "Hi."
+
+
+async def not_yielding(self: Plain, prompt: Prompt, runtime: Runtime) -> Any:
+    return ["Hi."]
+
+
 @pytest.mark.parametrize("mode", ["stream", "astream"])
-@pytest.mark.parametrize("slip", ["async is missing", "yield is missing"])
-def test_a_stream_that_is_no_asynchronous_generator_is_told(mode: Mode, slip: str) -> None:
+@pytest.mark.parametrize("method", [not_async, not_yielding])
+def test_a_stream_that_is_no_asynchronous_generator_is_told(mode: Mode, method: Any) -> None:
     """A forgotten `async` or `yield` is named."""
-
-    class NotAsync(Plain):
-        def generate_stream(self, prompt: Prompt, runtime: Runtime) -> Any:
-            yield "Hi."
-
-    class NoYield(Plain):
-        async def generate_stream(  # type: ignore[override]  # the slip
-            self, prompt: Prompt, runtime: Runtime
-        ) -> Any:
-            return ["Hi."]
-
-    model = NotAsync() if slip == "async is missing" else NoYield()
-    said = r"generate_stream\(\) of \w+ must .* `async def`, and `yield`"
+    model: ChatModel = type("Slip", (Plain,), {"generate_stream": method})()
+    said = r"generate_stream\(\) of Slip must .* `async def`, and `yield`"
     with pytest.raises(WrongTypeError, match=said):
         Ask(mode)(ChatClient.create(model).prompt("Hi"))
     with pytest.raises(WrongTypeError, match=said):
