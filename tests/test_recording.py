@@ -215,13 +215,13 @@ def test_secrets_in_json_are_redacted_as_they_were_said(ask: Ask, tmp_path: Path
     recording = Recording(redact)
     answers = (call("get_weather", r'{"city": "at\n4711"}'), r'{"code": "It is\n4711."}')
     model = RecordingModel(ScriptedModel(*answers, chunks=2), recording)
-    ask(ChatClient.builder(model).default_tools(get_weather).build().prompt("My code:\n4711"))
+    ask(ChatClient.builder(model).default_tools(get_weather).build().prompt("My \\ code:\n4711"))
     recording.save(tmp_path / "r.json")
 
     assert "4711" not in (tmp_path / "r.json").read_text()
     replaying = ReplayingModel(Recording.load(tmp_path / "r.json", redact=redact))
     client = ChatClient.builder(replaying).default_tools(get_weather).build()
-    said = ask(client.prompt("My code:\n4711")).text
+    said = ask(client.prompt("My \\ code:\n4711")).text
     assert json.loads(said) == {"code": "It is\n<code>."}
 
 
