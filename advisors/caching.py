@@ -17,7 +17,7 @@ from chatclient.chain import (
     ChatClientResponse,
     Next,
 )
-from chatclient.checks import check_method, check_number, seconds
+from chatclient.checks import check_kind, check_method, check_number, seconds
 from chatclient.events import RoundEnded, events_of
 from chatclient.forks import ForkSafeLock
 from chatclient.json import dumps, has_json_form
@@ -185,6 +185,9 @@ class ResponseCacheAdvisor:
         except Exception as error:  # noqa: BLE001 - the model can be asked
             log.warning("response not read", store=type(self.store).__name__, error=repr(error))
             return None
+        if kept is not None:
+            hint = "return None where none is kept"
+            check_kind("what a response store returns", kept, ChatResponse, hint)
         return kept
 
     async def _keep(self, key: str, answer: ChatResponse, runtime: Runtime) -> None:

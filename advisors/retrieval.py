@@ -108,18 +108,25 @@ class RetrievalAugmentationAdvisor:
             raise UsageError(msg)
         self.order = order
         self._retrievers = retrievers
-        self._transformers = _several("query_transformers", query_transformers)
+        self._transformers = _several("query_transformers", query_transformers, _STEP)
         self._expand = query_expander
         self._route = query_router
         self._join = joiner or ConcatenationJoiner()
-        self._post_processors = _several("post_processors", post_processors)
+        self._post_processors = _several("post_processors", post_processors, _PROCESSOR)
         check_number("max_concurrency", max_concurrency, least=1)
         check_number("blocking_concurrency", blocking_concurrency, least=1)
         timeout = None if timeout is None else seconds("timeout", timeout)
         self._concurrency = {False: max_concurrency, True: blocking_concurrency}
         self._timeout = {False: timeout, True: None}
         augmenter = augmenter or ContextualQueryAugmenter()
-        _check_steps(retrievers, query_expander, query_router, self._join, augmenter)
+        for retriever in retrievers:
+            hint = "pass several one by one, and a store in a VectorStoreDocumentRetriever"
+            check_callable("a retriever", retriever, hint, takes=_STEP)
+        for step in (query_expander, query_router):
+            if step is not None:
+                check_callable("a step of retrieval", step, takes=_STEP)
+        check_callable("a joiner", self._join, takes=("results",))
+        check_callable("an augmenter", augmenter, takes=("query", "documents"))
         self._augmentation = Augmentation(self.find, augmenter, DOCUMENT_CONTEXT)
 
     async def __call__(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
@@ -160,7 +167,9 @@ class RetrievalAugmentationAdvisor:
             chosen: Sequence[DocumentRetriever] = self._retrievers
             if self._route is not None:
                 chosen = _several(
-                    "the chosen retrievers", await _run_step(runtime, self._route, query, runtime)
+                    "the chosen retrievers",
+                    await _run_step(runtime, self._route, query, runtime),
+                    _STEP,
                 )
             jobs += [self._job(retriever, query) for retriever in chosen]
         results = await runtime.gather(jobs, limit=self._concurrency[runtime.blocking])
@@ -194,6 +203,8 @@ _NO_OUTAGES = (
     *(DeadlineExceededError, BudgetExceededError),
 )
 """What is wrong in the program itself, and with every query; and what ends the request."""
+_STEP = ("query", "runtime")  # what retrievers and most other steps are called with ...
+_PROCESSOR = ("query", "documents", "runtime")  # ... and those that process what was found
 
 
 async def _run_step(
@@ -222,19 +233,10 @@ def _list_of(kind: type[T], step: Any, returned: Any) -> list[T]:
     return several
 
 
-def _several(what: str, steps: Iterable[Any]) -> tuple[Any, ...]:
-    """Return *steps* once it is known that each can be called."""
+def _several(what: str, steps: Iterable[Any], takes: tuple[str, ...]) -> tuple[Any, ...]:
+    """Return *steps* once it is known that each can be called, and with what."""
     check_kind(what, steps, Iterable, "put a single one into a list")
     several = tuple(steps)
     for step in several:
-        check_callable(f"one of {what}", step)
+        check_callable(f"one of {what}", step, takes=takes)
     return several
-
-
-def _check_steps(retrievers: Iterable[object], *others: object) -> None:
-    for retriever in retrievers:
-        hint = "pass several one by one, and a store in a VectorStoreDocumentRetriever"
-        check_callable("a retriever", retriever, hint)
-    for step in others:
-        if step is not None:
-            check_callable("a step of retrieval", step)

@@ -31,7 +31,7 @@ class Steering:
             WrongTypeError: It is neither a text nor a user's message.
         """
         message = UserMessage(text) if isinstance(text, str) else text
-        check_kind("what is said to a turn", message, UserMessage)
+        check_kind("what the user says", message, UserMessage)
         if all(isinstance(part, str) and not part.strip() for part in message.parts):
             msg = "the text is blank, and no provider would accept it"
             raise UsageError(msg)

@@ -116,7 +116,7 @@ class ToolCallingAdvisor:
         stream_tool_call_responses: bool = True,
     ) -> None:
         check_kind("the order of an advisor", order, int)
-        check_callable("what decides whether tool calls are run", eligibility)
+        check_callable("eligibility", eligibility)
         if not HIGHEST_PRECEDENCE < order < LOWEST_PRECEDENCE:
             msg = "the order of a tool calling advisor must lie between the highest and the lowest"
             raise UsageError(msg)

@@ -42,6 +42,7 @@ from chatclient.tools.search import (
     ToolSearchResponse,
 )
 from chatclient.tools.search.eviction import LruEvictionStrategy, ToolIndexEvictionStrategy
+from chatclient.tools.search.index import asked
 from chatclient.values import EMPTY, merged, without
 
 TOOL_SEARCH_ROLES = "tool_search_roles"
@@ -283,7 +284,7 @@ class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
         index_id = f"{session.all_tools.key}-{uuid4().hex}"
         try:
             await self.tool_index.put(index_id, session.all_tools.references, runtime)
-            return await self.tool_index.find(replace(request, session_id=index_id), runtime)
+            return await asked(self.tool_index, replace(request, session_id=index_id), runtime)
         finally:
             await runtime.shielded(self.tool_index.drop(index_id, runtime))
 
@@ -299,7 +300,7 @@ class ToolSearchToolCallingAdvisor(ToolCallingAdvisor):
         with self._memories.changing(index_id, references) as tools:
             await self.tool_index.put(index_id, references, runtime)
         await self._still_used(index_id, runtime)
-        response = await self.tool_index.find(replace(request, session_id=index_id), runtime)
+        response = await asked(self.tool_index, replace(request, session_id=index_id), runtime)
         return response, self._memories.has(index_id, tools)
 
     async def _make_room(self, session_id: str, runtime: Runtime) -> None:

@@ -115,7 +115,7 @@ class ToolSearchTool:
 
     async def _search(self, request: ToolSearchRequest, runtime: Runtime) -> Sequence[str]:
         response = await self._find(request, runtime)
-        names = [name for name in response.tool_names if name in self._names]
+        names = [name for name in dict.fromkeys(response.tool_names) if name in self._names]
         log.debug("tool search", found=names, seconds=response.seconds)
         return names
 

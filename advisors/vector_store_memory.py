@@ -79,7 +79,7 @@ class VectorStoreChatMemoryAdvisor:
         order: int = LONG_TERM_MEMORY_ORDER,
         template: str = LONG_TERM_MEMORY_TEMPLATE,
     ) -> None:
-        check_kind("where what was said is kept", vector_store, VectorStore)
+        check_kind("vector_store", vector_store, VectorStore)
         self.order = order
         self._store = vector_store
         self._top_k = top_k

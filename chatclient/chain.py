@@ -18,7 +18,7 @@ from chatclient.runtime import BLOCKING, Runtime
 from chatclient.threads import is_awaitable
 from chatclient.tool import CONVERSATION_ID
 from chatclient.trail import Trail
-from chatclient.values import EMPTY, freeze_fields, merged
+from chatclient.values import EMPTY, freeze_fields, frozen, merged
 
 HIGHEST_PRECEDENCE = -(2**31)
 """The order of an advisor that stands outside of all others."""
@@ -75,7 +75,7 @@ class ChatClientRequest:
             raise WrongTypeError(msg)
         return type(self)(
             self.prompt if prompt is None else prompt,
-            self.context if context is None else merged(self.context, context),
+            self.context if context is None else merged(self.context, frozen(context, "context")),
             self.runtime if runtime is None else runtime,
         )
 
@@ -111,7 +111,7 @@ class ChatClientResponse:
         """Return a copy with the given values changed; *context* is merged into the present one."""
         return type(self)(
             self.chat_response if chat_response is None else chat_response,
-            self.context if context is None else merged(self.context, context),
+            self.context if context is None else merged(self.context, frozen(context, "context")),
             self.trail,
         )
 

@@ -153,7 +153,7 @@ def names(given: str | Iterable[str]) -> frozenset[str]:
         return given
     if isinstance(given, str):
         return frozenset((given,))
-    check_kind("what names several", given, Iterable, "put them into a list")
+    check_kind("several names", given, Iterable, "put them into a list")
     several = frozenset(given)
     for each in several:
         check_kind("a name", each, str)

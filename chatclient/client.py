@@ -341,7 +341,7 @@ class ChatClientBuilder:
 
     def default_template_renderer(self, renderer: TemplateRenderer) -> Self:
         """Set what fills the placeholders of system and user texts."""
-        check_callable("a template renderer", renderer)
+        check_callable("a template renderer", renderer, takes=("template", "values"))
         return self._with(replace(self._spec, renderer=renderer))
 
     def model(self, model: ChatModel | str) -> Self:
@@ -377,7 +377,7 @@ class ChatClientBuilder:
     def tool_callback_resolver(self, resolver: ToolCallbackResolver) -> Self:
         """Set what knows tools by name."""
         hint = "put tools into a StaticToolCallbackResolver(...)"
-        check_method("what knows tools by name", resolver, "resolve", hint)
+        check_method("a resolver of tools", resolver, "resolve", hint)
         return type(self)(replace(self._engine, resolver=resolver), self._spec)
 
     def observers(self, *observers: Observer | Iterable[Observer]) -> Self:
@@ -596,7 +596,7 @@ class ChatClientRequestSpec:
 
     def template_renderer(self, renderer: TemplateRenderer) -> Self:
         """Set what fills the placeholders of this request."""
-        check_callable("a template renderer", renderer)
+        check_callable("a template renderer", renderer, takes=("template", "values"))
         return self._with(replace(self._spec, renderer=renderer))
 
     @property
@@ -662,5 +662,5 @@ def _model(given: ChatModel | str) -> ChatModel:
     """
     model = chat_model(given) if isinstance(given, str) else given
     hint = "it may also be named, such as ChatClient.create('openai:gpt-5-mini')"
-    check_kind("what a client asks", model, ChatModel, hint)
+    check_kind("a model", model, ChatModel, hint)
     return model

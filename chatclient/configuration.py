@@ -115,7 +115,7 @@ def manager_of(
     tools = settings.tools
     fallback = tools.resolution.fallback_enabled
     if fallback and resolver is None:
-        msg = "tools.resolution.fallback_enabled wants a resolver: from_settings(resolver=...)"
+        msg = "tools.resolution.fallback_enabled needs a resolver: from_settings(resolver=...)"
         raise UsageError(msg)
     return ToolCallingManager(
         resolver=resolver if fallback else None,

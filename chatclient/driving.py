@@ -63,8 +63,9 @@ def check_for_loop(error: RuntimeError) -> None:
 
 def _wants_a_loop(error: RuntimeError) -> bool:
     """Return whether asyncio, anyio or sniffio complains that no loop runs on this thread."""
-    kind = type(error).__name__
-    return str(error) == "no running event loop" or kind in (
+    kind, text = type(error).__name__, str(error)
+    none_runs = text == "no running event loop" or text.startswith("There is no current event loop")
+    return none_runs or kind in (
         "NoEventLoopError",
         "AsyncLibraryNotFoundError",
     )

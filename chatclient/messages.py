@@ -95,7 +95,7 @@ class SystemMessage(Message):
 
     def __post_init__(self) -> None:
         check_kind("the content of a system message", self.content, str)
-        object.__setattr__(self, "metadata", frozen(self.metadata))
+        object.__setattr__(self, "metadata", frozen(self.metadata, "metadata"))
 
     @property
     def text(self) -> str:
@@ -136,7 +136,7 @@ class UserMessage(Message):
         parts = join_parts(content, media)
         check_parts(parts, (str, Media, ProviderPart), "no text and no media")
         object.__setattr__(self, "parts", parts)
-        object.__setattr__(self, "metadata", frozen(metadata))
+        object.__setattr__(self, "metadata", frozen(metadata, "metadata"))
 
     @property
     def text(self) -> str:
@@ -199,7 +199,7 @@ class AssistantMessage(Message):
         parts = (*as_tuple(reasoning), *join_parts(content, media), *as_tuple(tool_calls))
         check_parts(parts, PARTS, "no text, no media, no tool call")
         object.__setattr__(self, "parts", parts)
-        object.__setattr__(self, "metadata", frozen(metadata))
+        object.__setattr__(self, "metadata", frozen(metadata, "metadata"))
 
     @property
     def text(self) -> str:
@@ -264,7 +264,7 @@ class ToolResponse:
     metadata: Mapping[str, Any] = EMPTY
 
     def __post_init__(self) -> None:
-        check_kind("what a tool answered", self.data, str, "write json.dumps(...)")
+        check_kind("the data of a tool response", self.data, str, "write json.dumps(...)")
         if self.metadata is not EMPTY:
             freeze_fields(self, "metadata")
 
@@ -290,7 +290,7 @@ class ToolResponseMessage(Message):
         for each in several:
             check_kind("a tool's answer", each, ToolResponse)
         object.__setattr__(self, "responses", several)
-        object.__setattr__(self, "metadata", frozen(metadata))
+        object.__setattr__(self, "metadata", frozen(metadata, "metadata"))
 
     @property
     def text(self) -> str:

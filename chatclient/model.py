@@ -1,23 +1,29 @@
 """The contract of a chat model."""
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Generator, Iterable
+from collections.abc import AsyncGenerator, Coroutine, Generator, Iterable
 from contextlib import aclosing
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from chatclient.callers import within_callers_deadline
+from chatclient.checks import check_kind
 from chatclient.closing import Closeable
 from chatclient.driving import drive
+from chatclient.errors import WrongTypeError
 from chatclient.event_streams import AsyncEvents, drive_stream
 from chatclient.messages import Message
 from chatclient.options import NO_OPTIONS, ChatOptions, check_tool_names
 from chatclient.prompt import Prompt, as_prompt, with_default_options
 from chatclient.response import ChatResponse
 from chatclient.runtime import BLOCKING, ON_LOOP, Runtime
+from chatclient.threads import is_awaitable
 
 OutputMode = Literal["schema", "tool", "instructions"]
 """How a model is made to answer with JSON: its provider enforces a schema, or it calls a tool that
 takes the answer, or it is told in words."""
+
+WORDS = "of a text, make one: ChatResponse.of(text)"
+"""What to do for a model that returns or yields something else."""
 
 PromptLike = str | Message | Iterable[Message] | Prompt
 
@@ -80,7 +86,7 @@ class ChatModel(Closeable, ABC):
 
         A chunk that is nothing but the next piece of text may be that text itself.
         """
-        yield await self.generate(prompt, runtime)
+        yield await answer_of(self, prompt, runtime)
 
     def call(self, prompt: PromptLike) -> ChatResponse:
         """Return the model's response.
@@ -89,11 +95,11 @@ class ChatModel(Closeable, ABC):
             UsageError: There is nothing to send, or tools are given by name.
             ProviderError: The model's side failed.
         """
-        return drive(self.generate(self._complete(prompt), within_callers_deadline(BLOCKING)))
+        return drive(answer_of(self, self._complete(prompt), within_callers_deadline(BLOCKING)))
 
     async def acall(self, prompt: PromptLike) -> ChatResponse:
         """Return the model's response; see `call`."""
-        return await self.generate(self._complete(prompt), within_callers_deadline(ON_LOOP))
+        return await answer_of(self, self._complete(prompt), within_callers_deadline(ON_LOOP))
 
     def stream(self, prompt: PromptLike) -> Generator[ChatResponse, None, None]:
         """Yield the model's response in chunks; close the generator to leave early."""
@@ -112,9 +118,44 @@ class ChatModel(Closeable, ABC):
         complete = self._complete(prompt)
 
         async def emit_chunks(runtime: Runtime) -> None:
-            async with aclosing(self.generate_stream(complete, runtime)) as chunks:
+            async with aclosing(chunks_of(self, complete, runtime)) as chunks:
                 async for chunk in chunks:
                     whole = ChatResponse.of(chunk, None) if isinstance(chunk, str) else chunk
                     await runtime.emit(whole)
 
         return emit_chunks
+
+
+async def answer_of(model: ChatModel, prompt: Prompt, runtime: Runtime) -> ChatResponse:
+    """Return the response of *model*, whoever wrote it.
+
+    Raises:
+        WrongTypeError: It is no response, or does not have to be awaited.
+    """
+    answer: object = model.generate(prompt, runtime)
+    if not is_awaitable(answer):
+        msg = f"generate() of {model.name} must be a coroutine: write `async def`"
+        raise WrongTypeError(msg)
+    response = await answer
+    check_kind(f"what generate() of {model.name} returns", response, ChatResponse, WORDS)
+    return cast("ChatResponse", response)
+
+
+def chunks_of(
+    model: ChatModel, prompt: Prompt, runtime: Runtime
+) -> AsyncGenerator[ChatResponse | str, None]:
+    """Return the chunks of the response of *model*, whoever wrote it.
+
+    Raises:
+        WrongTypeError: They do not come from an asynchronous generator.
+    """
+    chunks = model.generate_stream(prompt, runtime)
+    if hasattr(chunks, "aclose"):
+        return chunks
+    if isinstance(chunks, Coroutine):
+        chunks.close()
+    msg = (
+        f"generate_stream() of {model.name} must be an asynchronous generator: "
+        "write `async def`, and `yield` the chunks"
+    )
+    raise WrongTypeError(msg)

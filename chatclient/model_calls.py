@@ -13,7 +13,7 @@ from chatclient.errors import DeadlineExceededError, StreamInterruptedError, Too
 from chatclient.events import RoundEnded, TextDelta, events_of
 from chatclient.inbox import Emitter
 from chatclient.messages import AssistantMessage
-from chatclient.model import ChatModel, PromptLike
+from chatclient.model import WORDS, ChatModel, PromptLike, answer_of, chunks_of
 from chatclient.observation import Step
 from chatclient.observers import all_observers
 from chatclient.operations import TIME_TO_FIRST_CHUNK, ModelCall
@@ -36,7 +36,6 @@ class Ledger(Protocol):
         ...
 
 
-_WORDS = "of a text, make one: ChatResponse.of(text)"
 _ledger: ContextVar[Ledger | None] = context_variable("chatclient_ledger", None)
 
 
@@ -108,11 +107,9 @@ async def call_model(call: ModelCall, runtime: Runtime) -> ChatResponse:
 
 async def _generated(call: ModelCall, runtime: Runtime) -> ChatResponse:
     try:
-        response = await call.model.generate(_sent(call.prompt), runtime)
+        return await answer_of(call.model, _sent(call.prompt), runtime)
     except ToolCallRefusedError as error:
         return _with_refused_call(error)
-    check_kind(f"what generate() of {call.model.name} returns", response, ChatResponse, _WORDS)
-    return response
 
 
 @contextmanager
@@ -135,7 +132,7 @@ async def _streamed(
     started: float | None = time.perf_counter()
     emit = runtime.emitter
     try:
-        async with aclosing(call.model.generate_stream(_sent(call.prompt), runtime)) as chunks:
+        async with aclosing(chunks_of(call.model, _sent(call.prompt), runtime)) as chunks:
             async for chunk in chunks:
                 if started is not None:
                     observed.note(TIME_TO_FIRST_CHUNK, time.perf_counter() - started)
@@ -145,7 +142,7 @@ async def _streamed(
                     if chunk:
                         await emit(TextDelta(chunk))
                     continue
-                check_kind(what, chunk, (str, ChatResponse), _WORDS)
+                check_kind(what, chunk, (str, ChatResponse), WORDS)
                 await _take(chunk, aggregator, emit)
     except ToolCallRefusedError as error:
         await _take(_with_refused_call(error), aggregator, emit)

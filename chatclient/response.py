@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from chatclient.checks import names
+from chatclient.checks import check_kind, names
 from chatclient.errors import InvalidResponseError
 from chatclient.messages import AssistantMessage
 from chatclient.parts import new_text
@@ -44,6 +44,8 @@ class Usage:
     native: Mapping[str, Any] = field(default=EMPTY, repr=False)
 
     def __post_init__(self) -> None:
+        for name in ("input_tokens", "output_tokens"):
+            check_kind(name, getattr(self, name), (int, float), "write 0 where it is not known")
         if self.native is not EMPTY:
             freeze_fields(self, "native")
 
@@ -136,6 +138,8 @@ class Generation:
     metadata: Mapping[str, Any] = EMPTY
 
     def __post_init__(self) -> None:
+        hint = "wrap a text: AssistantMessage(text)"
+        check_kind("the output of a generation", self.output, AssistantMessage, hint)
         if self.metadata is not EMPTY:
             freeze_fields(self, "metadata")
 
@@ -146,6 +150,16 @@ class ChatResponse:
 
     generations: tuple[Generation, ...] = ()
     metadata: ChatResponseMetadata = NO_METADATA
+
+    def __post_init__(self) -> None:
+        given: object = self.generations
+        if not isinstance(given, tuple):
+            check_kind("generations", given, Iterable, "put a single one into a tuple")
+            object.__setattr__(self, "generations", tuple(self.generations))
+        for generation in self.generations:
+            check_kind("a generation", generation, Generation, "of a text: ChatResponse.of(text)")
+        hint = "usage goes into it: ChatResponseMetadata(usage=usage)"
+        check_kind("the metadata of a response", self.metadata, ChatResponseMetadata, hint)
 
     @classmethod
     def of(cls, text: str, finish_reason: FinishReason | None = "stop") -> "ChatResponse":

@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from chatclient.errors import UsageError
 from chatclient.options import OptionValues
+from chatclient.texts import as_clause
 
 try:
     from pydantic import (
@@ -396,4 +397,4 @@ def _told(item: Any) -> str:
     if item["type"] == "extra_forbidden":
         hint = "; a dot is written as two underscores" if name.upper().startswith(_PREFIX) else ""
         return f"{name} is not a setting{hint}"
-    return f"{name} (or {variable}): {item['msg'][:1].lower()}{item['msg'][1:]}"
+    return f"{name} (or {variable}): {as_clause(item['msg'])}"

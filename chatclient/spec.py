@@ -18,7 +18,7 @@ from chatclient.options import NO_OPTIONS, ChatOptions
 from chatclient.parts import as_tuple
 from chatclient.prompt import is_blank
 from chatclient.runtime import Runtime
-from chatclient.template import DEFAULT_RENDERER, PromptTemplate, TemplateRenderer
+from chatclient.template import DEFAULT_RENDERER, PromptTemplate, TemplateRenderer, rendered
 from chatclient.tool import CONVERSATION_ID
 from chatclient.tools.approval import ToolApproval
 from chatclient.tools.sources import Resolved, ToolSource, resolve_sources
@@ -72,7 +72,7 @@ class TextSpec:
 
     def render(self, renderer: TemplateRenderer) -> str:
         """Return the text; one that no params were given for is no template and stays as it is."""
-        return renderer(self.text, self.params) if self.is_template else self.text
+        return rendered(renderer, self.text, self.params) if self.is_template else self.text
 
 
 def with_more(

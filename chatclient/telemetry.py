@@ -20,6 +20,7 @@ from chatclient.errors import UnknownToolError
 from chatclient.logs import get_logger
 from chatclient.observation import Attributes, Kind, Observer, Operation, Step
 from chatclient.operations import TIME_TO_FIRST_CHUNK
+from chatclient.redaction import redacted_text
 
 log = get_logger(__name__)
 
@@ -58,7 +59,8 @@ class Telemetry:
         capture_content: Whether prompts, answers, tool arguments and results are recorded as
             attributes; default: as the environment variable says, otherwise not.
         redact: Sees every such text before it is recorded, those of errors as `error.message`.
-            A text for which it raises is left out.
+            Of a text that is JSON it also sees each string that is escaped in it, as it was said.
+            A text for which it raises, or returns None, is left out.
     """
 
     def __init__(
@@ -120,8 +122,16 @@ class Telemetry:
         return self.recordable({ERROR_TEXT: str(error)}).get(ERROR_TEXT, error_type)
 
     def _redacted(self, redact: Redact, name: str, text: str) -> str | None:
+        def recordable(text: str) -> str:
+            kept = redact(name, text)
+            if kept is None:
+                raise _Withheld
+            return kept
+
         try:
-            return redact(name, text)
+            return redacted_text(recordable, text)
+        except _Withheld:
+            return None
         except Exception as error:  # noqa: BLE001 - what cannot be redacted is left out, no more
             log.warning("redaction failed", attribute=name, error=type(error).__name__)
             return None
@@ -154,6 +164,10 @@ class Telemetry:
     def captures_content(self) -> bool:
         """Whether what was said is recorded."""
         return self._capture
+
+
+class _Withheld(Exception):  # noqa: N818 - not an error
+    """Nothing of a text may be recorded."""
 
 
 def _seconds(meter: metrics.Meter, name: str, what: str) -> metrics.Histogram:

@@ -146,7 +146,7 @@ class PromptTemplate:
         Raises:
             TemplateError: Some are missing.
         """
-        return self.renderer(self.template, merged(self.variables, variables))
+        return rendered(self.renderer, self.template, merged(self.variables, variables))
 
     def user_message(self, /, **variables: Any) -> UserMessage:
         """Return the rendered text as a user message; see `render`."""
@@ -155,6 +155,18 @@ class PromptTemplate:
     def system_message(self, /, **variables: Any) -> SystemMessage:
         """Return the rendered text as a system message; see `render`."""
         return SystemMessage(self.render(**variables))
+
+
+def rendered(renderer: TemplateRenderer, template: str, values: Mapping[str, Any]) -> str:
+    """Return what *renderer* makes of *template*, whoever wrote it.
+
+    Raises:
+        TemplateError: Values are missing.
+        WrongTypeError: The renderer returned no text.
+    """
+    text = renderer(template, values)
+    check_kind("what a template renderer returns", text, str)
+    return text
 
 
 def require_placeholders(template: PromptTemplate, *names: str) -> None:

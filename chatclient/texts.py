@@ -9,3 +9,8 @@ def shortened(text: str, most: int) -> str:
 def on_one_line(text: str, most: int) -> str:
     """Return *text* as a line of at most *most* characters."""
     return shortened(" ".join(text.split()), most)
+
+
+def as_clause(sentence: str) -> str:
+    """Return *sentence* without its capital, for the end of another; `UUID` stays one."""
+    return sentence if sentence[1:2].isupper() else sentence[:1].lower() + sentence[1:]

@@ -49,8 +49,14 @@ class FrozenTree(FrozenDict[K, V]):
 EMPTY: FrozenDict[str, Any] = FrozenDict()
 
 
-def frozen(mapping: Mapping[str, Any] | None) -> FrozenDict[str, Any]:
+def frozen(
+    mapping: Mapping[str, Any] | None, what: str = "what is given by name"
+) -> FrozenDict[str, Any]:
     """Return *mapping* as an immutable one; nothing is copied when it already is.
+
+    Args:
+        mapping: What is to be frozen.
+        what: What the error calls it.
 
     Raises:
         WrongTypeError: It is something else.
@@ -63,7 +69,7 @@ def frozen(mapping: Mapping[str, Any] | None) -> FrozenDict[str, Any]:
         return FrozenDict(mapping)
     except (TypeError, ValueError) as error:
         kind = type(mapping).__name__
-        msg = f"what a value holds by name must be a mapping, such as a dict, not {kind}"
+        msg = f"{what} must be a mapping, such as a dict, not {kind}"
         raise WrongTypeError(msg) from error
 
 
@@ -75,7 +81,7 @@ def freeze_fields(value: object, *names: str) -> None:
     for name in names:
         mapping = getattr(value, name)
         if mapping is not None and not isinstance(mapping, FrozenDict):
-            object.__setattr__(value, name, frozen(mapping))
+            object.__setattr__(value, name, frozen(mapping, name))
 
 
 def deep_frozen(value: Any) -> Any:

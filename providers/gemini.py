@@ -231,6 +231,6 @@ def headers_for(api_key: Key, base_url: str, more: Headers | None) -> HeaderSour
         key = key_source(api_key, "GEMINI_API_KEY", "GOOGLE_API_KEY", wanted_by=wanted_by)
         return headers_with(key, more, name="x-goog-api-key", scheme="")
     if not api_key and on_google:
-        msg = "Vertex AI wants access tokens: pass a function that returns them as api_key="
+        msg = "Vertex AI needs access tokens: pass a function that returns them as api_key="
         raise UsageError(msg)
     return headers_with(key_source(api_key or ""), more)

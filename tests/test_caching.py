@@ -15,7 +15,7 @@ from chatclient.advisors.caching import (
     cache_key,
 )
 from chatclient.advisors.guardrails import GuardrailResult, OutputGuardrailAdvisor
-from chatclient.errors import ConnectionFailedError, UsageError
+from chatclient.errors import ConnectionFailedError, UsageError, WrongTypeError
 from chatclient.events import Done, ReasoningDelta, RoundEnded, TextDelta, ToolCallStarted
 from chatclient.messages import (
     Media,
@@ -217,6 +217,17 @@ def test_any_store_will_do(ask: Ask) -> None:
 
     assert [ask(client.prompt("?")).text for _ in range(2)] == ["Rome", "Rome"]
     assert len(store.kept) == 1
+
+
+def test_a_store_that_returns_something_else_is_told(ask: Ask) -> None:
+    """Its author wrote down the text of a response, and reads that."""
+
+    class Texts(InMemoryResponseStore):
+        def get(self, key: str) -> Any:
+            return "Rome"
+
+    with pytest.raises(WrongTypeError, match="store returns must be a ChatResponse, not 'Rome'"):
+        ask(cached(ScriptedModel("Rome"), store=Texts()).prompt("?"))
 
 
 def test_a_store_made_of_the_one_in_memory_may_be_asynchronous(ask: Ask) -> None:

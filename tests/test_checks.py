@@ -8,7 +8,14 @@ import pytest
 from bag_of_words import BagOfWords
 from conftest import Ask
 
-from chatclient import ChatClient, ChatOptions, Prompt
+from chatclient import (
+    ChatClient,
+    ChatClientRequest,
+    ChatClientResponse,
+    ChatOptions,
+    ChatResponse,
+    Prompt,
+)
 from chatclient.advisors.budget import Budget
 from chatclient.advisors.caching import InMemoryResponseStore, ResponseCacheAdvisor
 from chatclient.advisors.context_window import ContextWindowAdvisor
@@ -71,6 +78,7 @@ from chatclient.rag import (
     RewriteQueryTransformer,
     VectorStoreDocumentRetriever,
 )
+from chatclient.response import Generation, Usage
 from chatclient.runtime import Runtime
 from chatclient.services import ai_service, system_message, user_message
 from chatclient.structured import StructuredOutput, TypeOutputConverter
@@ -253,7 +261,15 @@ MISUSES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "a number as a step": (
         lambda: RetrievalAugmentationAdvisor(found, augmenter=5),  # type: ignore[arg-type]
-        "a step of retrieval must be a function",
+        "an augmenter must be a function",
+    ),
+    "a retriever of one parameter": (
+        lambda: RetrievalAugmentationAdvisor(lambda query: []),  # type: ignore[arg-type,misc]
+        "a retriever is called with (query, runtime), which",
+    ),
+    "a joiner of two parameters": (
+        lambda: RetrievalAugmentationAdvisor(found, joiner=lambda a, b: []),  # type: ignore[arg-type,misc]
+        "a joiner is called with (results), which",
     ),
     "a router's list": (
         lambda: LanguageModelQueryRouter(ScriptedModel(), [found]),  # type: ignore[arg-type]
@@ -396,15 +412,15 @@ MISUSES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "approval always needed": (
         lambda: ToolApproval(needed=True),  # type: ignore[arg-type]
-        "what tells whether approval is needed must be a function or another callable object",
+        "needed must be a function or another callable object",
     ),
     "approval that looks at nothing": (
         lambda: ToolApproval(needed=lambda: True),  # type: ignore[arg-type,misc]
-        "what tells whether approval is needed is called with (invocation), which",
+        "needed is called with (invocation), which",
     ),
     "an answer to nothing": (
         lambda: ToolApproval(ask=lambda: True),  # type: ignore[arg-type,misc]
-        "what asks for approval is called with (invocation), which",
+        "ask is called with (invocation), which",
     ),
     "an interceptor that lets nothing through": (
         lambda: ToolCallingManager(interceptors=[MODEL.call]),  # type: ignore[list-item]
@@ -424,7 +440,7 @@ MISUSES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "a decision as what asks": (
         lambda: ToolApproval(ask="approve"),  # type: ignore[arg-type]
-        "what asks for approval must be a function",
+        "ask must be a function",
     ),
     "resolvers in a list": (
         lambda: DelegatingToolCallbackResolver([StaticToolCallbackResolver()]),  # type: ignore[arg-type]
@@ -440,7 +456,7 @@ MISUSES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "an answer of a tool as data": (
         lambda: ToolResponse("1", "find", {"city": "Rome"}),  # type: ignore[arg-type]
-        "what a tool answered must be a str, not {'city': 'Rome'}; write json.dumps(...)",
+        "the data of a tool response must be a str, not {'city': 'Rome'}; write json.dumps(...)",
     ),
     "a result as data": (
         lambda: ToolResult({"city": "Rome"}),  # type: ignore[arg-type]
@@ -460,11 +476,11 @@ MISUSES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "data without what runs it": (
         lambda: DataToolCallback(ToolDefinition("find"), None),  # type: ignore[arg-type]
-        "what runs tool 'find' must be a function",
+        "the executor of tool 'find' must be a function",
     ),
     "what runs data and takes its arguments": (
         lambda: DataToolCallback(ToolDefinition("find"), lambda title: title),  # type: ignore[arg-type,misc]
-        "what runs tool 'find' must take two arguments, the ToolCall (its arguments are JSON) and",
+        "the executor of tool 'find' must take two arguments, the ToolCall (its arguments are",
     ),
     "one function as tool callbacks": (
         lambda: ChatOptions(tool_callbacks=found),  # type: ignore[arg-type]
@@ -496,9 +512,9 @@ MISUSES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: Prompt("x", {"temperature": 1}),  # type: ignore[arg-type]
         "write ChatOptions(temperature=0.2)",
     ),
-    "a name as what writes summaries": (
+    "a name as the model of summaries": (
         lambda: SummarizingChatMemory("local"),  # type: ignore[arg-type]
-        "what writes summaries must be a ChatModel, not 'local'",
+        "a model must be a ChatModel, not 'local'",
     ),
     "a number as a window": (
         lambda: SummarizingChatMemory(MODEL, window=20),  # type: ignore[arg-type]
@@ -530,7 +546,7 @@ MISUSES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "a memory as a vector store": (
         lambda: VectorStoreChatMemoryAdvisor(MessageWindowChatMemory()),  # type: ignore[arg-type]
-        "where what was said is kept must be a VectorStore, not MessageWindowChatMemory(",
+        "vector_store must be a VectorStore, not MessageWindowChatMemory(",
     ),
     "a mapping of responses": (
         lambda: ResponseCacheAdvisor({}),  # type: ignore[arg-type]
@@ -558,7 +574,7 @@ MISUSES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "a model's class": (
         lambda: ChatClient.create(ScriptedModel),  # type: ignore[arg-type]
-        "what a client asks must be a ChatModel, not the class ScriptedModel; make one",
+        "a model must be a ChatModel, not the class ScriptedModel; make one",
     ),
     "a client's client": (
         lambda: ChatClient.create(ChatClient.create(MODEL)),  # type: ignore[arg-type]
@@ -566,7 +582,7 @@ MISUSES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "a model's class in place of another model": (
         lambda: ChatClient.builder(MODEL).model(ScriptedModel),  # type: ignore[arg-type]
-        "what a client asks must be a ChatModel, not the class ScriptedModel; make one",
+        "a model must be a ChatModel, not the class ScriptedModel; make one",
     ),
     "tool calling as a text": (
         lambda: ChatClient.builder(MODEL).tool_calling("false"),  # type: ignore[arg-type]
@@ -616,7 +632,7 @@ MISUSES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "limits as a manager": (
         lambda: ToolCallingAdvisor(ToolLimits()),  # type: ignore[arg-type]
-        "what runs tools must be a ToolCallingManager",
+        "a tool calling manager must be a ToolCallingManager",
     ),
     "a negative timeout": (
         lambda: OpenAIChatModel(api_key="x", timeout=-5),
@@ -629,7 +645,7 @@ MISUSES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "a number that decides": (
         lambda: ToolCallingAdvisor(eligibility=5),  # type: ignore[arg-type]
-        "what decides whether tool calls are run must be a function",
+        "eligibility must be a function",
     ),
     "as many results as a text": (
         lambda: ToolSearchToolCallingAdvisor(max_results="5"),  # type: ignore[arg-type]
@@ -665,11 +681,39 @@ MISUSES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "a text of metadata": (
         lambda: UserMessage("x", metadata="y"),  # type: ignore[arg-type]
-        "must be a mapping, such as a dict, not str",
+        "metadata must be a mapping, such as a dict, not str",
     ),
     "a number of metadata": (
         lambda: Media("image/png", b"x", metadata=5),  # type: ignore[arg-type]
-        "must be a mapping, such as a dict, not int",
+        "metadata must be a mapping, such as a dict, not int",
+    ),
+    "a list as the context of a request": (
+        lambda: ChatClientRequest(Prompt("x"), {"a": 1}).mutate(context=["b"]),  # type: ignore[arg-type]
+        "context must be a mapping, such as a dict, not list",
+    ),
+    "a list as the context of a response": (
+        lambda: ChatClientResponse(ChatResponse.of("x"), {"a": 1}).mutate(context=["b"]),  # type: ignore[arg-type]
+        "context must be a mapping, such as a dict, not list",
+    ),
+    "a text as the output of a generation": (
+        lambda: Generation("x"),  # type: ignore[arg-type]
+        "the output of a generation must be an AssistantMessage, not 'x'; wrap a text: Ass",
+    ),
+    "a text as a response": (
+        lambda: ChatResponse("x"),  # type: ignore[arg-type]
+        "a generation must be a Generation, not 'x'; of a text: ChatResponse.of(text)",
+    ),
+    "one generation as a response": (
+        lambda: ChatResponse(Generation(AssistantMessage("x"))),  # type: ignore[arg-type]
+        "put a single one into a tuple",
+    ),
+    "a usage as metadata": (
+        lambda: ChatResponse((), Usage(1, 2)),  # type: ignore[arg-type]
+        "usage goes into it: ChatResponseMetadata(usage=usage)",
+    ),
+    "tokens that are not known": (
+        lambda: Usage(None, 2),  # type: ignore[arg-type]
+        "input_tokens must be an int or a float, not None; write 0 where it is not known",
     ),
     "negative retries": (
         lambda: OpenAIChatModel(api_key="x", max_retries=-1),
@@ -689,7 +733,7 @@ MISUSES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "a model as the client of a service": (
         lambda: ai_service(Said, MODEL),  # type: ignore[arg-type]
-        "what a service asks must be a ChatClient, not ScriptedModel(); wrap a model: ",
+        "the client of a service must be a ChatClient, not ScriptedModel(); wrap a model: ",
     ),
     "a system message without its text": (
         lambda: system_message(Said.say),  # type: ignore[arg-type]

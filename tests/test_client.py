@@ -30,7 +30,7 @@ from chatclient.aggregator import MessageAggregator
 from chatclient.chain import AdvisorChain
 from chatclient.chain_text import draw_chain
 from chatclient.client import ChatClientRequestSpec
-from chatclient.errors import TemplateError, ToolDefinitionError, UsageError
+from chatclient.errors import TemplateError, ToolDefinitionError, UsageError, WrongTypeError
 from chatclient.events import Done, RoundEnded, TextDelta
 from chatclient.instructions import SystemRequest
 from chatclient.messages import ProviderPart, Reasoning
@@ -403,6 +403,20 @@ def test_a_renderer_of_ones_own_fills_the_templates() -> None:
     request.user("%(x)s", params={"x": 1}).call().content()
 
     assert [prompt.contents for prompt in model.prompts] == ["1", "fixed"]
+
+
+def test_a_renderer_that_returns_no_text_is_told() -> None:
+    """It is not taken for one that leaves nothing of the text."""
+    wrong: Any = lambda template, values: None  # noqa: E731
+    builder = ChatClient.builder(ScriptedModel()).default_template_renderer(wrong)
+
+    said = "what a template renderer returns must be a str, not None"
+    with pytest.raises(WrongTypeError, match=said):
+        builder.build().prompt().user("{x}", params={"x": 1}).call().content()
+    with pytest.raises(WrongTypeError, match=said):
+        builder.default_system("{x}", params={"x": 1}).build().prompt("Hi").call().content()
+    with pytest.raises(WrongTypeError, match=said):
+        PromptTemplate("{x}", renderer=wrong).render(x=1)
 
 
 @pytest.mark.parametrize("blank", ["", "  \n"])

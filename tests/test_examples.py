@@ -13,9 +13,11 @@ import quickstart
 from conftest import Ask
 from custom_advisor import HideAddresses
 from custom_provider import SpeakModel, body_of
+from custom_repository import JsonChatMemoryRepository
 from custom_tool_index import SqliteToolIndex
 
 from chatclient import AssistantMessage, ChatClient, ChatResponse, Prompt, UserMessage
+from chatclient.advisors.memory import MessageChatMemoryAdvisor
 from chatclient.advisors.tool_search import ToolSearchToolCallingAdvisor
 from chatclient.errors import (
     InvalidResponseError,
@@ -23,10 +25,12 @@ from chatclient.errors import (
     StreamInterruptedError,
     WrongTypeError,
 )
+from chatclient.memory import ChatMemoryRepository, MessageWindowChatMemory
 from chatclient.providers.fallback import FallbackChatModel
 from chatclient.providers.keys import Headers
 from chatclient.runtime import Runtime
 from chatclient.testing import Answer, ScriptedModel, call
+from chatclient.testing.memory import ChatMemoryRepositoryContract
 from chatclient.tools import FunctionToolCallback
 from chatclient.tools.search import ToolReference, ToolSearchRequest
 
@@ -283,3 +287,27 @@ def test_sessions_of_the_index_are_apart(tmp_path: Path) -> None:
     index = SqliteToolIndex(path)
     index.index_tools("b", references[:1])
     assert found("ticket", "b") == ("list_tickets",)
+
+
+# --- the repository -------------------------------------------------------------------------
+
+
+class TestJsonFiles(ChatMemoryRepositoryContract):
+    """What every repository has to do, done with files."""
+
+    @pytest.fixture
+    def repository(self, tmp_path: Path) -> ChatMemoryRepository:
+        return JsonChatMemoryRepository(tmp_path / "conversations")
+
+
+def test_a_repository_of_ones_own(ask: Ask, tmp_path: Path) -> None:
+    """What one process has kept, the next one finds."""
+    model = ScriptedModel("Hello, Ada.", "Ada.")
+    for question in ("I am Ada.", "Who am I?"):
+        memory = MessageWindowChatMemory(JsonChatMemoryRepository(tmp_path))
+        advisor = MessageChatMemoryAdvisor(memory)
+        client = ChatClient.builder(model).default_advisors(advisor).build()
+        ask(client.prompt(question).conversation("ada"))
+
+    said = [message.text for message in model.prompts[1].messages]
+    assert said == ["I am Ada.", "Hello, Ada.", "Who am I?"]

@@ -1,15 +1,25 @@
 """The repository in memory, and what all repositories share."""
 
 from functools import partial
+from typing import Any
 
 import pytest
+from conftest import Ask
 from interrupts import interrupt_at
 
+from chatclient import ChatClient
+from chatclient.advisors.memory import MessageChatMemoryAdvisor
 from chatclient.driving import drive
-from chatclient.memory import ChatMemoryRepository, InMemoryChatMemoryRepository
+from chatclient.errors import WrongTypeError
+from chatclient.memory import (
+    ChatMemoryRepository,
+    InMemoryChatMemoryRepository,
+    MessageWindowChatMemory,
+)
 from chatclient.memory import in_memory as module
 from chatclient.memory.repository import newest
 from chatclient.runtime import BLOCKING
+from chatclient.testing import ScriptedModel
 from chatclient.testing.memory import EVERY_KIND, ChatMemoryRepositoryContract, turn
 
 
@@ -43,6 +53,25 @@ async def test_a_repository_is_closed_with_its_block() -> None:
     async with Closing() as repository:
         await repository.asave_all("c", turn(1))
     assert closed == ["closed"] * 2
+
+
+def test_what_a_repository_returns_is_told_to_its_author(ask: Ask) -> None:
+    """A list in place of a conversation, and nothing where it matters whether it was done."""
+
+    class Lists(InMemoryChatMemoryRepository):
+        async def load(self, *args: Any, **more: Any) -> Any:
+            return list((await super().load(*args, **more)).messages)
+
+    class Silent(InMemoryChatMemoryRepository):
+        async def replace(self, *args: Any, **more: Any) -> Any:
+            await super().replace(*args, **more)
+
+    memory = MessageWindowChatMemory(Lists())
+    builder = ChatClient.builder(ScriptedModel()).default_advisors(MessageChatMemoryAdvisor(memory))
+    with pytest.raises(WrongTypeError, match=r"what load\(\) of Lists returns .*Conversation\("):
+        ask(builder.build().prompt("Hi").conversation("c"))
+    with pytest.raises(WrongTypeError, match=r"what replace\(\) of Silent returns must be a bool"):
+        drive(Silent().rewrite("c", lambda _: turn(1), BLOCKING))
 
 
 def test_only_the_newest_keys_are_remembered() -> None:

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import pytest
-from conftest import Ask
+from conftest import Ask, Mode
 
 from chatclient import (
     AssistantMessage,
@@ -188,6 +188,51 @@ def test_a_model_that_gives_no_response_is_told(ask: Ask, wrong: Any) -> None:
         async def generate(self, prompt: Prompt, runtime: Runtime) -> Any:
             return wrong
 
-    said = r"\(\) of Slip (returns|yields) must be a.* ChatResponse, not .*ChatResponse\.of\(text\)"
+    said = r"\(\) of Slip returns must be a ChatResponse, not .*ChatResponse\.of\(text\)"
     with pytest.raises(WrongTypeError, match=said):
         ask(ChatClient.create(Slip()).prompt("Hi"))
+
+
+@pytest.mark.parametrize("mode", ["stream", "astream"])
+def test_a_chunk_of_another_kind_is_told(mode: Mode) -> None:
+    """A bare message in a stream: the error says what it should have been."""
+
+    async def slip(self: Plain, prompt: Prompt, runtime: Runtime) -> Any:
+        yield AssistantMessage("Hi.")
+
+    model: ChatModel = type("Slip", (Plain,), {"generate_stream": slip})()
+    with pytest.raises(WrongTypeError, match=r"of Slip yields must be a.* ChatResponse, not"):
+        Ask(mode)(ChatClient.create(model).prompt("Hi"))
+
+
+def test_a_model_written_as_a_plain_method_is_told(ask: Ask) -> None:
+    """A forgotten `async` is named, instead of what Python says of it somewhere in the library."""
+
+    class Slip(ChatModel):
+        def generate(self, prompt: Prompt, runtime: Runtime) -> Any:
+            return ChatResponse.of("Hi.")
+
+    with pytest.raises(WrongTypeError, match=r"generate\(\) of Slip must .* `async def`"):
+        ask(ChatClient.create(Slip()).prompt("Hi"))
+    with pytest.raises(WrongTypeError, match=r"generate\(\) of Slip must .* `async def`"):
+        Slip().call("Hi")
+
+
+def not_async(self: Plain, prompt: Prompt, runtime: Runtime) -> Any:
+    yield "Hi."
+
+
+async def not_yielding(self: Plain, prompt: Prompt, runtime: Runtime) -> Any:
+    return ["Hi."]
+
+
+@pytest.mark.parametrize("mode", ["stream", "astream"])
+@pytest.mark.parametrize("method", [not_async, not_yielding])
+def test_a_stream_that_is_no_asynchronous_generator_is_told(mode: Mode, method: Any) -> None:
+    """A forgotten `async` or `yield` is named."""
+    model: ChatModel = type("Slip", (Plain,), {"generate_stream": method})()
+    said = r"generate_stream\(\) of Slip must .* `async def`, and `yield`"
+    with pytest.raises(WrongTypeError, match=said):
+        Ask(mode)(ChatClient.create(model).prompt("Hi"))
+    with pytest.raises(WrongTypeError, match=said):
+        list(model.stream("Hi"))

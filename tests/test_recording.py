@@ -1,6 +1,7 @@
 """Recording what a model says, and playing it back."""
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -203,6 +204,25 @@ def test_secrets_are_redacted_before_they_are_kept(ask: Ask, tmp_path: Path) -> 
     assert "4711" not in (tmp_path / "r.json").read_text()
     replaying = ReplayingModel(Recording.load(tmp_path / "r.json", redact=redact))
     assert ask(ChatClient.create(replaying).prompt("My code is 4711.")).text == "Not <code>!"
+
+
+def test_secrets_in_json_are_redacted_as_they_were_said(ask: Ask, tmp_path: Path) -> None:
+    """In JSON the end of a line would become part of the next word."""
+
+    def redact(text: str) -> str:
+        return re.sub(r"\b4711\b", "<code>", text)
+
+    recording = Recording(redact)
+    answers = (call("get_weather", r'{"city": "at\n4711"}'), r'{"code": "It is\n4711."}')
+    model = RecordingModel(ScriptedModel(*answers, chunks=2), recording)
+    ask(ChatClient.builder(model).default_tools(get_weather).build().prompt("My \\ code:\n4711"))
+    recording.save(tmp_path / "r.json")
+
+    assert "4711" not in (tmp_path / "r.json").read_text()
+    replaying = ReplayingModel(Recording.load(tmp_path / "r.json", redact=redact))
+    client = ChatClient.builder(replaying).default_tools(get_weather).build()
+    said = ask(client.prompt("My \\ code:\n4711")).text
+    assert json.loads(said) == {"code": "It is\n<code>."}
 
 
 def test_a_failure_is_not_recorded(ask: Ask) -> None:

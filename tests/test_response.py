@@ -207,3 +207,13 @@ def test_a_message_that_has_to_be_there_is_missed_aloud() -> None:
     assert ChatResponse.of("x").message.text == "x"
     with pytest.raises(InvalidResponseError, match="no message"):
         _ = ChatResponse().message
+
+
+def test_generations_may_come_in_a_list() -> None:
+    """A response holds a tuple of them, which nobody can change afterwards."""
+    given = [Generation(AssistantMessage("Hi."))]
+    made: Any = given
+    response = ChatResponse(made)
+    given.clear()
+
+    assert response == ChatResponse((Generation(AssistantMessage("Hi.")),))

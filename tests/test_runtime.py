@@ -10,6 +10,7 @@ import threading
 import time
 import types
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -79,6 +80,19 @@ def test_drive_refuses_a_foreign_future_inside_a_running_loop() -> None:
         asyncio.run(notebook())
 
     assert places == ["at the await"]
+
+
+def test_drive_refuses_what_looks_for_the_loop_of_its_thread() -> None:
+    """So does `asyncio.gather`, and is told in other words than the rest of asyncio."""
+
+    async def makes_a_future() -> None:
+        await asyncio.get_event_loop().create_future()
+
+    with ThreadPoolExecutor(1) as pool:
+        error = pool.submit(drive, makes_a_future()).exception()
+
+    assert isinstance(error, BlockingCallError)
+    assert "runtime.invoke" in str(error)
 
 
 def test_a_coroutine_that_waits_whatever_it_is_told_is_given_up() -> None:

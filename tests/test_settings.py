@@ -389,7 +389,7 @@ def test_resolution_fallback(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "no tool 'work'" in answer()
     monkeypatch.setenv("CHATCLIENT_TOOLS__RESOLUTION__FALLBACK_ENABLED", "true")
     assert answer() == "worked"
-    with pytest.raises(UsageError, match="wants a resolver"):
+    with pytest.raises(UsageError, match="needs a resolver"):
         ChatClient.from_settings(model=ScriptedModel())
 
 

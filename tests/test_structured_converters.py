@@ -616,6 +616,24 @@ def test_a_function_is_no_type() -> None:
         converter_of(lambda: 3)  # type: ignore[call-overload]  # checkers know, too
 
 
+def test_what_a_converter_lacks_is_told() -> None:
+    """Most easily forgotten is that there is no schema."""
+
+    class YesOrNo:
+        format = "Answer yes or no."
+
+        def convert(self, text: str) -> bool:
+            return text == "yes"
+
+    said = r"YesOrNo has no json_schema; a converter has format, json_schema .* convert"
+    with pytest.raises(UsageError, match=said):
+        converter_of(YesOrNo())  # type: ignore[call-overload]  # the slip
+    with pytest.raises(
+        UsageError, match=r"YesOrNo is a class; pass a converter: YesOrNo\(\.\.\.\)"
+    ):
+        converter_of(YesOrNo)
+
+
 @pytest.mark.parametrize("kind", [Film, list[Film], dict[str, int], Literal["a", "b"]])
 def test_converters_pickle(kind: Any) -> None:
     """So that a response that was asked for as a value does; cleaners and schema stay."""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -457,6 +458,35 @@ def test_what_is_recorded_can_be_redacted(recorded: Recorded) -> None:
     found = attributes(recorded.span("chat m-1"))
     assert "My code is …." in found["gen_ai.input.messages"]
     assert "gen_ai.output.messages" not in found
+
+
+@tool(effect="read")
+def look_up(text: str, numbers: list[int]) -> str:
+    """Look something up."""
+    return "Found:\n4711"
+
+
+@pytest.mark.parametrize("withheld", [False, True])
+def test_redaction_sees_texts_as_they_were_said(recorded: Recorded, *, withheld: bool) -> None:
+    """Spans hold them as JSON, in which the end of a line would become part of the next word."""
+
+    def redact(name: str, text: str) -> str | None:
+        found = re.search(r"\b4711\b", text)
+        return None if found and withheld else re.sub(r"\b4711\b", "…", text)
+
+    asks = call("look_up", r'{"text": "at\n4711", "numbers": [4711]}')
+    model = ScriptedModel(["Well,\n4711.", asks], "It is\n4711 or 47110.")
+    observer = Telemetry(recorded.tracers, capture_content=True, redact=redact)
+    client = ChatClient.builder(model).default_tools(look_up).observers(observer).build()
+    client.prompt("My code:\n4711").system("Mind\n4711").call().content()
+
+    kept = [str(value) for span in recorded.spans for value in attributes(span).values()]
+    assert not any("4711" in text.replace("47110", "") for text in kept)
+    said = [text for text in kept if "47110" in text]
+    assert len(said) == (0 if withheld else 1)
+    for text in said:
+        (answer,) = json.loads(text)
+        assert answer["parts"] == [{"type": "text", "content": "It is\n… or 47110."}]
 
 
 def _spelled_wrong(recorded: Recorded, **settings: Any) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 import pytest
 from parameters import named
-from pydantic import BaseModel, Field, field_validator
+from pydantic import AfterValidator, BaseModel, Field, field_validator
 
 from chatclient.errors import ToolArgumentError, ToolDefinitionError, UsageError
 from chatclient.tool import CONVERSATION_ID, ToolContext
@@ -285,6 +285,18 @@ def test_one_problem_is_told_once() -> None:
     def add(numbers: list[int] | tuple[int, ...]) -> None: ...
 
     assert details(add, '{"numbers": [[]]}') == ("numbers[0]: should be a valid integer; got []",)
+
+
+def test_an_abbreviation_keeps_its_capitals() -> None:
+    """A problem begins like the middle of a sentence, but not as `iSBN`."""
+
+    def checked(isbn: str) -> str:
+        msg = "ISBN numbers have 13 digits"
+        raise ValueError(msg)
+
+    def find_book(isbn: Annotated[str, AfterValidator(checked)]) -> None: ...
+
+    assert details(find_book, '{"isbn": "1"}') == ('isbn: ISBN numbers have 13 digits; got "1"',)
 
 
 def test_known_parameters_are_none() -> None:

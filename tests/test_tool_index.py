@@ -5,7 +5,7 @@ import copy
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -505,6 +505,22 @@ def test_weights_decide_between_the_parts() -> None:
 
     assert first([5.0, 0.1]) == "climate_report"
     assert first([0.1, 5.0]) == "get_weather"
+
+
+@pytest.mark.parametrize("score", [None, 0.0, -1.0])
+def test_a_hybrid_index_goes_by_the_places_of_tools_without_scores(score: float | None) -> None:
+    """An index of one's own may say no more than what fits best."""
+
+    class Ranking(KeywordToolIndex):
+        async def find(self, request: ToolSearchRequest, runtime: Runtime) -> ToolSearchResponse:
+            best = tuple(replace(each, relevance_score=score) for each in (TOOLS[2], TOOLS[1]))
+            return ToolSearchResponse(best, 2)
+
+    index = HybridToolIndex(KeywordToolIndex(), Ranking())
+    index.index_tools("s", TOOLS)
+
+    assert find(index, "nothing known") == ("book_flight", "send_letter")
+    assert find(index, "a letter") == ("send_letter", "book_flight")
 
 
 def test_a_pattern_is_taken_literally() -> None:

@@ -10,7 +10,7 @@ from conftest import Ask
 from test_tool_calling import assert_paired, client_of, results
 
 from chatclient import ChatClient
-from chatclient.errors import ToolDeniedError, ToolExecutionError
+from chatclient.errors import ToolDeniedError, ToolExecutionError, ToolUsageError
 from chatclient.events import ToolCallFinished
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import (
@@ -279,6 +279,19 @@ class Counting:
     async def __call__(self, invocation: ToolInvocation, call_next: NextTool, /) -> ToolResult:
         self.names.append(invocation.definition.name)
         return await call_next(invocation)
+
+
+def test_what_call_next_takes_is_told_to_the_author(ask: Ask) -> None:
+    """It is no failure of the tool, about which the model could do something."""
+
+    async def passes_arguments(invocation: ToolInvocation, call_next: Any) -> ToolResult:
+        result: ToolResult = await call_next(invocation.tool_call.arguments)
+        return result
+
+    said = r"passes_arguments called call_next with .*; it takes the invocation, .*with_arguments"
+    with pytest.raises(ToolUsageError, match=said):
+        ask(intercepted(both(), passes_arguments))
+    assert ran == []
 
 
 def test_an_object_can_be_an_interceptor_of_many_requests(ask: Ask) -> None:

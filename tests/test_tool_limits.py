@@ -331,6 +331,36 @@ def test_calls_in_threads_count_as_they_were_asked_for(ask: Ask) -> None:
     assert len(set(one_by_one.values())) == 8
 
 
+WRITTEN = [
+    '{"a": 1, "b": "ü"}',
+    '{"b":"\\u00fc","a":1}',
+    "{'a': 1, 'b': 'ü',}",
+    ' {"a":1,"b":"ü"} ',
+]
+
+
+def test_a_call_is_the_same_however_it_is_written(ask: Ask) -> None:
+    """With other spaces, escapes or slips, and the fields in another order."""
+    keys: list[str] = []
+
+    @tool(effect="read")
+    def find(a: int, b: str, context: ToolContext) -> str:
+        """Find."""
+        keys.append(context.idempotency_key)
+        return "nothing"
+
+    result = ask(
+        client_of(ScriptedModel(*(call("find", w) for w in WRITTEN), "done"), find).prompt("x")
+    )
+    assert "called 3 times with these very arguments" in result.executions[3].response.data
+    assert len(set(keys)) == 3
+    first = keys[0]
+    for written in WRITTEN:
+        keys.clear()
+        ask(client_of(ScriptedModel(call("find", written), "done"), find).prompt("x"))
+        assert keys == [first]
+
+
 @pytest.mark.parametrize("bound", ["3", True, float("nan")])
 @pytest.mark.parametrize("name", ["max_rounds", "max_seconds", "step"])
 def test_a_bound_is_a_number(name: str, bound: Any) -> None:

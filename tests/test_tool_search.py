@@ -37,7 +37,7 @@ from chatclient.advisors.tool_search import (
 )
 from chatclient.advisors.tool_search_session import FOUND_TOOLS, SearchMemories
 from chatclient.chain import MEMORY_ORDER, TOOL_CALLING_ORDER
-from chatclient.errors import DuplicateToolError, UsageError
+from chatclient.errors import DuplicateToolError, ToolUsageError, UsageError
 from chatclient.memory import MessageWindowChatMemory
 from chatclient.messages import ToolResponse
 from chatclient.runtime import Runtime
@@ -54,7 +54,13 @@ from chatclient.tools import (
     ToolResult,
     tool,
 )
-from chatclient.tools.search import KeywordToolIndex, ToolReference, ToolSearchRequest
+from chatclient.tools.search import (
+    HybridToolIndex,
+    KeywordToolIndex,
+    ToolReference,
+    ToolSearchRequest,
+    ToolSearchResponse,
+)
 from chatclient.tools.search.eviction import (
     AlwaysEvictStrategy,
     LruEvictionStrategy,
@@ -302,6 +308,43 @@ def test_an_index_that_fails_does_not_end_the_turn(ask: Ask) -> None:
 
     assert result.executions[0].is_error
     assert offered(model.prompts[1]) == [SEARCH]
+
+
+@pytest.mark.parametrize("part", [False, True], ids=["alone", "in a hybrid"])
+@pytest.mark.parametrize("plain", [False, True], ids=["returns names", "is a plain method"])
+def test_an_index_that_returns_no_response_is_told_to_its_author(
+    ask: Ask, plain: bool, part: bool
+) -> None:
+    """The model could do nothing about it; nothing would ever be found."""
+
+    class Names(KeywordToolIndex):
+        async def find(self, request: ToolSearchRequest, runtime: Runtime) -> Any:
+            return ["get_mail"]
+
+    class Plain(KeywordToolIndex):
+        def find(self, request: ToolSearchRequest, runtime: Runtime) -> Any:
+            return ToolSearchResponse()
+
+    own = Plain() if plain else Names()
+    index = HybridToolIndex(KeywordToolIndex(), own) if part else own
+    client = client_of(ScriptedModel(search("mail")), ToolSearchToolCallingAdvisor(index))
+
+    said = r"find\(\) of (Plain|Names) must be `async def` and return a ToolSearchResponse, not"
+    with pytest.raises(ToolUsageError, match=said):
+        ask(client.prompt("x"))
+
+
+def test_a_tool_that_an_index_names_twice_is_found_once(ask: Ask) -> None:
+    """An index of one's own may have no idea of that."""
+
+    class Twice(KeywordToolIndex):
+        async def find(self, request: ToolSearchRequest, runtime: Runtime) -> ToolSearchResponse:
+            return ToolSearchResponse((ToolReference("get_mail"), ToolReference("get_mail")), 2)
+
+    model = ScriptedModel(search("mail"), "ok")
+    ask(client_of(model, ToolSearchToolCallingAdvisor(Twice())).prompt("x"))
+
+    assert found(model.prompts[1]) == ["get_mail"]
 
 
 @pytest.mark.parametrize(

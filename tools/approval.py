@@ -195,9 +195,9 @@ class ToolApproval:
     ask: Ask | None = None
 
     def __post_init__(self) -> None:
-        check_callable("what tells whether approval is needed", self.needed, takes=("invocation",))
+        check_callable("needed", self.needed, takes=("invocation",))
         if self.ask is not None:
-            check_callable("what asks for approval", self.ask, takes=("invocation",))
+            check_callable("ask", self.ask, takes=("invocation",))
 
     async def __call__(self, invocation: ToolInvocation, call_next: NextTool, /) -> ToolResult:
         """Run the tool if that is allowed.

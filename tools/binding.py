@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from chatclient.errors import ToolArgumentError
 from chatclient.json import loads
 from chatclient.slips import repair_json, whole_text
-from chatclient.texts import shortened
+from chatclient.texts import as_clause, shortened
 from chatclient.tool import ToolCallback
 from chatclient.tools.repair import repair_value
 
@@ -181,8 +181,7 @@ def problems(
 
 
 def _sentence(message: str) -> str:
-    message = message.removeprefix("Value error, ").removeprefix("Input ")
-    return message[:1].lower() + message[1:]
+    return as_clause(message.removeprefix("Value error, ").removeprefix("Input "))
 
 
 def _place(location: Iterable[int | str], given: Any) -> str:

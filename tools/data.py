@@ -24,16 +24,16 @@ Executor = Callable[[ToolCall, ToolContext], Any]
 
 def _check_definition(definition: ToolDefinition) -> None:
     hint = "make one: ToolDefinition(name, description, input_schema)"
-    check_kind("what the model is told of a tool", definition, ToolDefinition, hint)
+    check_kind("the definition of a tool", definition, ToolDefinition, hint)
     check_tool_name(definition.name)
 
 
 def _check_executor(name: str, executor: Executor) -> None:
-    check_callable(f"what runs tool {name!r}", executor)
+    check_callable(f"the executor of tool {name!r}", executor)
     if error := misfit(executor, 2):
         msg = (
-            f"what runs tool {name!r} must take two arguments, the ToolCall (its arguments are"
-            f" JSON) and the ToolContext: {error}"
+            f"the executor of tool {name!r} must take two arguments, the ToolCall (its arguments"
+            f" are JSON) and the ToolContext: {error}"
         )
         raise ToolDefinitionError(msg) from error
 

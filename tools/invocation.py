@@ -10,7 +10,7 @@ from typing import Any, Protocol, Self
 import anyio
 
 from chatclient.callers import caller_deadline
-from chatclient.errors import ToolResultError
+from chatclient.errors import ToolResultError, ToolUsageError
 from chatclient.interruption import check_interruption, is_interrupted
 from chatclient.messages import ToolCall
 from chatclient.runtime import Runtime
@@ -163,11 +163,22 @@ def chain_of(interceptors: tuple[ToolInterceptor, ...]) -> NextTool:
 
 
 def _around(interceptor: ToolInterceptor, call_next: NextTool) -> NextTool:
+    name = getattr(interceptor, "__qualname__", type(interceptor).__qualname__)
+
+    async def next_call(invocation: ToolInvocation) -> ToolResult:
+        passed: object = invocation
+        if not isinstance(passed, ToolInvocation):
+            msg = (
+                f"tool interceptor {name} called call_next with {passed!r}; it takes the"
+                " invocation, or a changed copy: call_next(invocation.with_arguments(...))"
+            )
+            raise ToolUsageError(msg)
+        return await call_next(invocation)
+
     async def call(invocation: ToolInvocation) -> ToolResult:
-        given: object = interceptor(invocation, call_next)
+        given: object = interceptor(invocation, next_call)
         result = await given if is_awaitable(given) else given
         if not isinstance(result, ToolResult):
-            name = getattr(interceptor, "__qualname__", type(interceptor).__qualname__)
             raise _no_result(f"tool interceptor {name}", result)
         return result
 

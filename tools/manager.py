@@ -212,7 +212,7 @@ class ToolCallingManager:
     ) -> ToolExecutionResult:
         """Run what *response* asks for, as one round of *turn*; see `execute_tool_calls`."""
         hint = "a ChatClientResponse has it as chat_response"
-        check_kind("what the model answered", response, ChatResponse, hint)
+        check_kind("the response", response, ChatResponse, hint)
         generation = next((g for g in response.generations if g.output.tool_calls), None)
         if generation is None:
             msg = "the response asks for no tool; check response.has_tool_calls() first"
@@ -335,7 +335,7 @@ def check_manager(manager: object) -> None:
     """
     around = callable(manager) and not isinstance(manager, type)
     hint = "it stands around tool calls: ToolCallingManager(interceptors=[...])"
-    check_kind("what runs tools", manager, ToolCallingManager, hint if around else None)
+    check_kind("a tool calling manager", manager, ToolCallingManager, hint if around else None)
     kind: type[Any] = type(manager)
     own = [name for name in _FACE if getattr(kind, name) is not getattr(ToolCallingManager, name)]
     if own and kind.execute is ToolCallingManager.execute:
@@ -352,7 +352,7 @@ _FACE = ("resolve_tool_definitions", "execute_tool_calls", "aexecute_tool_calls"
 def _alone(prompt: Prompt, runtime: Runtime) -> tuple[Runtime, ToolTurn]:
     """Return how a loop of the application's own runs a round, and the turn that it belongs to."""
     hint = "make one of the messages and the options: Prompt(messages, options)"
-    check_kind("what the model was asked", prompt, Prompt, hint)
+    check_kind("the prompt", prompt, Prompt, hint)
     turn = ToolTurn.of(prompt)
     observers = all_observers(conversation_id=turn.context.get(CONVERSATION_ID))
     return runtime.watched_by(None, observers), turn

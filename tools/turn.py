@@ -1,6 +1,7 @@
 """What the tool loop remembers of a turn while it runs."""
 
 import hashlib
+import json
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -8,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from chatclient.jobs import Begun
+from chatclient.json import loads
 from chatclient.messages import (
     AssistantMessage,
     Message,
@@ -20,6 +22,7 @@ from chatclient.messages import (
     without_system,
 )
 from chatclient.prompt import Prompt
+from chatclient.slips import repair_json
 from chatclient.tool import CONVERSATION_ID, FAILURE, ToolCallback
 from chatclient.tools.execution import ToolExecutionResult
 from chatclient.tools.outcome import ToolExecution
@@ -163,22 +166,22 @@ class ToolTurn:
         """Take note of the calls that the last turn of *messages* has made already."""
         for message in last_turn(messages):
             if isinstance(message, AssistantMessage):
-                self._made.update((call.name, call.arguments) for call in message.tool_calls)
+                self._made.update(map(meaning_of, message.tool_calls))
 
     def repeats(self, call: ToolCall) -> int:
         """Return how often in a row *call* has been made with one and the same result."""
-        return self._repeats.get((call.name, call.arguments), ("", 0))[1]
+        return self._repeats.get(meaning_of(call), ("", 0))[1]
 
     def remember(self, execution: ToolExecution) -> None:
         """Take note of a call that was run, and of its result."""
-        key = (execution.tool_call.name, execution.tool_call.arguments)
+        key = meaning_of(execution.tool_call)
         before, count = self._repeats.get(key, ("", 0))
         result = _told(execution.response)
         self._repeats[key] = (result, count + 1 if result == before else 1)
 
     def nudged(self, call: ToolCall) -> None:
         """Take note of a call that was answered with a reminder instead of being run."""
-        key = (call.name, call.arguments)
+        key = meaning_of(call)
         result, count = self._repeats[key]
         self._repeats[key] = (result, count + 1)
 
@@ -206,11 +209,11 @@ class ToolTurn:
 
     def made(self, call: ToolCall) -> int:
         """Return how many times the turn has made this very call."""
-        return self._made[call.name, call.arguments]
+        return self._made[meaning_of(call)]
 
     def ordinal(self, call: ToolCall) -> int:
         """Return how many times the turn has made this very call, this time included."""
-        key = (call.name, call.arguments)
+        key = meaning_of(call)
         self._made[key] = ordinal = self._made.get(key, 0) + 1
         return ordinal
 
@@ -245,6 +248,22 @@ class ToolTurn:
 def key_of(call: ToolCall) -> tuple[str, str, str]:
     """Return what tells whether a call is the one that was streamed."""
     return call.id, call.name, call.arguments
+
+
+def meaning_of(call: ToolCall) -> tuple[str, str]:
+    """Return name and arguments of *call*, the same however a model has written them.
+
+    One writes spaces or escapes where another does not, or other fields first.
+    """
+    text = call.arguments
+    try:
+        value = loads(text.strip() or "{}")
+    except ValueError:
+        mended = repair_json(text)
+        if mended is None:
+            return call.name, text
+        value = loads(mended)
+    return call.name, json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
 def last_turn(messages: Sequence[Message]) -> Sequence[Message]:

@@ -8,7 +8,7 @@ from chatclient.driving import drive
 from chatclient.errors import WrongTypeError
 from chatclient.logs import described, get_logger
 from chatclient.memory.in_memory import InMemoryChatMemoryRepository
-from chatclient.memory.repository import ChatMemoryRepository, checked_id
+from chatclient.memory.repository import ChatMemoryRepository, Conversation, checked_id
 from chatclient.memory.window import TokenEstimator, Window, estimated_tokens, kept_from
 from chatclient.messages import (
     Message,
@@ -162,6 +162,8 @@ class WindowChatMemory(ChatMemory):
         last = self.window.first_look
         while True:
             found = await self.repository.load(conversation_id, runtime, last=last)
+            what = f"what load() of {type(self.repository).__name__} returns"
+            check_kind(what, found, Conversation, "of a list, make one: Conversation(messages)")
             start = self.window.start(found.messages)
             # Fewer than asked for are all, also where somebody has deleted some by hand.
             everything = found.complete or len(without_system(found.messages)) < last

@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from chatclient.checks import check_kind
 from chatclient.closing import Closeable
 from chatclient.driving import drive
 from chatclient.errors import ChatMemoryError, UsageError
@@ -175,13 +176,16 @@ class ChatMemoryRepository(Closeable, ABC):
 
         Raises:
             ChatMemoryError: It did not hold still; nothing was changed.
+            WrongTypeError: The repository does not say whether it has replaced anything.
         """
         for attempt in range(1, _ATTEMPTS + 1):
             found = await self.load(conversation_id, runtime)
             changed = change(found.messages)
             if changed is None:
                 return False
-            if await self.replace(conversation_id, changed, runtime, expected=found.version):
+            done = await self.replace(conversation_id, changed, runtime, expected=found.version)
+            check_kind(f"what replace() of {type(self).__name__} returns", done, bool)
+            if done:
                 return True
             # At random, so that two who came into each other's way do not do so again.
             await runtime.sleep(random.uniform(0, min(_PAUSE, attempt / 1000)))  # noqa: S311

@@ -45,7 +45,7 @@ class TemplateQuestion:
         placeholders: tuple[str, ...],
         options: ChatOptions | None,
     ) -> None:
-        check_kind("what is asked", model, ChatModel, "of a client, pass client.model")
+        check_kind("a model", model, ChatModel, "of a client, pass client.model")
         self.model = model
         self._template = PromptTemplate(template, values)
         self._options = NO_OPTIONS if options is None else options

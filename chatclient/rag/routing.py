@@ -56,9 +56,9 @@ class LanguageModelQueryRouter:
         options: ChatOptions | None = None,
     ) -> None:
         hint = 'say what is to be found in each: {"opening hours": retriever}'
-        check_kind("what a router chooses from", retrievers, Mapping, hint)
+        check_kind("the retrievers of a router", retrievers, Mapping, hint)
         for retriever in retrievers.values():
-            check_callable("a retriever", retriever)
+            check_callable("a retriever", retriever, takes=("query", "runtime"))
         if not retrievers:
             msg = "a router needs sources to choose from"
             raise UsageError(msg)

@@ -42,7 +42,7 @@ class VectorStoreDocumentRetriever:
         where: Filter | Callable[[Query], Filter | None] | None = None,
         filter_key: str = FILTER,
     ) -> None:
-        check_kind("where documents are found", vector_store, VectorStore)
+        check_kind("vector_store", vector_store, VectorStore)
         self._store = vector_store
         self._top_k = top_k
         self._threshold = threshold

@@ -58,7 +58,9 @@ def ai_service(interface: "TypeForm[T]", client: ChatClient) -> T:
     if not inspect.isclass(kind):
         msg = f"{interface!r} is not a class; a service is made of a Protocol or an abstract class"
         raise UsageError(msg)
-    check_kind("what a service asks", client, ChatClient, "wrap a model: ChatClient.create(model)")
+    check_kind(
+        "the client of a service", client, ChatClient, "wrap a model: ChatClient.create(model)"
+    )
     members: dict[str, Any] = {}
     for name, declared in _wanted(kind):
         try:

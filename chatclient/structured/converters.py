@@ -183,6 +183,21 @@ def converter_of(kind: Any) -> StructuredOutputConverter[Any]:
         return _converter_of(kind)
     except TypeError:  # what is said about the type cannot be hashed
         return TypeOutputConverter(kind)
+    except UsageError as error:
+        if callable(getattr(kind, "convert", None)):
+            raise _no_converter(kind) from error
+        raise
+
+
+def _no_converter(kind: Any) -> UsageError:
+    """Return the error for what was meant as a converter, it seems."""
+    if isinstance(kind, type):
+        return UsageError(f"{kind.__name__} is a class; pass a converter: {kind.__name__}(...)")
+    lacking = [name for name in ("format", "json_schema") if not hasattr(kind, name)]
+    return UsageError(
+        f"{type(kind).__name__} has no {' and no '.join(lacking)}; a converter has format,"
+        " json_schema (which may be None) and convert(text)"
+    )
 
 
 _TEXT = TextOutputConverter()

@@ -17,6 +17,7 @@ from chatclient.messages import AssistantMessage, Part
 from chatclient.model import ChatModel, OutputMode
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
+from chatclient.redaction import redacted_text
 from chatclient.response import ChatResponse, Generation
 from chatclient.runtime import Runtime
 from chatclient.serialization import message_to_dict, response_to_dict
@@ -51,7 +52,8 @@ class Recording:
     """Exchanges with a model, in the order in which they ended.
 
     Args:
-        redact: Sees every text, before it is kept and before it is compared.
+        redact: Sees every text, before it is kept and before it is compared. Of a text that is
+            JSON, such as arguments, it also sees each string that is escaped in it.
 
     Attributes:
         exchanges: What was recorded.
@@ -114,7 +116,7 @@ class Recording:
         kept = _redacted(_values(response_to_dict(response)), self.redact)
         said = tuple(pieces)
         whole = "".join(said)
-        redacted = self.redact(whole)  # a stream may cut a secret in two
+        redacted = _redacted(whole, self.redact)  # a stream may cut a secret in two
         if redacted != whole:
             said = _cut_like(said, redacted)
         self.exchanges.append(Exchange(self.request_of(prompt), kept, said))
@@ -282,7 +284,7 @@ def _redacted(data: Any, redact: Redact) -> Any:
         return data
     match data:
         case str():
-            return redact(data)
+            return redacted_text(redact, data)
         case list():
             return [_redacted(item, redact) for item in data]
         case dict():

@@ -74,7 +74,7 @@ class SimilaritySearch:
     where: Filter | None = None
 
     def __post_init__(self) -> None:
-        check_kind("what is searched for", self.query, str, "search for a document by its text")
+        check_kind("a query", self.query, str, "search for a document by its text")
         check_number("top_k", self.top_k, least=-inf)
         if self.top_k < 1:
             msg = f"top_k is {self.top_k}; ask for at least one document"
@@ -100,7 +100,7 @@ class VectorStore(Closeable, ABC):
     """
 
     def __init__(self, embedding_model: EmbeddingModel) -> None:
-        check_kind("what makes the vectors", embedding_model, EmbeddingModel)
+        check_kind("embedding_model", embedding_model, EmbeddingModel)
         self.embedding_model = embedding_model
 
     @abstractmethod

@@ -59,7 +59,7 @@ class McpToolCallbackProvider(Closeable):
         prompts: bool = False,
     ) -> None:
         for server in servers:
-            check_kind("where tools are", server, McpServer, MAKE_ONE)
+            check_kind("a server", server, McpServer, MAKE_ONE)
         names = Counter(server.name for server in servers)
         if not servers or max(names.values()) > 1:
             msg = "a provider needs at least one MCP server, each with a name of its own"

@@ -119,7 +119,7 @@ class McpServer:
         if not self.name.strip():
             msg = "an MCP server needs a name, for errors and for its tools where names clash"
             raise UsageError(msg)
-        check_callable("how an MCP server is reached", self.connect, MAKE_ONE)
+        check_callable("connect", self.connect, MAKE_ONE)
         for name in ("timeout", "connect_timeout", "retry_after"):
             given = getattr(self, name)
             if given is not None or name != "timeout":

@@ -14,6 +14,7 @@ from chatclient.tools.search.index import (
     ToolSearchRequest,
     ToolSearchResponse,
     as_response,
+    asked,
 )
 
 log = get_logger(__name__)
@@ -88,7 +89,7 @@ class HybridToolIndex(ToolIndex):
         failures = []
         for index, weight in self._indexes:
             try:
-                response = await index.find(deeper, runtime)
+                response = await asked(index, deeper, runtime)
             except ProviderError as error:
                 failures.append(error)
                 log.warning("tool index failed", index=type(index).__name__, error=str(error))
@@ -128,11 +129,18 @@ def _add(scores: dict[str, float], response: ToolSearchResponse, weight: float) 
     not list, and is given to those it lists as well by leaving it out on both sides.
     """
     found = response.tool_references
-    top = max((r.relevance_score or 0.0 for r in found), default=0.0)
-    if top <= 0:
-        return
+    shares = _shares(found)
     cut_off = response.total_matches > len(found)
-    floor = (found[-1].relevance_score or 0.0) / top if cut_off else 0.0
-    for reference in found:
-        share = (reference.relevance_score or 0.0) / top - floor
-        scores[reference.tool_name] = scores.get(reference.tool_name, 0.0) + weight * share
+    floor = min(shares, default=0.0) if cut_off else 0.0
+    for reference, share in zip(found, shares, strict=True):
+        scores[reference.tool_name] = scores.get(reference.tool_name, 0.0) + weight * (
+            share - floor
+        )
+
+
+def _shares(found: Sequence[ToolReference]) -> list[float]:
+    """Return how well each tool fits compared to the best: by its place if there are no scores."""
+    top = max((reference.relevance_score or 0.0 for reference in found), default=0.0)
+    if top > 0:
+        return [(reference.relevance_score or 0.0) / top for reference in found]
+    return [1 / place for place in range(1, len(found) + 1)]

@@ -1,5 +1,6 @@
 """The contract of an index of tools, which a model searches instead of being told all of them."""
 
+import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -12,7 +13,9 @@ from typing import Any, Self
 from chatclient import json
 from chatclient.checks import names
 from chatclient.driving import drive
+from chatclient.errors import ToolUsageError
 from chatclient.runtime import BLOCKING, ON_LOOP, Runtime
+from chatclient.threads import is_awaitable
 from chatclient.tool import ToolDefinition
 from chatclient.values import EMPTY
 
@@ -189,6 +192,26 @@ def as_response(
     references = tuple(reference.scored(score) for score, reference in found)
     seconds = perf_counter() - started
     return ToolSearchResponse(references, total, search_type, request.query, seconds)
+
+
+async def asked(
+    index: "ToolIndex", request: ToolSearchRequest, runtime: Runtime
+) -> ToolSearchResponse:
+    """Return what *index* finds, whoever wrote it.
+
+    Raises:
+        ToolUsageError: It does not return what it has to; the model could do nothing about that.
+    """
+    found: object = index.find(request, runtime)
+    response = await found if is_awaitable(found) else found
+    if response is found or not isinstance(response, ToolSearchResponse):
+        name = type(index).__name__
+        msg = (
+            f"find() of {name} must be `async def` and return a ToolSearchResponse,"
+            f" not {reprlib.repr(response)}"
+        )
+        raise ToolUsageError(msg)
+    return response
 
 
 class ToolIndex(ABC):

@@ -54,7 +54,7 @@ class SessionChatMemory(ChatMemory):
 
     def __post_init__(self) -> None:
         hint = "put a repository into one: SessionService(repository)"
-        check_kind("where sessions are", self.service, SessionService, hint)
+        check_kind("a service of sessions", self.service, SessionService, hint)
         check_branch(self.branch)
         if (self.trigger is None) != (self.strategy is None):
             msg = "compaction takes both, a trigger and a strategy; or leave both out"

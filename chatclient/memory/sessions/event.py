@@ -60,7 +60,7 @@ class Session:
         _named(self.user_id, "a session's user id")
         timely(self.created_at, "created_at")
         timely(self.expires_at, "expires_at")
-        object.__setattr__(self, "metadata", frozen(self.metadata))
+        object.__setattr__(self, "metadata", frozen(self.metadata, "metadata"))
 
     def expired(self, moment: datetime) -> bool:
         """Return whether it is gone at *moment*."""
@@ -98,7 +98,7 @@ class SessionEvent:
     def __post_init__(self) -> None:
         timely(self.timestamp, "timestamp")
         check_branch(self.branch)
-        object.__setattr__(self, "metadata", frozen(self.metadata))
+        object.__setattr__(self, "metadata", frozen(self.metadata, "metadata"))
 
     @classmethod
     def of(

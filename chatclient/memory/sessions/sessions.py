@@ -42,7 +42,7 @@ class Sessions:
         time_to_live: float | timedelta | None = timedelta(days=60),
         clock: Callable[[], datetime] = now,
     ) -> None:
-        check_kind("where sessions are kept", repository, SessionRepository)
+        check_kind("a repository of sessions", repository, SessionRepository)
         self.repository = repository
         self.time_to_live = lasting("time_to_live", time_to_live)
         self.clock = clock

@@ -1,0 +1,144 @@
+"""A repository of one's own: each conversation is a JSON file.
+
+python examples/custom_repository.py
+"""
+
+import json
+import secrets
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+from chatclient import ChatClient, Message
+from chatclient.advisors.memory import MessageChatMemoryAdvisor
+from chatclient.memory import ChatMemoryRepository, Conversation, MessageWindowChatMemory
+from chatclient.memory.repository import newest
+from chatclient.runtime import Runtime
+from chatclient.serialization import message_from_dict, message_to_dict
+
+
+@dataclass(frozen=True)
+class Log:
+    """What a file holds; a conversation without messages has none, and version 0."""
+
+    messages: tuple[Message, ...] = ()
+    version: int = 0
+    keys: tuple[str, ...] = ()
+
+    def changed(self, messages: Sequence[Message], *keys: str) -> "Log":
+        """Return the log with these messages, under a version that was never used before."""
+        return Log(tuple(messages), secrets.randbits(62) + 1, (*self.keys, *keys))
+
+
+class JsonChatMemoryRepository(ChatMemoryRepository):
+    """Keeps conversations in a folder, for the threads and tasks of one process.
+
+    A file is read and written as a whole, so this is for conversations of some hundred messages.
+
+    Args:
+        folder: Where the files are; it is made if need be.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._lock = threading.Lock()
+
+    async def load(
+        self, conversation_id: str, runtime: Runtime, *, last: int | None = None
+    ) -> Conversation:
+        """Return the newest messages of a conversation."""
+        log = await runtime.finish(self._read, conversation_id)
+        messages = newest(log.messages, last)
+        return Conversation(messages, log.version, len(messages) == len(log.messages))
+
+    async def append(
+        self,
+        conversation_id: str,
+        messages: Sequence[Message],
+        runtime: Runtime,
+        *,
+        key: str | None = None,
+    ) -> bool:
+        """Add *messages* at the end of a conversation, unless the key is known."""
+
+        def with_more(log: Log) -> Log | None:
+            if key is not None and key in log.keys:
+                return None
+            return log.changed((*log.messages, *messages), *(() if key is None else (key,)))
+
+        return not messages or await runtime.finish(self._change, conversation_id, with_more)
+
+    async def replace(
+        self,
+        conversation_id: str,
+        messages: Sequence[Message],
+        runtime: Runtime,
+        *,
+        expected: int | None = None,
+    ) -> bool:
+        """Put *messages* in the place of all others, unless the version is another one by now."""
+
+        def with_these(log: Log) -> Log | None:
+            return log.changed(messages) if expected in (None, log.version) else None
+
+        return await runtime.finish(self._change, conversation_id, with_these)
+
+    async def delete(self, conversation_id: str, runtime: Runtime) -> None:
+        """Forget a conversation."""
+        await runtime.finish(self._change, conversation_id, lambda _: Log())
+
+    async def conversation_ids(self, runtime: Runtime) -> list[str]:
+        """Return the ids of all conversations."""
+        return await runtime.finish(self._ids)
+
+    # What follows blocks; `runtime.finish` calls it in a worker thread if need be, and sees that a
+    # change that was begun is made, also when the request is cancelled.
+
+    def _read(self, conversation_id: str) -> Log:
+        try:
+            data = json.loads(self._path(conversation_id).read_bytes())
+        except FileNotFoundError:
+            return Log()
+        messages = tuple(message_from_dict(each) for each in data["messages"])
+        return Log(messages, data["version"], tuple(data["keys"]))
+
+    def _change(self, conversation_id: str, change: Callable[[Log], Log | None]) -> bool:
+        path = self._path(conversation_id)
+        with self._lock:
+            log = change(self._read(conversation_id))
+            if log is None:
+                return False
+            if not log.messages:
+                path.unlink(missing_ok=True)
+                return True
+            data = {
+                "id": conversation_id,
+                "version": log.version,
+                "keys": log.keys,
+                "messages": [message_to_dict(message) for message in log.messages],
+            }
+            # Whoever reads meanwhile finds the old file or the new one, and never half of one.
+            written = path.with_suffix(".new")
+            written.write_text(json.dumps(data))
+            written.replace(path)
+            return True
+
+    def _ids(self) -> list[str]:
+        with self._lock:
+            return [json.loads(path.read_bytes())["id"] for path in self._folder.glob("*.json")]
+
+    def _path(self, conversation_id: str) -> Path:
+        # Ids may be long, and hold what a file's name cannot.
+        name = sha256(conversation_id.encode("utf-8", "surrogatepass")).hexdigest()
+        return self._folder / f"{name}.json"
+
+
+if __name__ == "__main__":
+    memory = MessageWindowChatMemory(JsonChatMemoryRepository(Path("conversations")))
+    client = ChatClient.builder("local").default_advisors(MessageChatMemoryAdvisor(memory)).build()
+    chat = client.prompt().conversation("ada")
+    chat.user("My name is Ada.").call().content()
+    print(chat.user("What is my name?").call().content())
