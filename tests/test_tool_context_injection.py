@@ -12,10 +12,13 @@ from servers import ChatServer, completion
 from test_tool_calling import client_of, results
 
 from chatclient import AssistantMessage, ChatClient, ChatOptions, Message, UserMessage
-from chatclient.errors import ToolUsageError
+from chatclient.advisors.memory import MessageChatMemoryAdvisor
+from chatclient.errors import ConnectionFailedError, ToolUsageError
+from chatclient.memory import MessageWindowChatMemory
 from chatclient.messages import ToolCall
 from chatclient.providers.openai import OpenAIChatModel
 from chatclient.testing import Answer, ScriptedModel, call
+from chatclient.tool import USER_ID
 from chatclient.tools import (
     DataToolCallback,
     FunctionToolCallback,
@@ -253,6 +256,51 @@ def test_another_call_turn_or_conversation_has_another_key(ask: Ask) -> None:
 
     assert len({base, *others, *map(str, seen)}) == 5
     assert all(len(key) == 32 for key in others)
+
+
+@pytest.mark.parametrize("tool_messages", [True, False])
+def test_a_turn_that_begins_like_an_earlier_one_has_another_key(
+    ask: Ask, tool_messages: bool
+) -> None:
+    """Also where a memory with a bound shows as many messages as in the turn before."""
+    script = [answer for n in range(8) for answer in (pay_call(), f"Paid, the {n}th time.")]
+    memory = MessageChatMemoryAdvisor(
+        MessageWindowChatMemory(max_messages=4), tool_messages=tool_messages
+    )
+    client = client_of(ScriptedModel(*script), pay).mutate().default_advisors(memory).build()
+    for _ in range(8):
+        ask(client.prompt("Pay!").conversation("c"))
+
+    assert len(set(seen)) == 8
+
+
+def test_a_turn_that_is_gone_on_with_has_the_keys_of_the_turn(ask: Ask) -> None:
+    """What was said in it before it failed is no other beginning."""
+    memory = MessageWindowChatMemory()
+    history: list[Message] = [UserMessage("Hi"), AssistantMessage("Hello")]
+    memory.add("c", history)
+    model = ScriptedModel(pay_call(), ConnectionFailedError("gone"), pay_call(), "done")
+    advisor = MessageChatMemoryAdvisor(memory)
+    client = client_of(model, pay).mutate().default_advisors(advisor).build()
+    with pytest.raises(ConnectionFailedError) as caught:
+        ask(client.prompt("Pay!").conversation("c"))
+    trail = caught.value.trail
+    assert trail is not None
+    ask(client.prompt(trail.messages).conversation("c"))
+    again = client_of(ScriptedModel([pay_call(), pay_call()], "done"), pay)
+    ask(again.prompt([*history, UserMessage("Pay!")]).conversation("c"))
+
+    assert seen[:2] == seen[2:]
+    assert len(set(seen)) == 2
+
+
+def test_the_same_words_of_another_user_have_another_key(ask: Ask) -> None:
+    """Users may ask the same where there is no conversation."""
+    for user in ("ann", "bob"):
+        client = client_of(ScriptedModel(pay_call(), "done"), pay)
+        ask(client.prompt("Pay!").advisor_params({USER_ID: user}))
+
+    assert len(set(seen)) == 2
 
 
 def test_a_loop_of_ones_own_has_the_keys_of_the_clients_loop() -> None:

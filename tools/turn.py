@@ -3,7 +3,7 @@
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from chatclient.messages import (
     last_turn_begin,
 )
 from chatclient.prompt import Prompt
-from chatclient.tool import CONVERSATION_ID, FAILURE, ToolCallback
+from chatclient.tool import CONVERSATION_ID, FAILURE, USER_ID, ToolCallback
 from chatclient.tools.execution import ToolExecutionResult
 from chatclient.tools.outcome import ToolExecution
 from chatclient.tools.pending import PendingTurn
@@ -213,14 +213,13 @@ class ToolTurn:
     def idempotency_key(self, call: ToolCall, ordinal: int) -> str:
         """Return a key that is the same whenever this turn makes this call with these arguments.
 
-        It depends on the conversation, on which turn of it this is, on the tool, its arguments,
-        and on how many times the turn has made the very same call before; not on the call's id,
-        which a model makes up anew when a turn is repeated.
+        It depends on the user, on the conversation up to the words that the turn began with, on
+        the tool, its arguments, and on how many times the turn has made the very same call before;
+        not on the call's id, which a model makes up anew when a turn is repeated.
         """
         if self._seed is None:
-            users = [message for message in self._messages if isinstance(message, UserMessage)]
-            conversation = str(self.context.get(CONVERSATION_ID, ""))
-            self._seed = (conversation, str(len(users)), users[-1].text if users else "")
+            whose = (str(self.context.get(key, "")) for key in (CONVERSATION_ID, USER_ID))
+            self._seed = (*whose, *_spoken(_up_to_last_turn(self._messages)))
         parts = (*self._seed, call.name, call.arguments, str(ordinal))
         return hashlib.sha256("\x1f".join(parts).encode(errors="replace")).hexdigest()[:32]
 
@@ -234,6 +233,34 @@ def last_turn(messages: Sequence[Message]) -> Sequence[Message]:
     """Return what follows on the first words of the user in the last turn of *messages*."""
     begin = last_turn_begin(messages)
     return messages if begin is None else messages[begin + 1 :]
+
+
+def _up_to_last_turn(messages: Sequence[Message]) -> Sequence[Message]:
+    """Return *messages* up to the words of the user that their last turn began with."""
+    end = (last_turn_begin(messages) or 0) + 1
+    while end < len(messages) and isinstance(messages[end], UserMessage):
+        end += 1
+    return messages[:end]
+
+
+def _spoken(messages: Sequence[Message]) -> Iterator[str]:
+    """Yield what is said in *messages*.
+
+    Only that tells turns apart that begin with the same words: a memory with a bound always shows
+    the same number of messages.
+    """
+    for message in messages:
+        match message:
+            case AssistantMessage():
+                yield message.text
+                for call in message.tool_calls:
+                    yield from key_of(call)
+            case ToolResponseMessage():
+                yield from (response.data for response in message.responses)
+            case UserMessage():
+                yield message.text
+            case _:  # what the application says has no place in the conversation
+                continue
 
 
 def _failures_in(responses: Sequence[ToolResponse]) -> set[tuple[str, str]]:
