@@ -30,7 +30,14 @@ from chatclient.spec import RequestSpec, TextSpec, refuse_no_text, with_more
 from chatclient.streams import AsyncStreamResponse, StreamResponse
 from chatclient.structured import StructuredOutput
 from chatclient.template import TemplateRenderer
-from chatclient.tool import CONVERSATION_ID, USER_ID, ToolCallback, ToolContext, ToolMetadata
+from chatclient.tool import (
+    ASKED_BY,
+    CONVERSATION_ID,
+    USER_ID,
+    ToolCallback,
+    ToolContext,
+    ToolMetadata,
+)
 from chatclient.tools import PendingTurn, ToolCallbackResolver, ToolCallingManager
 from chatclient.tools.approval import Decisions, decisions_for
 from chatclient.tools.duplicates import DuplicatePolicy
@@ -213,7 +220,8 @@ class ChatClient(Closeable):
             request = request.conversation(conversation)
         if USER_ID in context and USER_ID not in self._defaults.advisor_params:
             request = request.advisor_params({USER_ID: context[USER_ID]})
-        return await request.tool_context(context)._run(runtime)
+        told = request.tool_context(context, **{ASKED_BY: context.idempotency_key})
+        return await told._run(runtime)
 
     def _remembers(self) -> bool:
         """Return whether requests need a conversation that nobody has named yet."""

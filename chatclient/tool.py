@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ACTIVATED_SKILL",
+    "ASKED_BY",
     "CONVERSATION_ID",
     "DONE",
     "FAILURE",
@@ -59,6 +60,10 @@ CONVERSATION_ID = "chat_memory_conversation_id"
 
 USER_ID = "chat_memory_user_id"
 """The key in both of the user whose session the conversation has to be."""
+
+ASKED_BY = "asked_by"
+"""The key in the `ToolContext` of an agent's tools of the call that asked the agent: its
+idempotency key, on which theirs depend."""
 
 STEP = "step"
 """A key in the metadata of a tool's response: True if the call only prepared another one."""

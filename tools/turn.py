@@ -18,7 +18,7 @@ from chatclient.messages import (
     last_turn_begin,
 )
 from chatclient.prompt import Prompt
-from chatclient.tool import CONVERSATION_ID, FAILURE, USER_ID, ToolCallback
+from chatclient.tool import ASKED_BY, CONVERSATION_ID, FAILURE, USER_ID, ToolCallback
 from chatclient.tools.execution import ToolExecutionResult
 from chatclient.tools.outcome import ToolExecution
 from chatclient.tools.pending import PendingTurn
@@ -214,11 +214,12 @@ class ToolTurn:
         """Return a key that is the same whenever this turn makes this call with these arguments.
 
         It depends on the user, on the conversation up to the words that the turn began with, on
-        the tool, its arguments, and on how many times the turn has made the very same call before;
-        not on the call's id, which a model makes up anew when a turn is repeated.
+        the call that asked, if the turn is an agent's, on the tool, its arguments, and on how many
+        times the turn has made the very same call before; not on the call's id, which a model
+        makes up anew when a turn is repeated.
         """
         if self._seed is None:
-            whose = (str(self.context.get(key, "")) for key in (CONVERSATION_ID, USER_ID))
+            whose = (str(self.context.get(key, "")) for key in (CONVERSATION_ID, USER_ID, ASKED_BY))
             self._seed = (*whose, *_spoken(_up_to_last_turn(self._messages)))
         parts = (*self._seed, call.name, call.arguments, str(ordinal))
         return hashlib.sha256("\x1f".join(parts).encode(errors="replace")).hexdigest()[:32]
