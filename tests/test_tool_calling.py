@@ -1077,6 +1077,32 @@ def test_a_call_that_was_cut_off_is_never_completed(ask: Ask) -> None:
     assert "cut off" in results(model.prompts[1])[0]
 
 
+@pytest.mark.parametrize("arguments", ["", " ", "{}", "null"])
+def test_a_call_that_was_cut_off_before_its_arguments_does_nothing_by_default(
+    ask: Ask, arguments: str
+) -> None:
+    """Where there are some; what takes none is whole without."""
+    swept: list[str] = []
+
+    @tool
+    def sweep(folder: str = "/") -> None:
+        swept.append(folder)
+
+    @tool
+    def ring() -> None:
+        swept.append("rung")
+
+    def cut(name: str) -> ChatResponse:
+        message = AssistantMessage(tool_calls=[call(name, arguments)])
+        return ChatResponse((Generation(message, "length"),))
+
+    model = ScriptedModel(cut("sweep"), cut("ring"), "recovered")
+    ask(client_of(model, sweep, ring).prompt("x"))
+
+    assert "cut off" in results(model.prompts[1])[0]
+    assert swept == ["rung"]
+
+
 def test_the_strict_form_of_a_schema_is_made_on_request(ask: Ask) -> None:
     """A strict tool shows every argument as required, and binds what that form allows."""
 

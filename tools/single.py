@@ -158,7 +158,7 @@ class SingleCalls:
             if self.forbidden:
                 _deny(call)
             if call.id == self.cut_off:
-                _require_whole(call)
+                _require_whole(call, self.tools.get(call.name))
             result = await self._run_tool(call, context)
         except (ApprovalRequired, ToolUsageError, MemoryError):
             raise  # nothing that a model could mend
@@ -227,9 +227,16 @@ def _deny(call: ToolCall) -> NoReturn:
     raise ToolDeniedError(msg, tool_name=call.name)
 
 
-def _require_whole(call: ToolCall) -> None:
+def _require_whole(call: ToolCall, callback: ToolCallback | None) -> None:
     try:
-        loads(call.arguments or "{}")
+        given = loads(call.arguments.strip() or "{}")
     except ValueError as error:
-        msg = f"The call of {call.name} was cut off at the token limit; make it again, shorter"
-        raise ToolArgumentError(msg, tool_name=call.name, malformed=True) from error
+        raise _cut_off(call) from error
+    # A call may end before its arguments begin, and would do what it does by default.
+    if not given and callback is not None and callback.definition.input_schema["properties"]:
+        raise _cut_off(call)
+
+
+def _cut_off(call: ToolCall) -> ToolArgumentError:
+    msg = f"The call of {call.name} was cut off at the token limit; make it again, shorter"
+    return ToolArgumentError(msg, tool_name=call.name, malformed=True)
