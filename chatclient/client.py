@@ -195,7 +195,8 @@ class ChatClient(Closeable):
                 JSON. Default: a text, `request`.
 
         Raises:
-            ToolDefinitionError: Providers do not accept the name, or the type has no schema.
+            ToolDefinitionError: Providers do not accept the name, the type has no schema, or its
+                compensation wants what no call has.
         """
         if conversation is None and self._remembers():
             conversation = conversation_below(name)

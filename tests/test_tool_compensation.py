@@ -1,6 +1,7 @@
 """Sagas: what tools have done is undone when a later one fails, or the turn does."""
 
 import asyncio
+import json
 import logging
 import threading
 import time
@@ -69,6 +70,7 @@ from chatclient.runtime import Runtime
 from chatclient.testing import Answer, ScriptedModel, call
 from chatclient.tool import ToolContext, ToolMetadata
 from chatclient.tools import (
+    DataToolCallback,
     Decision,
     FunctionToolCallback,
     NextTool,
@@ -932,7 +934,8 @@ async def test_an_async_stream_that_is_left_is_undone() -> None:
 
 
 @pytest.mark.parametrize("seconds", [None, 20])
-async def test_a_plain_tool_is_awaited_and_undone(seconds: float | None) -> None:
+@pytest.mark.parametrize("as_data", [False, True])
+async def test_a_plain_tool_is_awaited_and_undone(seconds: float | None, as_data: bool) -> None:
     """It cannot be stopped when the turn is cancelled; what it was run with is taken back."""
     log: list[str] = []
     begun, may_end = threading.Event(), threading.Event()
@@ -951,8 +954,12 @@ async def test_a_plain_tool_is_awaited_and_undone(seconds: float | None) -> None
     async def elsewhere(invocation: ToolInvocation, call_next: NextTool) -> ToolResult:
         return await call_next(invocation.with_arguments('{"city": "Oslo"}'))
 
+    [made] = tool_callbacks(ship)
+    data = DataToolCallback(
+        made.definition, lambda made, context: ship(**json.loads(made.arguments)), made.metadata
+    )
     model = ScriptedModel(call("ship", '{"city": "Rome"}'))
-    client = client_of(model, ship, interceptors=[elsewhere])
+    client = client_of(model, data if as_data else ship, interceptors=[elsewhere])
     task = asyncio.ensure_future(_ask(client))
     await asyncio.to_thread(begun.wait)
     for _ in range(2):  # whoever is impatient cancels again
@@ -1375,14 +1382,26 @@ def return_it(item: "Unknown") -> None:  # type: ignore[name-defined]  # noqa: F
         (dict.update, r"compensation of tool 'buy' "),
     ],
 )
-def test_what_cannot_undo_is_refused(compensation: Any, problem: str) -> None:
+@pytest.mark.parametrize("kind", ["function", "data", "agent"])
+def test_what_cannot_undo_is_refused(compensation: Any, problem: str, kind: str) -> None:
     """A compensation is checked when the tool is made, not when it is needed."""
 
     def buy(item: str) -> str:
         return item
 
+    class Order(BaseModel):
+        item: str
+
+    [made], agent = tool_callbacks(buy), ChatClient.create(ScriptedModel())
+    metadata = ToolMetadata(compensation=compensation)
     with pytest.raises(ToolDefinitionError, match=problem):
-        FunctionToolCallback(buy, metadata=ToolMetadata(compensation=compensation))
+        match kind:
+            case "function":
+                FunctionToolCallback(buy, metadata=metadata)
+            case "data":
+                DataToolCallback(made.definition, lambda made, context: "", metadata)
+            case _:
+                agent.as_tool("buy", "Buys.", metadata=metadata, input_type=Order)
 
 
 def test_whoever_goes_on_after_a_failure_knows_what_was_undone(ask: Ask) -> None:
