@@ -88,6 +88,7 @@ from chatclient.tools import (
     tool,
     tool_callbacks,
 )
+from chatclient.tools.skills import Skill, Skills
 from chatclient.vector_store import InMemoryVectorStore
 
 
@@ -1122,9 +1123,9 @@ class Reason(BaseModel):
 
 @pytest.mark.parametrize("arguments", LEFT_OUT)
 @pytest.mark.parametrize("strict", [None, True])
-@pytest.mark.parametrize("augmented", [False, True])
+@pytest.mark.parametrize("kind", ["plain", "augmented", "of a skill"])
 def test_a_compensation_gets_what_the_model_left_out(
-    arguments: str, strict: bool | None, augmented: bool, ask: Ask
+    arguments: str, strict: bool | None, kind: str, ask: Ask
 ) -> None:
     """The tool was run with its default, so that is what is undone."""
     log: list[Any] = []
@@ -1136,7 +1137,14 @@ def test_a_compensation_gets_what_the_model_left_out(
     def reserve(hotel: str, room: int = 7, day: date = date(2026, 1, 1)) -> None:
         """Reserve."""
 
-    [reservation] = augment(reserve, arguments=Reason) if augmented else [reserve]
+    match kind:
+        case "plain":
+            [reservation] = tool_callbacks(reserve)
+        case "augmented":
+            [reservation] = augment(reserve, arguments=Reason)
+        case _:
+            skill = Skill("hotels", "For hotels.", "Reserve a room.", tools=(reserve,))
+            [reservation] = Skills(skill).tools_to_come
     model = ScriptedModel(call("reserve", arguments), DEAR, "sorry")
     ask(client_of(model, Trip(), reservation).prompt("x"))
 

@@ -22,7 +22,7 @@ from chatclient.messages import (
 )
 from chatclient.runtime import Runtime
 from chatclient.tool import DONE, FAILURE, RAN_WITH, ToolCallback, ToolContext, ToolMetadata
-from chatclient.tools.binding import object_in
+from chatclient.tools.binding import object_in, own_schema
 from chatclient.tools.outcome import ToolExecution, without_remark
 from chatclient.tools.parameters import callee_of
 from chatclient.tools.pending import answered_in
@@ -220,7 +220,7 @@ async def _compensate(
 
 def _given(tool: ToolCallback, call: ToolCall) -> dict[str, Any]:
     """Return what *tool* was run with, as JSON: with its defaults for what *call* leaves out."""
-    schema: Mapping[str, Any] = getattr(tool, "own_schema", tool.definition.input_schema)
+    schema = own_schema(tool)
     properties: Mapping[str, Any] = schema.get("properties", {})
     defaults = {
         name: each["default"]

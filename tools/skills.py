@@ -17,7 +17,7 @@ from chatclient.tool import (
     ToolRequest,
     ToolResult,
 )
-from chatclient.tools.binding import read_arguments
+from chatclient.tools.binding import own_schema, read_arguments
 from chatclient.tools.callback import FunctionToolCallback
 from chatclient.tools.duplicates import without_duplicates
 from chatclient.tools.parameters import ToolParam
@@ -234,6 +234,10 @@ class _SkillTool:
         self.metadata: ToolMetadata = replace(callback.metadata, always_visible=True)
         self.function: Callable[..., Any] | ToolCallback = getattr(callback, "function", callback)
         self.callback = callback
+
+    @property
+    def own_schema(self) -> Mapping[str, Any]:
+        return own_schema(self.callback)
 
     async def invoke(self, arguments: str, context: ToolContext) -> ToolResult:
         return await self.callback.invoke(arguments, context)
