@@ -846,6 +846,29 @@ print([response.data for response in model.prompts[0].messages[-1].responses])
 """
 
 
+@pytest.mark.parametrize(
+    ("decision", "ran", "told"),
+    [
+        (False, [], "The user did not allow this call."),
+        (Decision(approved=True, arguments='{"amount": 1}'), [1], "paid 1"),
+        (Decision(True, "Be quick."), [5], "The user says: Be quick.\npaid 5"),
+        (Decision.answered("paid in cash"), [], "paid in cash"),
+    ],
+)
+@pytest.mark.parametrize("interceptors", [0, 1, 2])
+def test_a_decision_holds_wherever_the_turn_goes_on(
+    ask: Ask, decision: Any, ran: list[int], told: str, interceptors: int
+) -> None:
+    """Whoever resumes it need not ask for approval as well, and may ask more than once."""
+    turn = suspended(ask, pay_call(5))
+    model = ScriptedModel("done")
+    approvals = [ToolApproval() for _ in range(interceptors)]
+    ask(client_of(model, interceptors=approvals).resume(turn, {"p1": decision}))
+
+    assert paid == ran
+    assert results(model.prompts[0])[0].endswith(told)
+
+
 def test_a_turn_goes_on_in_another_process(tmp_path: Path) -> None:
     """All that another process needs is the JSON and the tools."""
     turn = suspended(Ask("call"), [call("look"), pay_call(5)])

@@ -5,16 +5,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from chatclient.checks import check_callable, check_kind, misfit
-from chatclient.errors import ToolDefinitionError, ToolDeniedError
+from chatclient.errors import ToolDefinitionError
 from chatclient.messages import ToolCall
 from chatclient.threads import is_async
 from chatclient.tool import ToolContext, ToolDefinition, ToolMetadata, ToolResult
-from chatclient.tools.approval import (
-    DECISIONS,
-    ApprovalRequired,
-    Decision,
-    remark_on,
-)
+from chatclient.tools.approval import ApprovalRequired
 from chatclient.tools.compensation import check_compensation
 from chatclient.tools.conversion import to_tool_result
 from chatclient.tools.naming import check_tool_name
@@ -104,25 +99,19 @@ class ExternalTool:
         self.metadata = metadata or ToolMetadata()
         self._signature = signature_of_schema(definition.input_schema, name=definition.name)
 
-    async def invoke(self, arguments: str, context: ToolContext) -> ToolResult:
-        """Return what somebody has answered.
+    async def invoke(
+        self,
+        arguments: str,
+        context: ToolContext,  # noqa: ARG002 - of every tool
+    ) -> ToolResult:
+        """Have the turn wait until somebody has answered.
 
         Raises:
             ToolArgumentError: The arguments do not fit.
-            ToolDeniedError: Somebody did not want to.
             ApprovalRequired: There is no answer yet.
         """
-        decision: Decision | None = context.get(DECISIONS, {}).get(context.tool_call_id)
-        if decision is None:
-            self.read_arguments(arguments)
-            raise ApprovalRequired
-        if not decision.approved:
-            raise ToolDeniedError(decision.message, tool_name=context.tool_name)
-        if decision.result is None:
-            raise ApprovalRequired
-        context.arguments = None  # nothing was run here
-        context.remark = remark_on(decision, arguments)
-        return decision.result
+        self.read_arguments(arguments)
+        raise ApprovalRequired
 
     def read_arguments(self, arguments: str) -> Mapping[str, Any]:
         """Return what the model gives, by name; see `ToolInvocation.arguments`.

@@ -32,6 +32,7 @@ from chatclient.tools.approval import (
     DECISIONS,
     Decision,
     Decisions,
+    carry_out,
     check_edit,
     decision_context,
     decisions_for,
@@ -100,10 +101,12 @@ class ToolCallingManager:
         check_number("blocking_concurrency", blocking_concurrency, least=1)
         self.limits = limits or ToolLimits()
         self._resolver = resolver
+        around = _checked(interceptors)
         self._runner = ToolRunner(
             self.limits,
             {False: max_concurrency, True: blocking_concurrency},
-            chain_of(_checked(interceptors)),
+            chain_of(around),
+            chain_of((*around, carry_out)),
             exception_processor or ToolFailurePolicy(),
         )
         self._eager_reads = eager_reads
