@@ -208,7 +208,10 @@ class ToolCallingManager:
         # Models may use an id again in a later round; the decisions are about these calls only.
         turn.context = context
         # A limit that was reached before the round came to wait still ends the turn.
-        return replace(result, breach=result.breach or pending.breach)
+        breach, waiting = result.breach or pending.breach, result.pending_turn
+        if waiting is not None:
+            waiting = replace(waiting, breach=breach)
+        return replace(result, breach=breach, pending_turn=waiting)
 
     async def execute(
         self, prompt: Prompt, response: ChatResponse, runtime: Runtime, turn: ToolTurn
