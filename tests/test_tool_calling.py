@@ -1068,10 +1068,11 @@ def test_a_model_may_say_nothing_at_all(ask: Ask) -> None:
     assert (result.text, result.response.chat_response.result) == ("", None)
 
 
-def test_a_call_that_was_cut_off_is_never_completed(ask: Ask) -> None:
-    """At the token limit half a call may look mendable; it is told instead of being run."""
+@pytest.mark.parametrize("reason", ["length", "content_filter", "error"])
+def test_a_call_that_was_cut_off_is_never_completed(ask: Ask, reason: Any) -> None:
+    """At a limit or by a filter, half a call may look mendable; it is told instead of being run."""
     cut = AssistantMessage(tool_calls=[call("add", '{"a": 1, "b": 2')])
-    model = ScriptedModel(ChatResponse((Generation(cut, "length"),)), "recovered")
+    model = ScriptedModel(ChatResponse((Generation(cut, reason),)), "recovered")
     ask(client_of(model, add).prompt("x"))
 
     assert "cut off" in results(model.prompts[1])[0]

@@ -223,7 +223,7 @@ class ToolCallingManager:
         if generation is None:
             msg = "the response asks for no tool; check response.has_tool_calls() first"
             raise UsageError(msg)
-        cut_off = generation.finish_reason == "length"
+        cut_off = generation.finish_reason in _CUT_OFF
         message = with_calls_of_its_own(generation.output, turn.known_calls())
         message = self._runnable(prompt, turn).named_in(message)
         return await self.execute_message(prompt, message, (), runtime, turn, cut_off=cut_off)
@@ -351,6 +351,8 @@ def check_manager(manager: object) -> None:
         )
         raise UsageError(msg)
 
+
+_CUT_OFF = frozenset({"length", "content_filter", "error"})  # anywhere, also within a call
 
 _FACE = ("resolve_tool_definitions", "execute_tool_calls", "aexecute_tool_calls")
 

@@ -238,5 +238,5 @@ def _require_whole(call: ToolCall, callback: ToolCallback | None) -> None:
 
 
 def _cut_off(call: ToolCall) -> ToolArgumentError:
-    msg = f"The call of {call.name} was cut off at the token limit; make it again, shorter"
+    msg = f"The call of {call.name} was cut off, perhaps at a token limit; make it again, shorter"
     return ToolArgumentError(msg, tool_name=call.name, malformed=True)
