@@ -1151,6 +1151,31 @@ def test_a_compensation_gets_what_the_model_left_out(
     assert log == [(7, date(2026, 5, 4))]
 
 
+def test_what_is_undone_has_a_key_of_its_own(ask: Ask) -> None:
+    """It is another one for each call, turn and conversation, however models number their calls."""
+    keys: list[str] = []
+
+    def refund(euro: int, context: ToolContext) -> None:
+        keys.append(context.idempotency_key)
+
+    @tool(compensation=refund)
+    def debit(euro: int, context: ToolContext) -> None:
+        """Debit an account."""
+        keys.append(context.idempotency_key)
+
+    def keys_of(question: str, conversation: str) -> list[str]:
+        keys.clear()
+        calls = [call("debit", '{"euro": 5}', id=id) for id in ("call_0", "call_1")]
+        client = client_of(ScriptedModel(calls, DEAR, "sorry"), Trip(), debit)
+        ask(client.prompt(question).conversation(conversation))
+        return list(keys)
+
+    several = keys_of("Buy!", "a") + keys_of("Buy!", "b") + keys_of("Buy more!", "a")
+
+    assert len(set(several)) == 12
+    assert sorted(keys_of("Buy!", "b")) == sorted(several[4:8])
+
+
 def test_a_compensation_of_a_call_without_arguments_gets_the_defaults(ask: Ask) -> None:
     """Some models write null where there are none."""
     log: list[int] = []

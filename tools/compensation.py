@@ -6,6 +6,8 @@ last one first. What the model was told about them is rewritten, so that it know
 """
 
 import asyncio
+import functools
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -89,15 +91,24 @@ async def undo(
         done.pop(id(execution.tool_call), None)  # the turn knows it, and so does its last round
         done[id(execution.tool_call)] = execution
     to_undo = [
-        execution
-        for known, execution in done.items()
+        (execution, ordinal)
+        for execution, ordinal in _numbered(done.values())
         if _was_done(execution)
         and execution.arguments is not None
-        and known not in turn.undone
-        and known not in turn.settled
+        and id(execution.tool_call) not in turn.undone
+        and id(execution.tool_call) not in turn.settled
     ]
     if to_undo:
         await runtime.shielded(_undo(to_undo[::-1], cause, tool_of, turn, runtime))
+
+
+def _numbered(executions: Iterable[ToolExecution]) -> Iterator[tuple[ToolExecution, int]]:
+    """Yield each of *executions* with how often the very same call was made, this time included."""
+    made: Counter[tuple[str, str]] = Counter()
+    for execution in executions:
+        key = (execution.tool_call.name, execution.tool_call.arguments)
+        made[key] += 1
+        yield execution, made[key]
 
 
 def _was_done(execution: ToolExecution) -> bool:
@@ -107,19 +118,24 @@ def _was_done(execution: ToolExecution) -> bool:
 
 
 async def _undo(
-    done: Sequence[ToolExecution],
+    done: Sequence[tuple[ToolExecution, int]],
     cause: str,
     tool_of: ToolOf,
     turn: ToolTurn,
     runtime: Runtime,
 ) -> None:
-    for execution in done:
+    for execution, ordinal in done:
         call = execution.tool_call
         tool = await tool_of(call)
         if tool is None or not callable(tool.metadata.compensation):
             continue
+        undoing = replace(call, name=_name(call.name))  # another thing than the call itself
         context = ToolContext(
-            turn.context, runtime=runtime, tool_call_id=call.id, tool_name=call.name
+            turn.context,
+            runtime=runtime,
+            tool_call_id=call.id,
+            tool_name=call.name,
+            idempotency=functools.partial(turn.idempotency_key, undoing, ordinal),
         )
         try:
             run = _as_run(turn.done.get(id(call), execution))

@@ -144,6 +144,7 @@ class SingleCalls:
             known = await self.tools.with_resolved([call.name], runtime)
             return known.get(call.name)
 
+        self.turn.begin(self.messages)
         await undo(executions, cause, tool_of, self.turn, runtime)
 
     def _operation(self, call: ToolCall) -> ToolRun:
