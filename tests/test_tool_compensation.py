@@ -447,6 +447,24 @@ def test_a_turn_that_fails_is_undone(
     assert trip.log == [*BOOKED, *UNDONE]
 
 
+def test_the_history_of_a_turn_that_ends_at_a_limit_tells_what_was_undone(ask: Ask) -> None:
+    """It can be sent again, and what it says is so."""
+    trip = Trip()
+    limits = ToolLimits(max_rounds=2, on_exceeded="raise")
+    client = client_of(ScriptedModel(FLIGHT, HOTEL), trip, limits=limits)
+    with pytest.raises(ToolLoopError) as caught:
+        ask(client.prompt("x"))
+
+    result = caught.value.result
+    assert trip.log == [*BOOKED, *UNDONE]
+    assert_paired(result.conversation_history)
+    told = [m for m in result.conversation_history if isinstance(m, ToolResponseMessage)]
+    assert all("undone because" in each.data for m in told for each in m.responses)
+    assert [execution.is_error for execution in result.executions] == [True]
+    assert caught.value.trail is not None
+    assert caught.value.trail.messages == result.conversation_history
+
+
 class Broken(InMemoryChatMemoryRepository):
     """Can be read only."""
 

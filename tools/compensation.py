@@ -25,6 +25,7 @@ from chatclient.messages import (
 from chatclient.runtime import Runtime
 from chatclient.tool import DONE, FAILURE, RAN_WITH, ToolCallback, ToolContext, ToolMetadata
 from chatclient.tools.binding import object_in, own_schema
+from chatclient.tools.execution import ToolExecutionResult
 from chatclient.tools.outcome import ToolExecution, without_remark
 from chatclient.tools.parameters import callee_of
 from chatclient.tools.pending import answered_in
@@ -164,6 +165,15 @@ def _as_run(execution: ToolExecution) -> ToolExecution:
 def retold(executions: Iterable[ToolExecution], undone: Undone) -> list[ToolExecution]:
     """Return *executions* with what is to be told about calls that were undone."""
     return [undone.get(id(each.tool_call), each) for each in executions]
+
+
+def with_undone(result: ToolExecutionResult, undone: Undone) -> ToolExecutionResult:
+    """Return *result* with what is to be told about calls that were undone."""
+    return replace(
+        result,
+        conversation_history=rewritten(result.conversation_history, undone),
+        executions=tuple(retold(result.executions, undone)),
+    )
 
 
 def rewritten(messages: Sequence[Message], undone: Undone) -> tuple[Message, ...]:
