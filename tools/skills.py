@@ -32,6 +32,7 @@ READ_SKILL_RESOURCE = "read_skill_resource"
 
 _FILE = "SKILL.md"
 _FENCE = "---"
+_BEGINNING = 8192  # bytes, in which nearly all that is no text shows
 _NOT_RESOURCES = "scripts"  # a folder of what is to be run, not read
 _ALWAYS = ToolMetadata(effect="read", always_visible=True)
 
@@ -288,6 +289,9 @@ def _texts_in(folder: Path) -> dict[str, str]:
 
 def _text_of(file: Path) -> str:
     """Return the text of a file; none if it is not a text."""
+    with file.open("rb") as begun:
+        if b"\0" in begun.read(_BEGINNING):  # such as a film, which is not to be read as a whole
+            return ""
     try:
         text = file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
