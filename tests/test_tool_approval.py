@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import weakref
+from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -806,6 +807,29 @@ def test_a_pending_turn_is_json_both_ways() -> None:
     assert json.loads(text)["version"] == 1
     with pytest.raises(UsageError, match="not a pending turn"):
         PendingTurn.from_json(json.dumps({**json.loads(text), "version": 2}))
+
+
+def test_metadata_of_a_pending_turn_becomes_what_memory_makes_of_it() -> None:
+    """A tool may note for its application when it has looked."""
+
+    @tool(effect="read")
+    def clock() -> ToolResult:
+        return ToolResult("noon", metadata={"at": date(2026, 11, 25)})
+
+    client = client_of(ScriptedModel([call("clock"), pay_call(5)]))
+    turn = pending(Ask("call")(client.prompt("x").tools(clock, pay)))
+
+    [response] = PendingTurn.from_json(turn.to_json()).responses
+    assert response.metadata == {"at": "2026-11-25"}
+
+    @tool(effect="read")
+    def connect() -> ToolResult:
+        return ToolResult("ok", metadata={"connection": object()})
+
+    client = client_of(ScriptedModel([call("connect"), pay_call(5)]))
+    turn = pending(Ask("call")(client.prompt("x").tools(connect, pay)))
+    with pytest.raises(TypeError, match="JSON"):
+        turn.to_json()
 
 
 @pytest.mark.parametrize(
