@@ -63,6 +63,7 @@ from chatclient.tools import (
     tool,
     tool_callbacks,
 )
+from chatclient.tools.approval import DECISIONS
 
 paid: list[int] = []
 looked: list[str] = []
@@ -891,6 +892,24 @@ def test_a_decision_holds_wherever_the_turn_goes_on(
 
     assert paid == ran
     assert results(model.prompts[0])[0].endswith(told)
+
+
+@pytest.mark.parametrize(("decision", "ran"), [("approve", [5]), ("deny", [])])
+def test_an_interceptor_of_ones_own_may_suspend_a_turn(
+    ask: Ask, decision: Any, ran: list[int]
+) -> None:
+    """It lets pass what has been decided about, and need not know how that is carried out."""
+
+    async def careful(invocation: ToolInvocation, call_next: NextTool) -> ToolResult:
+        if DECISIONS not in invocation.context:
+            raise ApprovalRequired
+        return await call_next(invocation)
+
+    turn = suspended(ask, pay_call(5), approval=careful)
+    client = client_of(ScriptedModel("done"), approval=careful)
+    result = ask(client.resume(turn.to_json(), decision))
+
+    assert (result.text, paid) == ("done", ran)
 
 
 def test_a_turn_goes_on_in_another_process(tmp_path: Path) -> None:

@@ -81,6 +81,9 @@ the call that asked the agent."""
 class ApprovalRequired(Exception):  # noqa: N818 - no error: it suspends the turn
     """Raised by an interceptor to suspend the turn until somebody has decided about the call.
 
+    When the turn goes on, the interceptor finds `DECISIONS` in the tool context, and lets the call
+    pass: what was decided is carried out behind it. `ToolApproval` does all of this.
+
     Attributes:
         turn: The turn of an agent whose own calls wait, when the call asked an agent.
     """
