@@ -16,7 +16,7 @@ from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
 from chatclient.response import NO_USAGE, ChatResponse, Generation
 from chatclient.runtime import Runtime
-from chatclient.tool import CONVERSATION_ID, USER_ID, ToolCallback
+from chatclient.tool import CONVERSATION_ID, TURN_KEY, USER_ID, ToolCallback
 from chatclient.tools import PendingTurn, ToolCallingManager, ToolExecutionResult
 from chatclient.tools.approval import AGENT_TURNS, DECISIONS
 from chatclient.tools.awaiting import awaited
@@ -57,6 +57,11 @@ arrived since it was last asked. The loop asks it each time tools have run. See 
 EARLIER_MESSAGES = "earlier_messages"
 """The key in a request's context, inside a loop that sends no history, of what the turn has said
 before the messages of the round, a tuple without system messages. A memory inside sends it."""
+
+REMEMBERED = "remembered_messages"
+"""The key in a request's context, behind a memory advisor, of what the memory shows of the turns
+before, a tuple of messages. The loop may not be shown it: memory may stand inside, or tell it in
+the system text."""
 
 RefreshTools = Callable[[Sequence[Message], Runtime], Awaitable[Sequence[ToolCallback]]]
 """Returns all tools of a request again, given the conversation so far."""
@@ -349,6 +354,8 @@ class ToolLoop:
 def turn_of(request: ChatClientRequest) -> ToolTurn:
     """Return the turn of the tools that *request* begins, with what was run on the way to it."""
     turn = ToolTurn(_tool_context(request, request.prompt.options))
+    shown = set(map(id, request.prompt.messages))
+    turn.before = [m for m in request.context.get(REMEMBERED, ()) if id(m) not in shown]
     _follow(turn, request)
     turn.executions.extend(request.context.get(TOOL_EXECUTIONS, ()))
     return turn
@@ -378,7 +385,7 @@ def _tool_context(request: ChatClientRequest, options: ChatOptions) -> Mapping[s
     # An advisor may have set one to something else: a turn that waits is kept as JSON.
     whose = {
         key: str(request.context[key])
-        for key in (CONVERSATION_ID, USER_ID)
+        for key in (CONVERSATION_ID, USER_ID, TURN_KEY)
         if request.context.get(key) is not None
     }
     return merged(context, whose) if whose else context

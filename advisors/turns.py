@@ -20,6 +20,7 @@ from chatclient.advisors.remembering import remembered
 from chatclient.advisors.tool_calling import (
     EARLIER_MESSAGES,
     PENDING_TURN,
+    REMEMBERED,
     RESUME,
     TOOL_MESSAGES,
     UNDONE,
@@ -39,15 +40,24 @@ from chatclient.messages import (
 from chatclient.operations import MemoryAccess
 from chatclient.prompt import DEFAULT_MESSAGES, Prompt
 from chatclient.runtime import Runtime
-from chatclient.tool import CONVERSATION_ID
+from chatclient.tool import CONVERSATION_ID, TURN_KEY
 from chatclient.tools import PendingTurn
 from chatclient.tools.compensation import rewritten
 from chatclient.turn_taking import in_turns
 from chatclient.values import without
 
-TURN_KEY = "chat_memory_turn_key"
-"""The key in a request's context of the turn's own key: a turn that is made twice with the same
-one, because a queue delivered its job twice, say, is remembered once."""
+__all__ = [
+    "NEW_MESSAGES",
+    "TURN_KEY",
+    "Turn",
+    "Turns",
+    "WholeTurns",
+    "conversation_id_of",
+    "default_count",
+    "shown_as_messages",
+    "spoken",
+    "turn_key_of",
+]
 
 NEW_MESSAGES = "chat_memory_new_messages"
 """The key in a request's context, behind a memory advisor, of what the request adds to the
@@ -120,7 +130,7 @@ class Turns:
         self, request: ChatClientRequest, call_next: Next, show: Show
     ) -> ChatClientResponse:
         turn = await self.begin(request)
-        begun = request.mutate(context={NEW_MESSAGES: turn.own})
+        begun = request.mutate(context=_told(request, turn))
         response = await self.end(turn, request, await call_next(show(begun, turn.history)))
         return _without(response, _set_here(request))
 
@@ -256,7 +266,7 @@ class WholeTurns:
     async def _whole(self, request: ChatClientRequest, call_next: Next) -> ChatClientResponse:
         turns = self._turns
         turn = await turns.begin(request)
-        begun = request.mutate(context={turns.slot: turn, NEW_MESSAGES: turn.own})
+        begun = request.mutate(context={turns.slot: turn, **_told(request, turn)})
         response = await turns.end(turn, request, await call_next(begun))
         return _without(response, {turns.slot, EARLIER_MESSAGES} | _set_here(request))
 
@@ -329,9 +339,15 @@ def _begin_of(own: Sequence[Message], said: Sequence[Message], waiting: Sequence
     return max(0, len(waiting) - len(own) - len(said))
 
 
+def _told(request: ChatClientRequest, turn: Turn) -> dict[str, Any]:
+    """Return what a memory advisor tells those inside of it about its *turn*."""
+    before: tuple[Message, ...] = request.context.get(REMEMBERED, ())
+    return {NEW_MESSAGES: turn.own, REMEMBERED: (*before, *turn.history)}
+
+
 def _set_here(request: ChatClientRequest) -> set[str]:
     """Return the keys of what the outermost memory advisor tells the others."""
-    return set() if NEW_MESSAGES in request.context else {NEW_MESSAGES}
+    return {NEW_MESSAGES, REMEMBERED} - request.context.keys()
 
 
 def _without(response: ChatClientResponse, keys: set[str]) -> ChatClientResponse:

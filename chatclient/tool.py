@@ -38,6 +38,7 @@ __all__ = [
     "REMARK",
     "RETURN_DIRECT",
     "STEP",
+    "TURN_KEY",
     "USER_ID",
     "Effect",
     "ReturnDirect",
@@ -60,6 +61,10 @@ CONVERSATION_ID = "chat_memory_conversation_id"
 
 USER_ID = "chat_memory_user_id"
 """The key in both of the user whose session the conversation has to be."""
+
+TURN_KEY = "chat_memory_turn_key"
+"""The key in both of the turn's own key: a turn that is made twice with the same one, because a
+queue delivered its job twice, say, is remembered once."""
 
 ASKED_BY = "asked_by"
 """The key in the `ToolContext` of an agent's tools of the call that asked the agent: its

@@ -18,7 +18,7 @@ from chatclient.messages import (
     last_turn_begin,
 )
 from chatclient.prompt import Prompt
-from chatclient.tool import ASKED_BY, CONVERSATION_ID, FAILURE, USER_ID, ToolCallback
+from chatclient.tool import ASKED_BY, CONVERSATION_ID, FAILURE, TURN_KEY, USER_ID, ToolCallback
 from chatclient.tools.execution import ToolExecutionResult
 from chatclient.tools.outcome import ToolExecution
 from chatclient.tools.pending import PendingTurn
@@ -44,6 +44,7 @@ class ToolTurn:
         undone: Calls that were undone, by the identity of the call, with what is told of them.
         settled: Calls that stand whatever becomes of the turn, by the identity of the call: a
             memory has kept them when an advisor around it asked before.
+        before: What a memory shows of the turns before and the loop is not shown.
         earlier: Calls, by identity, of earlier turns of the request that its failure would undo.
         begun: Calls that were begun while the model was still speaking, see `key_of`.
         resumed: Whether the turn goes on after it has waited.
@@ -61,6 +62,7 @@ class ToolTurn:
     done: dict[int, ToolExecution] = field(default_factory=dict)
     undone: dict[int, ToolExecution] = field(default_factory=dict)
     settled: frozenset[int] = frozenset()
+    before: Sequence[Message] = ()
     earlier: frozenset[int] = frozenset()
     begun: dict[tuple[str, str, str], Begun[ToolExecution]] = field(default_factory=dict)
     resumed: bool = False
@@ -213,14 +215,17 @@ class ToolTurn:
     def idempotency_key(self, call: ToolCall, ordinal: int) -> str:
         """Return a key that is the same whenever this turn makes this call with these arguments.
 
-        It depends on the user, on the conversation up to the words that the turn began with, on
-        the call that asked, if the turn is an agent's, on the tool, its arguments, and on how many
-        times the turn has made the very same call before; not on the call's id, which a model
-        makes up anew when a turn is repeated.
+        It depends on the user, on the turn, on the call that asked, if the turn is an agent's, on
+        the tool, its arguments, and on how many times the turn has made the very same call before;
+        not on the call's id, which a model makes up anew when a turn is repeated. A turn without a
+        key of its own is known by the conversation up to the words that it began with.
         """
         if self._seed is None:
-            whose = (str(self.context.get(key, "")) for key in (CONVERSATION_ID, USER_ID, ASKED_BY))
-            self._seed = (*whose, *_spoken(_up_to_last_turn(self._messages)))
+            known = (CONVERSATION_ID, USER_ID, ASKED_BY, TURN_KEY)
+            seed = [str(self.context.get(key, "")) for key in known]
+            if TURN_KEY not in self.context:
+                seed += _spoken((*self.before, *_up_to_last_turn(self._messages)))
+            self._seed = tuple(seed)
         parts = (*self._seed, call.name, call.arguments, str(ordinal))
         return hashlib.sha256("\x1f".join(parts).encode(errors="replace")).hexdigest()[:32]
 
