@@ -6,12 +6,7 @@ from typing import Any
 
 from chatclient.checks import check_callable, check_kind, check_method, check_number
 from chatclient.driving import drive
-from chatclient.errors import (
-    ToolDefinitionError,
-    ToolUsageError,
-    UnknownToolError,
-    UsageError,
-)
+from chatclient.errors import ToolDefinitionError, ToolUsageError, UnknownToolError, UsageError
 from chatclient.messages import (
     AssistantMessage,
     ToolCall,
@@ -23,11 +18,7 @@ from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
 from chatclient.response import ChatResponse
 from chatclient.runtime import BLOCKING, ON_LOOP, Runtime
-from chatclient.tool import (
-    CONVERSATION_ID,
-    ToolContext,
-    ToolDefinition,
-)
+from chatclient.tool import CONVERSATION_ID, ToolContext, ToolDefinition
 from chatclient.tools.approval import (
     DECISIONS,
     Decision,
