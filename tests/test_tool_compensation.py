@@ -1239,6 +1239,23 @@ def test_what_failed_after_the_tool_had_done_its_work_is_undone(ask: Ask, told: 
     assert trip.log == [*BOOKED, *UNDONE]
 
 
+def test_what_an_interceptor_calls_a_failure_is_undone(ask: Ask) -> None:
+    """The tool has done its work all the same, with the result that it had."""
+    trip = Trip()
+
+    async def check(invocation: ToolInvocation, call_next: NextTool) -> ToolResult:
+        result = await call_next(invocation)
+        if invocation.tool_call.name == "book_flight":
+            return ToolResult("that is no valid ticket", is_error=True)
+        return result
+
+    model = ScriptedModel(FLIGHT, DEAR, "sorry")
+    ask(client_of(model, trip, interceptors=[check]).prompt("x"))
+
+    assert results(model.prompts[1]) == ["that is no valid ticket"]
+    assert trip.log == ["flight to Rome", "no flight to Rome"]
+
+
 @pytest.mark.parametrize("told", [True, False])
 def test_what_the_tool_itself_could_not_do_is_not_undone_where_more_fails(
     ask: Ask, told: bool

@@ -161,6 +161,9 @@ class SingleCalls:
             if call.id == self.cut_off:
                 _require_whole(call, self.tools.get(call.name))
             result = await self._run_tool(call, context)
+            # What a tool has done may be a failure to an interceptor.
+            if result.is_error and self._is_done(call, context):
+                result = replace(result, metadata=merged(result.metadata, {DONE: True}))
         except (ApprovalRequired, ToolUsageError, MemoryError):
             raise  # nothing that a model could mend
         except Exception as problem:  # noqa: BLE001 - a tool is the application's code
@@ -185,16 +188,23 @@ class SingleCalls:
     async def _handle_failure(
         self, call: ToolCall, error: Exception, context: ToolContext
     ) -> ToolResult:
-        if context.result is not None and not context.result.is_error:
-            self.turn.done[id(call)] = _done(call, context, context.result)
+        done = self._is_done(call, context)
         if not context.runtime.remaining():
             msg = f"the deadline passed while the tool {call.name!r} ran"
             raise DeadlineExceededError(msg) from error
         kind = kind_of(error)
         count = self.turn.failed(call.name, kind)
         told = await self.runner.process_failure(ToolFailure(kind, call, error, count, context))
-        noted = {FAILURE: kind, DONE: True} if id(call) in self.turn.done else {FAILURE: kind}
+        noted = {FAILURE: kind, DONE: True} if done else {FAILURE: kind}
         return replace(told, metadata=merged(told.metadata, noted))
+
+    def _is_done(self, call: ToolCall, context: ToolContext) -> bool:
+        """Return whether the tool of a failed *call* has done its work; note what that came to."""
+        result = context.result
+        if result is None or result.is_error:
+            return False
+        self.turn.done[id(call)] = _done(call, context, result)
+        return True
 
 
 def _response(call: ToolCall, result: ToolResult) -> ToolResponse:
