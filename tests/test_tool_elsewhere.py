@@ -132,6 +132,8 @@ def test_a_tool_that_is_done_elsewhere_may_be_asked_for_more(ask: Ask) -> None:
     model = ScriptedModel(made, "done")
     client = ChatClient.builder(model).default_tools(*tools).build()
     turn = waiting(ask, client)
+    with pytest.raises(UsageError, match="'locate' is not run here"):
+        ask(client.resume(turn, "approve"))
     ask(client.resume(turn, {"w": Decision.answered("48.1, 11.5")}))
 
     assert results(model.prompts[1]) == ["48.1, 11.5"]

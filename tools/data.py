@@ -120,3 +120,10 @@ class ExternalTool:
             ToolArgumentError: The arguments do not fit.
         """
         return self._signature.read(arguments)
+
+
+def is_external(callback: Any) -> bool:
+    """Return whether *callback* is a tool that is done elsewhere, or stands around one."""
+    while (delegate := getattr(callback, "delegate", None)) is not None:
+        callback = delegate
+    return isinstance(callback, ExternalTool)

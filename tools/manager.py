@@ -29,7 +29,7 @@ from chatclient.tools.approval import (
     decisions_for,
 )
 from chatclient.tools.compensation import executed_in, retold, rewritten
-from chatclient.tools.data import ExternalTool
+from chatclient.tools.data import is_external
 from chatclient.tools.eager import EagerReads
 from chatclient.tools.execution import (
     ToolExecutionResult,
@@ -375,7 +375,7 @@ async def _check_resumed(
             " resumed request the tools that the first one had"
         )
         raise ToolUsageError(msg) from error
-    if isinstance(callback, ExternalTool) and decision.result is None:
+    if is_external(callback) and decision.result is None:
         msg = f"{call.name!r} is not run here: decide with Decision.answered(...), or deny it"
         raise ToolUsageError(msg)
     if decision.arguments is not None and decision.result is None:

@@ -234,21 +234,21 @@ class _SkillTool:
         self.definition: ToolDefinition = callback.definition
         self.metadata: ToolMetadata = replace(callback.metadata, always_visible=True)
         self.function: Callable[..., Any] | ToolCallback = getattr(callback, "function", callback)
-        self.callback = callback
+        self.delegate = callback
 
     @property
     def own_schema(self) -> Mapping[str, Any]:
-        return own_schema(self.callback)
+        return own_schema(self.delegate)
 
     async def invoke(self, arguments: str, context: ToolContext) -> ToolResult:
-        return await self.callback.invoke(arguments, context)
+        return await self.delegate.invoke(arguments, context)
 
     def read_arguments(self, arguments: str) -> Mapping[str, Any]:
-        return read_arguments(self.callback, arguments)
+        return read_arguments(self.delegate, arguments)
 
     def is_same(self, other: object) -> bool:
-        own = self.callback
-        twin = other.callback if isinstance(other, _SkillTool) else other
+        own = self.delegate
+        twin = other.delegate if isinstance(other, _SkillTool) else other
         return own is twin or (isinstance(own, FunctionToolCallback) and own.is_same(twin))
 
 
