@@ -1028,6 +1028,19 @@ def test_what_was_decided_for_several_approvers_is_told_once(
     assert results(model.prompts[1]) == [f"{told}\npaid 3"]
 
 
+def test_what_each_of_several_approvers_says_is_told(ask: Ask) -> None:
+    """Also where one of them ends with the words of another one."""
+    approvals = [
+        ToolApproval(ask=lambda _, said=said: Decision(True, said))  # type: ignore[misc]
+        for said in ("Not urgent, but fine.", "but fine.")
+    ]
+    model = ScriptedModel(pay_call(3), "done")
+    ask(client_of(model, interceptors=approvals).prompt("x"))
+
+    told = "The user says: Not urgent, but fine.\nThe user says: but fine.\npaid 3"
+    assert results(model.prompts[1]) == [told]
+
+
 def test_the_model_is_told_what_the_user_changed_when_it_fails(ask: Ask) -> None:
     """What failed is not what it had asked for."""
 

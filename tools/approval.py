@@ -169,7 +169,7 @@ def _remark(context: ToolContext, remark: str | None) -> None:
     told = context.remark
     if remark is None or told is None:
         context.remark = told or remark
-    elif not told.endswith(remark.removeprefix(_SAYS)):  # of one decision, for several approvers
+    elif not told.endswith(f": {remark.removeprefix(_SAYS)}"):  # one decision, several approvers
         context.remark = f"{told}\n{remark}"
 
 
