@@ -58,7 +58,7 @@ EARLIER_MESSAGES = "earlier_messages"
 """The key in a request's context, inside a loop that sends no history, of what the turn has said
 before the messages of the round, a tuple without system messages. A memory inside sends it."""
 
-REMEMBERED = "remembered_messages"
+REMEMBERED = "chat_memory_remembered"
 """The key in a request's context, behind a memory advisor, of what the memory shows of the turns
 before, a tuple of messages. The loop may not be shown it: memory may stand inside, or tell it in
 the system text."""

@@ -66,7 +66,7 @@ TURN_KEY = "chat_memory_turn_key"
 """The key in both of the turn's own key: a turn that is made twice with the same one, because a
 queue delivered its job twice, say, is remembered once."""
 
-ASKED_BY = "asked_by"
+ASKED_BY = "agent_asking_call"
 """The key in the `ToolContext` of an agent's tools of the call that asked the agent: its
 idempotency key, on which theirs depend."""
 

@@ -13,6 +13,7 @@ from test_tool_calling import client_of, results
 
 from chatclient import Advisor, AssistantMessage, ChatClient, ChatOptions, Message, UserMessage
 from chatclient.advisors.memory import MessageChatMemoryAdvisor, PromptChatMemoryAdvisor
+from chatclient.advisors.tool_calling import REMEMBERED
 from chatclient.advisors.turns import TURN_KEY
 from chatclient.chain import TOOL_CALLING_ORDER
 from chatclient.errors import ConnectionFailedError, ToolUsageError
@@ -281,7 +282,7 @@ def test_a_turn_that_begins_like_an_earlier_one_has_another_key(ask: Ask, adviso
         result = ask(client.prompt("Pay!").conversation("c"))
 
     assert len(set(seen)) == 8
-    assert "remembered_messages" not in result.response.context
+    assert REMEMBERED not in result.response.context
 
 
 @memories
