@@ -1,7 +1,6 @@
 """A turn that goes on after it has waited for approval."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from chatclient.errors import ToolLoopError
@@ -9,7 +8,7 @@ from chatclient.messages import Message
 from chatclient.prompt import Prompt
 from chatclient.runtime import Runtime
 from chatclient.tools import Decision, PendingTurn, ToolCallingManager, ToolExecutionResult
-from chatclient.tools.compensation import retold, rewritten
+from chatclient.tools.compensation import with_undone
 from chatclient.tools.turn import ToolTurn
 
 
@@ -83,10 +82,10 @@ class Resumed:
         turn.undone.update(first.undone)
         # They came to an answer that has stayed.
         turn.settled |= first.by_identity().keys() - turn.earlier
-        executions = tuple(retold(result.executions, first.undone))
+        result = with_undone(result, first.undone)
         answered = {response.id for response in self.pending.responses}
         known = turn.by_identity()
-        for execution in executions:
+        for execution in result.executions:
             if execution.tool_call.id not in answered:
                 turn.remember(execution)
                 if id(execution.tool_call) not in known:
@@ -95,5 +94,4 @@ class Resumed:
         turn.calls.update(call.name for call in self.pending.pending)
         for call in self.pending.message.tool_calls:
             turn.ordinal(call)
-        history = rewritten(result.conversation_history, first.undone)
-        return replace(result, conversation_history=history, executions=executions)
+        return result

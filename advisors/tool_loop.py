@@ -20,7 +20,7 @@ from chatclient.tool import CONVERSATION_ID, TURN_KEY, USER_ID, ToolCallback
 from chatclient.tools import PendingTurn, ToolCallingManager, ToolExecutionResult
 from chatclient.tools.approval import AGENT_TURNS, DECISIONS
 from chatclient.tools.awaiting import awaited
-from chatclient.tools.compensation import rewritten
+from chatclient.tools.compensation import rewritten, with_undone
 from chatclient.tools.outcome import ToolExecution
 from chatclient.tools.turn import ToolTurn
 from chatclient.values import merged, without
@@ -299,7 +299,8 @@ class ToolLoop:
             return None
         result = replace(result, breach=breach)
         if limits.on_exceeded == "raise":
-            raise ToolLoopError(breach, result=result)
+            await self.undo()  # as for any error; the result is to tell of it
+            raise ToolLoopError(breach, result=with_undone(result, self.turn.undone))
         if limits.on_exceeded == "partial":
             return await self._answer_with(response, (result.breach_generation(),))
         return await self._final_answer(sent, response, result)

@@ -12,6 +12,7 @@ from chatclient.runtime import Runtime
 from chatclient.tool import ToolContext, ToolDefinition, ToolMetadata, ToolResult
 from chatclient.tools import Decision, PendingTurn
 from chatclient.tools.approval import AGENT_TURNS, ApprovalRequired
+from chatclient.tools.compensation import check_compensation
 from chatclient.tools.conversion import to_tool_result
 from chatclient.tools.schema import (
     ToolSignature,
@@ -58,6 +59,8 @@ class ClientTool:
         takes = _a_request() if input_type is None else signature_of_model(input_type, name=name)
         self.definition = ToolDefinition(name, description, takes.input_schema)
         self.metadata = metadata or ToolMetadata()
+        if self.metadata.compensation is not None:
+            check_compensation(name, takes.parameters, self.metadata.compensation)
         self._ask = ask
         self._takes = takes
         self._conversation = conversation

@@ -30,7 +30,13 @@ from chatclient.spec import RequestSpec, TextSpec, refuse_no_text, with_more
 from chatclient.streams import AsyncStreamResponse, StreamResponse
 from chatclient.structured import StructuredOutput
 from chatclient.template import TemplateRenderer
-from chatclient.tool import CONVERSATION_ID, USER_ID, ToolCallback, ToolContext, ToolMetadata
+from chatclient.tool import (
+    CONVERSATION_ID,
+    USER_ID,
+    ToolCallback,
+    ToolContext,
+    ToolMetadata,
+)
 from chatclient.tools import PendingTurn, ToolCallbackResolver, ToolCallingManager
 from chatclient.tools.approval import Decisions, decisions_for
 from chatclient.tools.duplicates import DuplicatePolicy
@@ -188,7 +194,8 @@ class ChatClient(Closeable):
                 JSON. Default: a text, `request`.
 
         Raises:
-            ToolDefinitionError: Providers do not accept the name, or the type has no schema.
+            ToolDefinitionError: Providers do not accept the name, the type has no schema, or its
+                compensation wants what no call has.
         """
         if conversation is None and self._remembers():
             conversation = conversation_below(name)

@@ -7,14 +7,15 @@ from typing import Any
 from chatclient.advisors.tool_calling import REFRESH_TOOLS
 from chatclient.driving import drive
 from chatclient.engine import Engine
-from chatclient.errors import UsageError
+from chatclient.errors import ToolDefinitionError, UsageError
 from chatclient.messages import Message, without_system
-from chatclient.offered_tools import Offers, is_provider, named_tool, offered_tools
 from chatclient.options import NO_OPTIONS, ChatOptions, checked
 from chatclient.runtime import BLOCKING, Runtime
 from chatclient.spec import RequestSpec
 from chatclient.tool import CONVERSATION_ID, ToolCallback, ToolRequest
 from chatclient.tools.duplicates import without_duplicates
+from chatclient.tools.offers import Offers, is_provider, offered_tools
+from chatclient.tools.resolution import resolve_tool
 from chatclient.tools.sources import Resolved
 from chatclient.values import merged
 
@@ -154,10 +155,28 @@ async def complete_options(
     callbacks = list(options.tool_callbacks or ())
     if spec.tool_sources or spec.tools is not None:
         offers = {} if offers is None else offers
-        callbacks = await offered_tools(engine, spec.tool_sources, request, runtime, offers)
+        sources = [
+            await _named_tool(engine, source, runtime) if isinstance(source, str) else source
+            for source in spec.tool_sources
+        ]
+        callbacks = await offered_tools(sources, request, runtime, offers)
     if options.tool_names and spec.tools is None:
-        callbacks += [await named_tool(engine, name, runtime) for name in options.tool_names]
+        callbacks += [await _named_tool(engine, name, runtime) for name in options.tool_names]
     unique = list(without_duplicates(callbacks, engine.duplicate_tools))
     if unique != list(options.tool_callbacks or ()):
         changes["tool_callbacks"] = unique
     return options.mutate(**changes) if changes else options
+
+
+async def _named_tool(engine: Engine, name: str, runtime: Runtime) -> ToolCallback:
+    """Return the tool that the client's resolver knows by *name*.
+
+    Raises:
+        ToolDefinitionError: It knows none.
+    """
+    callback = await resolve_tool(engine.resolver, name, runtime)
+    if callback is None:
+        none = "there is none: give the tool itself, or set one with tool_callback_resolver()"
+        msg = f"no tool {name!r} is known to the client's resolver ({engine.resolver or none})"
+        raise ToolDefinitionError(msg)
+    return callback

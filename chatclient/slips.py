@@ -9,8 +9,8 @@ _FENCE = "```"
 _TOKEN = re.compile(
     r"""
     \s*(?:
-        (?P<double>"(?:[^"\\]|\\.)*(?P<double_end>")?)
-      | (?P<single>'(?:[^'\\]|\\.)*(?P<single_end>')?)
+        (?P<double>"(?:[^"\\]|\\.)*")
+      | (?P<single>'(?:[^'\\]|\\.)*')
       | (?P<open>[{\[])
       | (?P<close>[}\]])
       | (?P<comma>,)
@@ -22,15 +22,19 @@ _TOKEN = re.compile(
 )
 _CLOSER = {"{": "}", "[": "]"}
 _WORDS = {"True": "true", "False": "false", "None": "null"}
+_WHOLE = frozenset(_WORDS.values())  # words that do not go on
 
 
 def repair_json(text: str) -> str | None:
     """Return the JSON that *text* was meant to be, or None when that is not certain.
 
-    Mends code fences around it, a trailing comma, brackets, braces and a quote missing at the end
-    or too many of them, single quotes, Python's `True`, `False` and `None`, line breaks inside
-    strings, JSON that was encoded twice, and JSON that a server has streamed and then sent again as
-    a whole. JSON without damage comes back as it is.
+    Mends code fences around it, a trailing comma, brackets and braces missing at the end or too
+    many of them, single quotes, Python's `True`, `False` and `None`, line breaks inside strings,
+    JSON that was encoded twice, and JSON that a server has streamed and then sent again as a whole.
+    JSON without damage comes back as it is.
+
+    What ends within a string, or with a number that might go on, was cut off: not all servers say
+    so, and half a value is another one.
     """
     text = whole_text(text).strip().removeprefix("\ufeff")
     if text.startswith(_FENCE):
@@ -70,8 +74,10 @@ def _rewritten(text: str) -> str | None:
                 _drop_comma(result)
             case "word":
                 piece = _WORDS.get(piece, piece)
-            case "double" | "double_end" | "single" | "single_end":
-                piece = _string(piece, ended=bool(token["double_end"] or token["single_end"]))
+                if at == len(text) and piece not in _WHOLE:
+                    return None
+            case "double" | "single":
+                piece = _string(piece)
             case _:
                 pass
         result.append(piece)
@@ -104,10 +110,9 @@ def _drop_comma(pieces: list[str]) -> None:
         pieces.pop()
 
 
-def _string(written: str, *, ended: bool) -> str:
+def _string(written: str) -> str:
     """Return a string as it was *written*, with JSON's quotes and escapes."""
-    inside = written[1:-1] if ended else written[1:]
-    inside = inside.replace("\\'", "'")
+    inside = written[1:-1].replace("\\'", "'")
     if written[0] == "'":
         inside = re.sub(r'(\\.)|"', lambda match: match[1] or '\\"', inside)
     return '"' + re.sub(r"[\x00-\x1f]", lambda match: json.dumps(match[0])[1:-1], inside) + '"'

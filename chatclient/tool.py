@@ -194,6 +194,8 @@ class ToolContext(Mapping[str, Any]):
             an interceptor changed them. None before that.
         remark: What the model is told before the result, such as that the user changed the
             arguments, or None; set by whoever approves the call.
+        decided: Whether somebody has decided about the call, and it goes on accordingly; set by
+            whoever asked for approval.
         result: The result of the tool; None before it has run.
         runtime: How the request runs; see `Runtime.invoke`.
     """
@@ -203,6 +205,7 @@ class ToolContext(Mapping[str, Any]):
         "_values",
         "arguments",
         "attempt",
+        "decided",
         "remark",
         "result",
         "runtime",
@@ -225,6 +228,7 @@ class ToolContext(Mapping[str, Any]):
         self._values = values
         self.arguments: str | None = None
         self.remark: str | None = None
+        self.decided = False
         self.attempt = attempt
         self._idempotency = idempotency
         self.result: ToolResult | None = None

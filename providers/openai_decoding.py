@@ -96,12 +96,11 @@ _FINISH_REASONS: dict[str, FinishReason] = {
 
 def finish_reason(native: str | None, *, calls: bool, refused: bool) -> FinishReason | None:
     """Return why an answer ended, from the provider's word and from what was said."""
-    # A forced tool call ends with "stop" at some servers: what was said counts, not the word.
-    if calls and native not in ("length", "content_filter"):
+    reason = None if native is None else _FINISH_REASONS.get(native, "stop")
+    # A forced tool call ends with "stop" at some servers: what was said counts, not the word. Where
+    # the word says that the answer was cut off, it counts.
+    if calls and reason in (None, "stop"):
         return "tool_call"
-    if native is None:
-        return None
-    reason = _FINISH_REASONS.get(native, "stop")
     return "content_filter" if refused and reason == "stop" else reason
 
 

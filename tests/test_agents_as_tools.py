@@ -163,6 +163,30 @@ def test_an_agent_has_the_context_and_the_conversation(ask: Ask) -> None:
     assert seen == [("acme", "c-1")]
 
 
+def test_an_agent_that_is_asked_the_same_again_does_it_again(ask: Ask) -> None:
+    """Keys of its calls are those of a repeated turn only where the asker repeats its own."""
+    keys: list[str] = []
+
+    @tool
+    def pay(amount: int, context: ToolContext) -> str:
+        keys.append(context.idempotency_key)
+        return "paid"
+
+    def turn(question: str, *answers: Answer) -> list[str]:
+        keys.clear()
+        paid = [call("pay", '{"amount": 5}'), "Paid."]
+        _, agent = expert(*paid * 2, tools=[pay], sequential=True)
+        client = client_of(ScriptedModel(*answers, "Done."), agent)
+        ask(client.prompt(question).conversation("c"))
+        return list(keys)
+
+    twice = [call("expert", ASK.arguments, id=id) for id in "ab"]
+    first, later = turn("Pay twice!", twice), turn("Pay again!", ASK)
+
+    assert len({*first, *later}) == 3
+    assert turn("Pay twice!", ASK, ASK) == first
+
+
 def test_an_agent_that_fails_is_a_tool_that_fails(ask: Ask) -> None:
     """The model outside is told, and may go on without it."""
     _, agent = expert(LookupError("out of office"))

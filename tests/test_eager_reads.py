@@ -121,6 +121,39 @@ def eager(model: ScriptedModel, shop: object, **manager: Any) -> ChatClient:
     return client_of(model, shop, **{"eager_reads": True, "blocking_concurrency": 4, **manager})
 
 
+async def test_what_has_begun_counts_among_what_runs_at_once() -> None:
+    """The calls that follow when the model has spoken wait for a place."""
+    running: set[str] = set()
+    most = 0
+
+    async def busy(item: str) -> None:
+        nonlocal most
+        running.add(item)
+        most = max(most, len(running))
+        for _ in range(200):
+            await asyncio.sleep(0)
+        running.remove(item)
+
+    @tool(effect="read")
+    async def peek(item: str) -> None:
+        await busy(item)
+
+    @tool
+    async def buy(item: str) -> None:
+        await busy(item)
+
+    calls = [
+        call(name, f'{{"item": "{item}"}}', id=item)
+        for name, item in zip(["buy", "peek", "peek", "buy"], "abcd", strict=True)
+    ]
+    client = client_of(ScriptedModel(calls, "done"), peek, buy, eager_reads=True, max_concurrency=2)
+    stream = client.prompt("x").astream()
+    assert "".join([text async for text in stream]) == "done"
+
+    assert [each.is_error for each in stream.tool_executions()] == [False] * 4
+    assert most == 2
+
+
 def test_a_reading_tool_begins_while_the_model_speaks(ask: Ask) -> None:
     """As soon as the model asks for the next one; the results stand in the order of the calls."""
     shop = Shop()

@@ -31,6 +31,7 @@ from chatclient.tools import (
     ToolCallback,
     ToolCallingManager,
     ToolContext,
+    ToolRegistry,
     ToolRequest,
     ToolResult,
     tool,
@@ -307,6 +308,57 @@ async def test_providers_are_asked_anew() -> None:
     assert names == [["add"], ["add", "tenant"]]
     assert growing.asked[0].context == {"tenant": "acme"}
     assert [c.definition.name for c in growing.asked[0].callbacks] == ["add"]
+
+
+async def test_sources_are_what_requests_take() -> None:
+    """A tool may be there twice; a provider offers functions, or nothing, and takes tools away."""
+
+    class Desk:
+        def tool_callbacks(self) -> list[Any]:
+            return [tenant]
+
+        def hidden_tools(self) -> list[str]:
+            return ["add"]
+
+    class Nothing:
+        def tool_callbacks(self) -> None:
+            return None
+
+    twice = McpToolServer(add, ToolRegistry(add), Nothing())
+    hiding = McpToolServer(add, Desk())
+
+    for server, names in ((twice, ["add"]), (hiding, ["tenant"])):
+        async with Client(server.server) as client:
+            assert [each.name for each in (await client.list_tools()).tools] == names
+            if server is hiding:
+                with pytest.raises(MCPError, match="no tool 'add'"):
+                    await client.call_tool("add", {"a": 1, "b": 2})
+
+
+async def test_equal_calls_have_keys_of_their_own() -> None:
+    """Clients count their calls from 1 again; what they call twice is meant twice."""
+    keys: list[str] = []
+
+    @tool
+    def pay(amount: int, context: ToolContext) -> None:
+        keys.append(context.idempotency_key)
+
+    server = McpToolServer(pay)
+    for _ in range(2):
+        async with Client(server.server) as client:
+            for _ in range(2):
+                await client.call_tool("pay", {"amount": 5})
+
+    assert len(set(keys)) == 4
+
+
+async def test_served_calls_are_observed(caplog: pytest.LogCaptureFixture) -> None:
+    """As those of a client's turn, or of a loop of one's own."""
+    with caplog.at_level("DEBUG", "chatclient"):
+        async with Client(McpToolServer(add).server) as client:
+            await client.call_tool("add", {"a": 1, "b": 2})
+
+    assert [record for record in caplog.records if "add" in record.getMessage()]
 
 
 async def test_what_stands_around_tools_stands_around_served_ones() -> None:

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ from mcp_setup import asked_for, mcp_threads
 from waiting import settled
 
 pytest.importorskip("mcp")
+
+import httpx2
 
 from chatclient import ChatClient
 from chatclient.driving import drive
@@ -195,6 +197,30 @@ def test_who_falls_out_of_the_cache_is_disconnected_after_the_last_request(
     assert settled(lambda: connected() == before + 1)
     crm_of.cache_clear()
     assert settled(lambda: connected() == before)
+
+
+@pytest.mark.parametrize(("timeout", "least"), [(60, 300), (1800, 1801), (None, None)])
+def test_a_call_has_the_time_that_it_is_given(
+    ask: Ask, crm: Crm, timeout: float | None, least: float | None
+) -> None:
+    """However long the server sends nothing: the HTTP client waits for longer."""
+    waits: list[float | None] = []
+
+    class Watch(httpx2.Auth):
+        def auth_flow(self, request: Any) -> Any:
+            waits.append(request.extensions["timeout"]["read"])
+            yield request
+
+    headers = {"Authorization": "Bearer ada"}
+    server = McpServer.http("crm", crm.url, headers=headers, auth=Watch())
+    with McpToolCallbackProvider(replace(server, timeout=timeout)) as provider:
+        asked, _ = asked_for(ask, provider, call("whoami"), "done")
+
+    assert asked.executions[0].response.data == "ada"
+    if least is None:
+        assert set(waits) == {None}
+    else:
+        assert all(wait is not None and wait >= least for wait in waits)
 
 
 def test_a_refused_token_is_named(ask: Ask, recipe: dict[str, Any]) -> None:

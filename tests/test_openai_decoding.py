@@ -91,7 +91,16 @@ def test_finish_reasons_are_normalised(native: str | None, reason: str | None) -
 
 
 @pytest.mark.parametrize(
-    ("native", "reason"), [("stop", "tool_call"), (None, "tool_call"), ("length", "length")]
+    ("native", "reason"),
+    [
+        ("stop", "tool_call"),
+        (None, "tool_call"),
+        ("whatever", "tool_call"),
+        ("length", "length"),
+        ("model_length", "length"),
+        ("sensitive", "content_filter"),
+        ("network_error", "error"),
+    ],
 )
 def test_calls_tell_more_than_the_word(native: str | None, reason: str) -> None:
     """A forced call ends with "stop" at some servers; a call cut off stays cut off."""

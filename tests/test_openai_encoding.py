@@ -566,7 +566,7 @@ def test_no_arguments_are_an_empty_object(arguments: str) -> None:
     assert element["tool_calls"][0]["function"] == {"name": "now", "arguments": "{}"}
 
 
-@pytest.mark.parametrize("written", ['{"a":', "[1]", '"a"'])
+@pytest.mark.parametrize("written", ['{"a":', '{"a":1', '{"a":"b', "[1]", '"a"'])
 def test_malformed_arguments_do_not_spoil_the_conversation(written: str) -> None:
     """Servers that parse the history get an object that holds what the model wrote."""
     message = AssistantMessage("", [ToolCall("c1", "add", written)])
@@ -577,7 +577,7 @@ def test_malformed_arguments_do_not_spoil_the_conversation(written: str) -> None
     assert parsed == {"malformed_arguments": written}
 
 
-@pytest.mark.parametrize("written", ["{'a': 1,}", '{"a":1', '"{\\"a\\":1}"'])
+@pytest.mark.parametrize("written", ["{'a': 1,}", '{"a":1,', '"{\\"a\\":1}"'])
 def test_arguments_that_the_tool_could_mend_are_sent_mended(written: str) -> None:
     """Shown as malformed beside the result, they would teach the model to write such."""
     message = AssistantMessage("", [ToolCall("c1", "add", written)])

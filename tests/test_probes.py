@@ -95,6 +95,19 @@ def test_arguments_that_are_cut_off(ask: Ask, chat_server: Start, times: int) ->
     assert result.executions[0].tool_call.arguments == '{"city": "Bern", "days": '
 
 
+@pytest.mark.parametrize("word", ["length", "model_length", "sensitive", "network_error"])
+def test_a_call_that_the_server_says_was_cut_off(ask: Ask, chat_server: Start, word: str) -> None:
+    """Whatever the server's word for it: what can be mended may be half of what was meant."""
+    cut, *others = wrong(1, "get_weather", '{"city": "Bern"')
+    cut["choices"][0]["finish_reason"] = word
+    server = chat_server(cut, *others)
+    with client_of(server) as client:
+        result = ask(client.prompt("x"))
+
+    assert result.text == "recovered"
+    assert told(server.requests[1])[0].startswith("The call of get_weather was cut off")
+
+
 def test_arguments_of_which_only_the_end_is_missing(ask: Ask, chat_server: Start) -> None:
     """What can only mean one thing is mended, and no round is lost."""
     server = chat_server(*wrong(1, "get_weather", '{"city": "Bern"'))

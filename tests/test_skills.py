@@ -336,6 +336,16 @@ def test_a_folder_holds_a_skill(tmp_path: Path) -> None:
     assert skill.tools == (measure,)
 
 
+def test_what_is_no_text_costs_no_memory(tmp_path: Path) -> None:
+    """A film beside the instructions is not read as a whole to find that out."""
+    folder = write(tmp_path / "painting", TEXT)
+    with (folder / "film.mp4").open("wb") as film:
+        film.write(b"\0\0\0\x20ftyp")
+        film.truncate(2**40)  # takes no room on the disk
+
+    assert Skill.from_folder(folder).resources == {}
+
+
 def test_a_folder_holds_skills(tmp_path: Path) -> None:
     """Each folder with the file is one, in the order of their names."""
     write(tmp_path / "b", TEXT)

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import weakref
+from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,7 @@ from chatclient.tools import (
     tool,
     tool_callbacks,
 )
+from chatclient.tools.approval import DECISIONS
 
 paid: list[int] = []
 looked: list[str] = []
@@ -808,6 +810,29 @@ def test_a_pending_turn_is_json_both_ways() -> None:
         PendingTurn.from_json(json.dumps({**json.loads(text), "version": 2}))
 
 
+def test_metadata_of_a_pending_turn_becomes_what_memory_makes_of_it() -> None:
+    """A tool may note for its application when it has looked."""
+
+    @tool(effect="read")
+    def clock() -> ToolResult:
+        return ToolResult("noon", metadata={"at": date(2026, 11, 25)})
+
+    client = client_of(ScriptedModel([call("clock"), pay_call(5)]))
+    turn = pending(Ask("call")(client.prompt("x").tools(clock, pay)))
+
+    [response] = PendingTurn.from_json(turn.to_json()).responses
+    assert response.metadata == {"at": "2026-11-25"}
+
+    @tool(effect="read")
+    def connect() -> ToolResult:
+        return ToolResult("ok", metadata={"connection": object()})
+
+    client = client_of(ScriptedModel([call("connect"), pay_call(5)]))
+    turn = pending(Ask("call")(client.prompt("x").tools(connect, pay)))
+    with pytest.raises(TypeError, match="JSON"):
+        turn.to_json()
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -844,6 +869,47 @@ client = ChatClient.builder(model).default_tools(pay).tool_calling_manager(manag
 print(client.resume(sys.stdin.read(), "approve").call().content())
 print([response.data for response in model.prompts[0].messages[-1].responses])
 """
+
+
+@pytest.mark.parametrize(
+    ("decision", "ran", "told"),
+    [
+        (False, [], "The user did not allow this call."),
+        (Decision(approved=True, arguments='{"amount": 1}'), [1], "paid 1"),
+        (Decision(True, "Be quick."), [5], "The user says: Be quick.\npaid 5"),
+        (Decision.answered("paid in cash"), [], "paid in cash"),
+    ],
+)
+@pytest.mark.parametrize("interceptors", [0, 1, 2])
+def test_a_decision_holds_wherever_the_turn_goes_on(
+    ask: Ask, decision: Any, ran: list[int], told: str, interceptors: int
+) -> None:
+    """Whoever resumes it need not ask for approval as well, and may ask more than once."""
+    turn = suspended(ask, pay_call(5))
+    model = ScriptedModel("done")
+    approvals = [ToolApproval() for _ in range(interceptors)]
+    ask(client_of(model, interceptors=approvals).resume(turn, {"p1": decision}))
+
+    assert paid == ran
+    assert results(model.prompts[0])[0].endswith(told)
+
+
+@pytest.mark.parametrize(("decision", "ran"), [("approve", [5]), ("deny", [])])
+def test_an_interceptor_of_ones_own_may_suspend_a_turn(
+    ask: Ask, decision: Any, ran: list[int]
+) -> None:
+    """It lets pass what has been decided about, and need not know how that is carried out."""
+
+    async def careful(invocation: ToolInvocation, call_next: NextTool) -> ToolResult:
+        if DECISIONS not in invocation.context:
+            raise ApprovalRequired
+        return await call_next(invocation)
+
+    turn = suspended(ask, pay_call(5), approval=careful)
+    client = client_of(ScriptedModel("done"), approval=careful)
+    result = ask(client.resume(turn.to_json(), decision))
+
+    assert (result.text, paid) == ("done", ran)
 
 
 def test_a_turn_goes_on_in_another_process(tmp_path: Path) -> None:
@@ -960,6 +1026,19 @@ def test_what_was_decided_for_several_approvers_is_told_once(
     ask(client.resume(turn, {"p1": decision}))
 
     assert results(model.prompts[1]) == [f"{told}\npaid 3"]
+
+
+def test_what_each_of_several_approvers_says_is_told(ask: Ask) -> None:
+    """Also where one of them ends with the words of another one."""
+    approvals = [
+        ToolApproval(ask=lambda _, said=said: Decision(True, said))  # type: ignore[misc]
+        for said in ("Not urgent, but fine.", "but fine.")
+    ]
+    model = ScriptedModel(pay_call(3), "done")
+    ask(client_of(model, interceptors=approvals).prompt("x"))
+
+    told = "The user says: Not urgent, but fine.\nThe user says: but fine.\npaid 3"
+    assert results(model.prompts[1]) == [told]
 
 
 def test_the_model_is_told_what_the_user_changed_when_it_fails(ask: Ask) -> None:

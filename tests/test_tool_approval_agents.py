@@ -188,6 +188,23 @@ def test_an_agent_may_wait_again_and_inside_another(ask: Ask) -> None:
     assert results(model.prompts[0]) == ["middle done"]
 
 
+def test_a_limit_that_was_reached_ends_a_turn_that_waits_again(ask: Ask) -> None:
+    """However often the agent waits that was called in the same round."""
+
+    def outer_of(answer: Answer, inner: Answer) -> ChatClient:
+        manager = ToolCallingManager(limits=ToolLimits(per_tool={"look": 1}))
+        builder = ChatClient.builder(ScriptedModel(answer)).default_tools(look, agent(inner)[1])
+        return builder.tool_calling_manager(manager).build()
+
+    calls = [ask_agent(), call("look"), call("look", id="l2")]
+    turn = pending(ask(outer_of(calls, pay_call(1)).prompt("x")))
+    turn = pending(ask(outer_of("never", pay_call(2, "p2")).resume(turn.to_json(), "approve")))
+    result = ask(outer_of("never", "done").resume(turn.to_json(), "approve"))
+
+    assert [amount for amount, _ in paid] == [1, 2]
+    assert "limit (1) exceeded for tool 'look'" in result.text
+
+
 def test_an_agent_that_was_approved_is_not_decided_about_again(ask: Ask) -> None:
     """First the call of the agent waits, then those it makes; its own is not asked for twice."""
     _, inner = agent("never")

@@ -1068,13 +1068,40 @@ def test_a_model_may_say_nothing_at_all(ask: Ask) -> None:
     assert (result.text, result.response.chat_response.result) == ("", None)
 
 
-def test_a_call_that_was_cut_off_is_never_completed(ask: Ask) -> None:
-    """At the token limit half a call may look mendable; it is told instead of being run."""
+@pytest.mark.parametrize("reason", ["length", "content_filter", "error"])
+def test_a_call_that_was_cut_off_is_never_completed(ask: Ask, reason: Any) -> None:
+    """At a limit or by a filter, half a call may look mendable; it is told instead of being run."""
     cut = AssistantMessage(tool_calls=[call("add", '{"a": 1, "b": 2')])
-    model = ScriptedModel(ChatResponse((Generation(cut, "length"),)), "recovered")
+    model = ScriptedModel(ChatResponse((Generation(cut, reason),)), "recovered")
     ask(client_of(model, add).prompt("x"))
 
     assert "cut off" in results(model.prompts[1])[0]
+
+
+@pytest.mark.parametrize("arguments", ["", " ", "{}", "null"])
+def test_a_call_that_was_cut_off_before_its_arguments_does_nothing_by_default(
+    ask: Ask, arguments: str
+) -> None:
+    """Where there are some; what takes none is whole without."""
+    swept: list[str] = []
+
+    @tool
+    def sweep(folder: str = "/") -> None:
+        swept.append(folder)
+
+    @tool
+    def ring() -> None:
+        swept.append("rung")
+
+    def cut(name: str) -> ChatResponse:
+        message = AssistantMessage(tool_calls=[call(name, arguments)])
+        return ChatResponse((Generation(message, "length"),))
+
+    model = ScriptedModel(cut("sweep"), cut("ring"), "recovered")
+    ask(client_of(model, sweep, ring).prompt("x"))
+
+    assert "cut off" in results(model.prompts[1])[0]
+    assert swept == ["rung"]
 
 
 def test_the_strict_form_of_a_schema_is_made_on_request(ask: Ask) -> None:

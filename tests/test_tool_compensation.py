@@ -1,6 +1,7 @@
 """Sagas: what tools have done is undone when a later one fails, or the turn does."""
 
 import asyncio
+import json
 import logging
 import threading
 import time
@@ -69,6 +70,7 @@ from chatclient.runtime import Runtime
 from chatclient.testing import Answer, ScriptedModel, call
 from chatclient.tool import ToolContext, ToolMetadata
 from chatclient.tools import (
+    DataToolCallback,
     Decision,
     FunctionToolCallback,
     NextTool,
@@ -86,6 +88,7 @@ from chatclient.tools import (
     tool,
     tool_callbacks,
 )
+from chatclient.tools.skills import Skill, Skills
 from chatclient.vector_store import InMemoryVectorStore
 
 
@@ -442,6 +445,24 @@ def test_a_turn_that_fails_is_undone(
         ask(client.prompt("x"))
 
     assert trip.log == [*BOOKED, *UNDONE]
+
+
+def test_the_history_of_a_turn_that_ends_at_a_limit_tells_what_was_undone(ask: Ask) -> None:
+    """It can be sent again, and what it says is so."""
+    trip = Trip()
+    limits = ToolLimits(max_rounds=2, on_exceeded="raise")
+    client = client_of(ScriptedModel(FLIGHT, HOTEL), trip, limits=limits)
+    with pytest.raises(ToolLoopError) as caught:
+        ask(client.prompt("x"))
+
+    result = caught.value.result
+    assert trip.log == [*BOOKED, *UNDONE]
+    assert_paired(result.conversation_history)
+    told = [m for m in result.conversation_history if isinstance(m, ToolResponseMessage)]
+    assert all("undone because" in each.data for m in told for each in m.responses)
+    assert [execution.is_error for execution in result.executions] == [True]
+    assert caught.value.trail is not None
+    assert caught.value.trail.messages == result.conversation_history
 
 
 class Broken(InMemoryChatMemoryRepository):
@@ -932,7 +953,8 @@ async def test_an_async_stream_that_is_left_is_undone() -> None:
 
 
 @pytest.mark.parametrize("seconds", [None, 20])
-async def test_a_plain_tool_is_awaited_and_undone(seconds: float | None) -> None:
+@pytest.mark.parametrize("as_data", [False, True])
+async def test_a_plain_tool_is_awaited_and_undone(seconds: float | None, as_data: bool) -> None:
     """It cannot be stopped when the turn is cancelled; what it was run with is taken back."""
     log: list[str] = []
     begun, may_end = threading.Event(), threading.Event()
@@ -951,8 +973,12 @@ async def test_a_plain_tool_is_awaited_and_undone(seconds: float | None) -> None
     async def elsewhere(invocation: ToolInvocation, call_next: NextTool) -> ToolResult:
         return await call_next(invocation.with_arguments('{"city": "Oslo"}'))
 
+    [made] = tool_callbacks(ship)
+    data = DataToolCallback(
+        made.definition, lambda made, context: ship(**json.loads(made.arguments)), made.metadata
+    )
     model = ScriptedModel(call("ship", '{"city": "Rome"}'))
-    client = client_of(model, ship, interceptors=[elsewhere])
+    client = client_of(model, data if as_data else ship, interceptors=[elsewhere])
     task = asyncio.ensure_future(_ask(client))
     await asyncio.to_thread(begun.wait)
     for _ in range(2):  # whoever is impatient cancels again
@@ -1115,9 +1141,9 @@ class Reason(BaseModel):
 
 @pytest.mark.parametrize("arguments", LEFT_OUT)
 @pytest.mark.parametrize("strict", [None, True])
-@pytest.mark.parametrize("augmented", [False, True])
+@pytest.mark.parametrize("kind", ["plain", "augmented", "of a skill"])
 def test_a_compensation_gets_what_the_model_left_out(
-    arguments: str, strict: bool | None, augmented: bool, ask: Ask
+    arguments: str, strict: bool | None, kind: str, ask: Ask
 ) -> None:
     """The tool was run with its default, so that is what is undone."""
     log: list[Any] = []
@@ -1129,11 +1155,43 @@ def test_a_compensation_gets_what_the_model_left_out(
     def reserve(hotel: str, room: int = 7, day: date = date(2026, 1, 1)) -> None:
         """Reserve."""
 
-    [reservation] = augment(reserve, arguments=Reason) if augmented else [reserve]
+    match kind:
+        case "plain":
+            [reservation] = tool_callbacks(reserve)
+        case "augmented":
+            [reservation] = augment(reserve, arguments=Reason)
+        case _:
+            skill = Skill("hotels", "For hotels.", "Reserve a room.", tools=(reserve,))
+            [reservation] = Skills(skill).tools_to_come
     model = ScriptedModel(call("reserve", arguments), DEAR, "sorry")
     ask(client_of(model, Trip(), reservation).prompt("x"))
 
     assert log == [(7, date(2026, 5, 4))]
+
+
+def test_what_is_undone_has_a_key_of_its_own(ask: Ask) -> None:
+    """It is another one for each call, turn and conversation, however models number their calls."""
+    keys: list[str] = []
+
+    def refund(euro: int, context: ToolContext) -> None:
+        keys.append(context.idempotency_key)
+
+    @tool(compensation=refund)
+    def debit(euro: int, context: ToolContext) -> None:
+        """Debit an account."""
+        keys.append(context.idempotency_key)
+
+    def keys_of(question: str, conversation: str) -> list[str]:
+        keys.clear()
+        calls = [call("debit", '{"euro": 5}', id=id) for id in ("call_0", "call_1")]
+        client = client_of(ScriptedModel(calls, DEAR, "sorry"), Trip(), debit)
+        ask(client.prompt(question).conversation(conversation))
+        return list(keys)
+
+    several = keys_of("Buy!", "a") + keys_of("Buy!", "b") + keys_of("Buy more!", "a")
+
+    assert len(set(several)) == 12
+    assert sorted(keys_of("Buy!", "b")) == sorted(several[4:8])
 
 
 def test_a_compensation_of_a_call_without_arguments_gets_the_defaults(ask: Ask) -> None:
@@ -1179,6 +1237,23 @@ def test_what_failed_after_the_tool_had_done_its_work_is_undone(ask: Ask, told: 
             ask(client.prompt("x"))
 
     assert trip.log == [*BOOKED, *UNDONE]
+
+
+def test_what_an_interceptor_calls_a_failure_is_undone(ask: Ask) -> None:
+    """The tool has done its work all the same, with the result that it had."""
+    trip = Trip()
+
+    async def check(invocation: ToolInvocation, call_next: NextTool) -> ToolResult:
+        result = await call_next(invocation)
+        if invocation.tool_call.name == "book_flight":
+            return ToolResult("that is no valid ticket", is_error=True)
+        return result
+
+    model = ScriptedModel(FLIGHT, DEAR, "sorry")
+    ask(client_of(model, trip, interceptors=[check]).prompt("x"))
+
+    assert results(model.prompts[1]) == ["that is no valid ticket"]
+    assert trip.log == ["flight to Rome", "no flight to Rome"]
 
 
 @pytest.mark.parametrize("told", [True, False])
@@ -1375,14 +1450,26 @@ def return_it(item: "Unknown") -> None:  # type: ignore[name-defined]  # noqa: F
         (dict.update, r"compensation of tool 'buy' "),
     ],
 )
-def test_what_cannot_undo_is_refused(compensation: Any, problem: str) -> None:
+@pytest.mark.parametrize("kind", ["function", "data", "agent"])
+def test_what_cannot_undo_is_refused(compensation: Any, problem: str, kind: str) -> None:
     """A compensation is checked when the tool is made, not when it is needed."""
 
     def buy(item: str) -> str:
         return item
 
+    class Order(BaseModel):
+        item: str
+
+    [made], agent = tool_callbacks(buy), ChatClient.create(ScriptedModel())
+    metadata = ToolMetadata(compensation=compensation)
     with pytest.raises(ToolDefinitionError, match=problem):
-        FunctionToolCallback(buy, metadata=ToolMetadata(compensation=compensation))
+        match kind:
+            case "function":
+                FunctionToolCallback(buy, metadata=metadata)
+            case "data":
+                DataToolCallback(made.definition, lambda made, context: "", metadata)
+            case _:
+                agent.as_tool("buy", "Buys.", metadata=metadata, input_type=Order)
 
 
 def test_whoever_goes_on_after_a_failure_knows_what_was_undone(ask: Ask) -> None:

@@ -11,11 +11,17 @@ from conftest import Ask
 from servers import ChatServer, completion
 from test_tool_calling import client_of, results
 
-from chatclient import AssistantMessage, ChatClient, ChatOptions, Message, UserMessage
-from chatclient.errors import ToolUsageError
+from chatclient import Advisor, AssistantMessage, ChatClient, ChatOptions, Message, UserMessage
+from chatclient.advisors.memory import MessageChatMemoryAdvisor, PromptChatMemoryAdvisor
+from chatclient.advisors.tool_calling import TURN_IDENTITY
+from chatclient.advisors.turns import TURN_KEY
+from chatclient.chain import TOOL_CALLING_ORDER
+from chatclient.errors import ConnectionFailedError, ToolUsageError
+from chatclient.memory import MessageWindowChatMemory
 from chatclient.messages import ToolCall
 from chatclient.providers.openai import OpenAIChatModel
 from chatclient.testing import Answer, ScriptedModel, call
+from chatclient.tool import USER_ID
 from chatclient.tools import (
     DataToolCallback,
     FunctionToolCallback,
@@ -253,6 +259,72 @@ def test_another_call_turn_or_conversation_has_another_key(ask: Ask) -> None:
 
     assert len({base, *others, *map(str, seen)}) == 5
     assert all(len(key) == 32 for key in others)
+
+
+MEMORIES: list[Callable[[MessageWindowChatMemory], Advisor]] = [
+    MessageChatMemoryAdvisor,
+    lambda memory: MessageChatMemoryAdvisor(memory, tool_messages=False),
+    lambda memory: MessageChatMemoryAdvisor(memory, order=TOOL_CALLING_ORDER + 10),
+    PromptChatMemoryAdvisor,
+]
+memories = pytest.mark.parametrize(
+    "advisor_of", MEMORIES, ids=["messages", "answers only", "inside the loop", "system text"]
+)
+
+
+@memories
+def test_a_turn_that_begins_like_an_earlier_one_has_another_key(ask: Ask, advisor_of: Any) -> None:
+    """Also where a memory with a bound shows as many messages as in the turn before."""
+    script = [answer for n in range(8) for answer in (pay_call(), f"Paid, the {n}th time.")]
+    memory = advisor_of(MessageWindowChatMemory(max_messages=4))
+    client = client_of(ScriptedModel(*script), pay).mutate().default_advisors(memory).build()
+    for _ in range(8):
+        result = ask(client.prompt("Pay!").conversation("c"))
+
+    assert len(set(seen)) == 8
+    assert TURN_IDENTITY not in result.response.context
+
+
+@memories
+def test_a_turn_that_is_gone_on_with_has_the_keys_of_the_turn(ask: Ask, advisor_of: Any) -> None:
+    """What was said in it before it failed is no other beginning."""
+
+    def turn(*answers: Answer) -> ChatClient:
+        memory = MessageWindowChatMemory()
+        memory.add("c", [UserMessage("Hi"), AssistantMessage("Hello")])
+        client = client_of(ScriptedModel(*answers), pay)
+        return client.mutate().default_advisors(advisor_of(memory)).build()
+
+    client = turn(pay_call(), ConnectionFailedError("gone"), pay_call(), "done")
+    with pytest.raises(ConnectionFailedError) as caught:
+        ask(client.prompt("Pay!").conversation("c"))
+    assert caught.value.trail is not None
+    ask(client.prompt(caught.value.trail.messages).conversation("c"))
+    ask(turn(pay_call(), pay_call(), "done").prompt("Pay!").conversation("c"))
+
+    assert seen[:2] == seen[2:]
+    assert len(set(seen)) == 2
+
+
+@memories
+def test_a_turn_that_is_delivered_twice_has_the_same_keys(ask: Ask, advisor_of: Any) -> None:
+    """Its own key tells, although the memory holds it when it comes for the second time."""
+    memory = advisor_of(MessageWindowChatMemory())
+    model = ScriptedModel(*[answer for _ in range(3) for answer in (pay_call(), "done")])
+    client = client_of(model, pay).mutate().default_advisors(memory).build()
+    for job in ("job 1", "job 1", "job 2"):
+        ask(client.prompt("Pay!").conversation("c").advisor_params({TURN_KEY: job}))
+
+    assert seen[0] == seen[1] != seen[2]
+
+
+def test_the_same_words_of_another_user_have_another_key(ask: Ask) -> None:
+    """Users may ask the same where there is no conversation."""
+    for user in ("ann", "bob"):
+        client = client_of(ScriptedModel(pay_call(), "done"), pay)
+        ask(client.prompt("Pay!").advisor_params({USER_ID: user}))
+
+    assert len(set(seen)) == 2
 
 
 def test_a_loop_of_ones_own_has_the_keys_of_the_clients_loop() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from conftest import Ask
+from pydantic import BaseModel
 from test_tool_calling import assert_paired, results
 
 from chatclient import ChatClient
@@ -12,6 +13,7 @@ from chatclient.errors import UsageError
 from chatclient.messages import Media, ToolResponse, ToolResponseMessage, UserMessage
 from chatclient.testing import ScriptedModel, call
 from chatclient.tools import (
+    AugmentedArguments,
     Decision,
     ExternalTool,
     PendingTurn,
@@ -20,6 +22,7 @@ from chatclient.tools import (
     ToolDefinition,
     ToolInvocation,
     ToolResult,
+    augment,
     tool,
 )
 
@@ -112,6 +115,29 @@ def test_an_external_tool_may_be_denied(ask: Ask) -> None:
     ask(client.resume(turn, {"w": Decision(approved=False, message="I will not say.")}))
 
     assert results(model.prompts[1]) == ["I will not say."]
+
+
+def test_a_tool_that_is_done_elsewhere_may_be_asked_for_more(ask: Ask) -> None:
+    """What else the model says is heard once, when it makes the call."""
+    heard: list[str] = []
+
+    class Reason(BaseModel):
+        reason: str
+
+    def hear(event: AugmentedArguments[Reason]) -> None:
+        heard.append(event.extra.reason)
+
+    tools = augment(ExternalTool(LOCATE), arguments=Reason, consumer=hear)
+    made = call("locate", '{"exact": true, "reason": "to find you"}', id="w")
+    model = ScriptedModel(made, "done")
+    client = ChatClient.builder(model).default_tools(*tools).build()
+    turn = waiting(ask, client)
+    with pytest.raises(UsageError, match="'locate' is not run here"):
+        ask(client.resume(turn, "approve"))
+    ask(client.resume(turn, {"w": Decision.answered("48.1, 11.5")}))
+
+    assert results(model.prompts[1]) == ["48.1, 11.5"]
+    assert heard == ["to find you"]
 
 
 def test_whoever_answers_gets_arguments_that_fit(ask: Ask) -> None:

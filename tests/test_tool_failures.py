@@ -474,7 +474,7 @@ def test_a_failure_raised_in_a_batch_leaves_no_half_written_history(ask: Ask) ->
     "arguments",
     [
         '{"a": 1, "b": 2,}',
-        '{"a": 1, "b": 2',
+        '{"a": 1, "b": "2"',
         '```json\n{"a": 1, "b": 2}\n```',
         '{"a": "1", "b": "2"}',
         '"{\\"a\\": 1, \\"b\\": 2}"',
@@ -487,6 +487,15 @@ def test_what_can_only_mean_one_thing_is_mended(ask: Ask, arguments: str) -> Non
 
     assert results(model.prompts[1]) == ["3"]
     assert result.executions[0].tool_call.arguments == arguments
+
+
+@pytest.mark.parametrize("arguments", ['{"a": 1, "b": 2', '{"a": 1, "b": "2'])
+def test_half_a_value_is_not_taken_for_a_whole_one(ask: Ask, arguments: str) -> None:
+    """Some servers say of a call that was cut off at the token limit that it is whole."""
+    model = ScriptedModel(call("add", arguments), "It is 3.")
+    ask(client_of(model, add).prompt("x"))
+
+    assert "not valid JSON" in results(model.prompts[1])[0]
 
 
 def test_a_timeout_of_the_tools_own_is_one_too(ask: Ask) -> None:

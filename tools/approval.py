@@ -81,6 +81,9 @@ the call that asked the agent."""
 class ApprovalRequired(Exception):  # noqa: N818 - no error: it suspends the turn
     """Raised by an interceptor to suspend the turn until somebody has decided about the call.
 
+    When the turn goes on, the interceptor finds `DECISIONS` in the tool context, and lets the call
+    pass: what was decided is carried out behind it. `ToolApproval` does all of this.
+
     Attributes:
         turn: The turn of an agent whose own calls wait, when the call asked an agent.
     """
@@ -166,7 +169,7 @@ def _remark(context: ToolContext, remark: str | None) -> None:
     told = context.remark
     if remark is None or told is None:
         context.remark = told or remark
-    elif not told.endswith(remark.removeprefix(_SAYS)):  # of one decision, for several approvers
+    elif not told.endswith(f": {remark.removeprefix(_SAYS)}"):  # one decision, several approvers
         context.remark = f"{told}\n{remark}"
 
 
@@ -212,15 +215,8 @@ class ToolApproval:
         decision = await self._decision(invocation)
         if decision is None:
             return await call_next(invocation)
-        if not decision.approved:
-            raise ToolDeniedError(decision.message, tool_name=invocation.tool_call.name)
-        _remark(invocation.context, remark_on(decision, invocation.tool_call.arguments))
-        if decision.result is not None:
-            return decision.result
-        if decision.arguments is not None:
-            invocation = invocation.with_arguments(decision.arguments)
-            check_edit(invocation)
-        return await call_next(invocation)
+        invocation.context.decided = True
+        return await _as_decided(decision, invocation, call_next)
 
     async def _decision(self, invocation: ToolInvocation) -> Decision | None:
         """Return what is decided about the call, or None where nothing needs to be."""
@@ -235,6 +231,39 @@ class ToolApproval:
         if decision is None:
             raise ApprovalRequired
         return decision_of(decision)
+
+
+async def carry_out(invocation: ToolInvocation, call_next: NextTool, /) -> ToolResult:
+    """Carry out what was decided about a call, if no interceptor has done so.
+
+    The innermost of the interceptors of a turn that goes on: whoever resumes a turn may be another
+    client than the one that asked for approval, with no `ToolApproval` of its own.
+    """
+    context = invocation.context
+    decision: Decision | None = context[DECISIONS].get(context.tool_call_id)
+    if decision is None or context.decided:
+        return await call_next(invocation)
+    return await _as_decided(decision, invocation, call_next)
+
+
+async def _as_decided(
+    decision: Decision, invocation: ToolInvocation, call_next: NextTool
+) -> ToolResult:
+    """Run the tool as somebody has decided, if at all.
+
+    Raises:
+        ToolDeniedError: It is not allowed.
+        ToolUsageError: It cannot be run with the arguments that were decided on.
+    """
+    if not decision.approved:
+        raise ToolDeniedError(decision.message, tool_name=invocation.tool_call.name)
+    _remark(invocation.context, remark_on(decision, invocation.tool_call.arguments))
+    if decision.result is not None:
+        return decision.result
+    if decision.arguments is not None:
+        invocation = invocation.with_arguments(decision.arguments)
+        check_edit(invocation)
+    return await call_next(invocation)
 
 
 ForAll = Literal["approve", "deny"]

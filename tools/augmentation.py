@@ -13,7 +13,7 @@ from chatclient.json import dumps
 from chatclient.schemas import strict_form
 from chatclient.tool import ToolCallback, ToolContext, ToolDefinition, ToolMetadata, ToolResult
 from chatclient.tools.arguments import PYDANTIC_ERRORS, reason
-from chatclient.tools.binding import ArgumentReader, object_in, read_arguments
+from chatclient.tools.binding import ArgumentReader, object_in, own_schema, read_arguments
 from chatclient.tools.generation import schema_of
 from chatclient.tools.sources import ToolSource, tool_callbacks
 from chatclient.values import deep_frozen
@@ -90,10 +90,7 @@ class AugmentedToolCallback(Generic[M]):
     @property
     def own_schema(self) -> Mapping[str, Any]:
         """The schema of the tool's own arguments; see `FunctionToolCallback.own_schema`."""
-        schema: Mapping[str, Any] = getattr(
-            self.delegate, "own_schema", self.delegate.definition.input_schema
-        )
-        return schema
+        return own_schema(self.delegate)
 
     async def invoke(self, arguments: str, context: ToolContext) -> ToolResult:
         """Hand the additional arguments to the consumer, then run the tool."""

@@ -96,6 +96,15 @@ def read_arguments(callback: ToolCallback, arguments: str) -> Mapping[str, Any]:
     return values
 
 
+def own_schema(callback: ToolCallback) -> Mapping[str, Any]:
+    """Return the schema of what *callback* takes, before it took the form that providers enforce.
+
+    That form has no defaults, and knows nothing that may be left out.
+    """
+    schema: Mapping[str, Any] = getattr(callback, "own_schema", callback.definition.input_schema)
+    return schema
+
+
 def object_in(arguments: str, tool_name: str) -> dict[str, Any]:
     """Return the JSON object that a model wrote as the arguments of a tool; blank means `{}`.
 

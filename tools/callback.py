@@ -1,21 +1,19 @@
 """A tool made of a Python callable."""
 
-import asyncio
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from chatclient.driving import drive
 from chatclient.errors import ToolDefinitionError, ToolResultError
-from chatclient.threads import is_async, is_awaitable
+from chatclient.threads import is_async
 from chatclient.tool import ToolContext, ToolDefinition, ToolMetadata, ToolResult
-from chatclient.tools.approval import ApprovalRequired, refuse_to_suspend
 from chatclient.tools.compensation import check_compensation
-from chatclient.tools.conversion import ResultConverter, called, check_converter, to_tool_result
+from chatclient.tools.conversion import ResultConverter, check_converter, to_tool_result
 from chatclient.tools.decorator import ToolMark, mark_of
+from chatclient.tools.running import run_code
 from chatclient.tools.schema import (
     ToolSignature,
     check_tool_name,
@@ -98,40 +96,15 @@ class FunctionToolCallback:
     async def invoke(self, arguments: str, context: ToolContext) -> ToolResult:
         """Run the tool; see `ToolCallback.invoke`."""
         call = self._signature.prepare(self.function, arguments, context)
-        returned: list[Any] = []
+        return await run_code(self.name, call, self._told, context, is_async=self._is_async)
 
-        def run() -> Any:
-            value = called(call)
-            returned.append(value)
-            return value
-
-        function = call if self._is_async else run
-        try:
-            value = await context.runtime.invoke(function, timeout=context.timeout)
-            return self._told(value, context)
-        except ApprovalRequired as waiting:
-            refuse_to_suspend(self.name, waiting)
-            raise
-        except asyncio.CancelledError:
-            for value in returned:  # by a thread that could not be stopped
-                if not is_awaitable(value):
-                    with suppress(Exception):
-                        context.result = self._told(value, context)
-            raise
-
-    def _told(self, value: Any, context: ToolContext) -> ToolResult:
+    def _told(self, value: Any) -> ToolResult:
         """Return what the model is told when the tool has returned *value*."""
-        try:
-            if self.result_converter is None:
-                return to_tool_result(
-                    value,
-                    returns_nothing=self._signature.returns_nothing,
-                    origin=self._origin,
-                )
+        if self.result_converter is not None:
             return self._converted(self.result_converter(value), value)
-        except Exception:
-            context.result = ToolResult("", value=value)  # it has done its work all the same
-            raise
+        return to_tool_result(
+            value, returns_nothing=self._signature.returns_nothing, origin=self._origin
+        )
 
     def _converted(self, converted: object, value: Any) -> ToolResult:
         if isinstance(converted, ToolResult):

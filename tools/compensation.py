@@ -6,6 +6,8 @@ last one first. What the model was told about them is rewritten, so that it know
 """
 
 import asyncio
+import functools
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -23,7 +25,8 @@ from chatclient.messages import (
 )
 from chatclient.runtime import Runtime
 from chatclient.tool import DONE, FAILURE, RAN_WITH, ToolCallback, ToolContext, ToolMetadata
-from chatclient.tools.binding import object_in
+from chatclient.tools.binding import object_in, own_schema
+from chatclient.tools.execution import ToolExecutionResult
 from chatclient.tools.outcome import ToolExecution, without_remark
 from chatclient.tools.parameters import callee_of
 from chatclient.tools.pending import answered_in
@@ -90,15 +93,24 @@ async def undo(
         done.pop(id(execution.tool_call), None)  # the turn knows it, and so does its last round
         done[id(execution.tool_call)] = execution
     to_undo = [
-        execution
-        for known, execution in done.items()
+        (execution, ordinal)
+        for execution, ordinal in _numbered(done.values())
         if _was_done(execution)
         and execution.arguments is not None
-        and known not in turn.undone
-        and known not in turn.settled
+        and id(execution.tool_call) not in turn.undone
+        and id(execution.tool_call) not in turn.settled
     ]
     if to_undo:
         await runtime.shielded(_undo(to_undo[::-1], cause, tool_of, turn, runtime))
+
+
+def _numbered(executions: Iterable[ToolExecution]) -> Iterator[tuple[ToolExecution, int]]:
+    """Yield each of *executions* with how often the very same call was made, this time included."""
+    made: Counter[tuple[str, str]] = Counter()
+    for execution in executions:
+        key = meaning_of(execution.tool_call)
+        made[key] += 1
+        yield execution, made[key]
 
 
 def _was_done(execution: ToolExecution) -> bool:
@@ -108,19 +120,24 @@ def _was_done(execution: ToolExecution) -> bool:
 
 
 async def _undo(
-    done: Sequence[ToolExecution],
+    done: Sequence[tuple[ToolExecution, int]],
     cause: str,
     tool_of: ToolOf,
     turn: ToolTurn,
     runtime: Runtime,
 ) -> None:
-    for execution in done:
+    for execution, ordinal in done:
         call = execution.tool_call
         tool = await tool_of(call)
         if tool is None or not callable(tool.metadata.compensation):
             continue
+        undoing = replace(call, name=_name(call.name))  # another thing than the call itself
         context = ToolContext(
-            turn.context, runtime=runtime, tool_call_id=call.id, tool_name=call.name
+            turn.context,
+            runtime=runtime,
+            tool_call_id=call.id,
+            tool_name=call.name,
+            idempotency=functools.partial(turn.idempotency_key, undoing, ordinal),
         )
         try:
             run = _as_run(turn.done.get(id(call), execution))
@@ -150,6 +167,15 @@ def _as_run(execution: ToolExecution) -> ToolExecution:
 def retold(executions: Iterable[ToolExecution], undone: Undone) -> list[ToolExecution]:
     """Return *executions* with what is to be told about calls that were undone."""
     return [undone.get(id(each.tool_call), each) for each in executions]
+
+
+def with_undone(result: ToolExecutionResult, undone: Undone) -> ToolExecutionResult:
+    """Return *result* with what is to be told about calls that were undone."""
+    return replace(
+        result,
+        conversation_history=rewritten(result.conversation_history, undone),
+        executions=tuple(retold(result.executions, undone)),
+    )
 
 
 def rewritten(messages: Sequence[Message], undone: Undone) -> tuple[Message, ...]:
@@ -222,7 +248,7 @@ async def _compensate(
 
 def _given(tool: ToolCallback, call: ToolCall) -> dict[str, Any]:
     """Return what *tool* was run with, as JSON: with its defaults for what *call* leaves out."""
-    schema: Mapping[str, Any] = getattr(tool, "own_schema", tool.definition.input_schema)
+    schema = own_schema(tool)
     properties: Mapping[str, Any] = schema.get("properties", {})
     defaults = {
         name: each["default"]

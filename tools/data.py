@@ -1,21 +1,19 @@
 """Tools that exist as data: from a database, a file, another service."""
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from chatclient.checks import check_callable, check_kind, misfit
-from chatclient.errors import ToolDefinitionError, ToolDeniedError, ToolResultError
+from chatclient.errors import ToolDefinitionError
 from chatclient.messages import ToolCall
+from chatclient.threads import is_async
 from chatclient.tool import ToolContext, ToolDefinition, ToolMetadata, ToolResult
-from chatclient.tools.approval import (
-    DECISIONS,
-    ApprovalRequired,
-    Decision,
-    refuse_to_suspend,
-    remark_on,
-)
+from chatclient.tools.approval import ApprovalRequired
+from chatclient.tools.compensation import check_compensation
 from chatclient.tools.conversion import to_tool_result
 from chatclient.tools.naming import check_tool_name
+from chatclient.tools.running import run_code
 from chatclient.tools.schema import signature_of_schema
 
 Executor = Callable[[ToolCall, ToolContext], Any]
@@ -49,8 +47,8 @@ class DataToolCallback:
         metadata: How the tool is to be run.
 
     Raises:
-        ToolDefinitionError: No provider would accept the name, or the executor does not take a
-            call and a context.
+        ToolDefinitionError: No provider would accept the name, the executor does not take a call
+            and a context, or its compensation wants what no call has.
         WrongTypeError: It is no definition, or nothing that can be called.
     """
 
@@ -64,22 +62,20 @@ class DataToolCallback:
         _check_executor(definition.name, executor)
         self.definition = definition
         self.metadata = metadata or ToolMetadata()
+        if self.metadata.compensation is not None:
+            known = tuple(definition.input_schema["properties"])
+            check_compensation(definition.name, known, self.metadata.compensation)
         self._executor = executor
+        self._is_async = is_async(executor)
 
     async def invoke(self, arguments: str, context: ToolContext) -> ToolResult:
         """Hand the call to the executor."""
-        call = ToolCall(context.tool_call_id, self.definition.name, arguments)
-        timeout = context.timeout
-        try:
-            value = await context.runtime.invoke(self._executor, call, context, timeout=timeout)
-        except ApprovalRequired as waiting:
-            refuse_to_suspend(self.definition.name, waiting)
-            raise
-        try:
-            return to_tool_result(value, origin=f"tool {self.definition.name!r}")
-        except ToolResultError:
-            context.result = ToolResult("", value=value)  # it has done its work all the same
-            raise
+        made = ToolCall(context.tool_call_id, self.definition.name, arguments)
+        call = functools.partial(self._executor, made, context)
+        return await run_code(made.name, call, self._told, context, is_async=self._is_async)
+
+    def _told(self, value: Any) -> ToolResult:
+        return to_tool_result(value, origin=f"tool {self.definition.name!r}")
 
 
 class ExternalTool:
@@ -103,25 +99,19 @@ class ExternalTool:
         self.metadata = metadata or ToolMetadata()
         self._signature = signature_of_schema(definition.input_schema, name=definition.name)
 
-    async def invoke(self, arguments: str, context: ToolContext) -> ToolResult:
-        """Return what somebody has answered.
+    async def invoke(
+        self,
+        arguments: str,
+        context: ToolContext,  # noqa: ARG002 - of every tool
+    ) -> ToolResult:
+        """Have the turn wait until somebody has answered.
 
         Raises:
             ToolArgumentError: The arguments do not fit.
-            ToolDeniedError: Somebody did not want to.
             ApprovalRequired: There is no answer yet.
         """
-        decision: Decision | None = context.get(DECISIONS, {}).get(context.tool_call_id)
-        if decision is None:
-            self.read_arguments(arguments)
-            raise ApprovalRequired
-        if not decision.approved:
-            raise ToolDeniedError(decision.message, tool_name=context.tool_name)
-        if decision.result is None:
-            raise ApprovalRequired
-        context.arguments = None  # nothing was run here
-        context.remark = remark_on(decision, arguments)
-        return decision.result
+        self.read_arguments(arguments)
+        raise ApprovalRequired
 
     def read_arguments(self, arguments: str) -> Mapping[str, Any]:
         """Return what the model gives, by name; see `ToolInvocation.arguments`.
@@ -130,3 +120,10 @@ class ExternalTool:
             ToolArgumentError: The arguments do not fit.
         """
         return self._signature.read(arguments)
+
+
+def is_external(callback: Any) -> bool:
+    """Return whether *callback* is a tool that is done elsewhere, or stands around one."""
+    while (delegate := getattr(callback, "delegate", None)) is not None:
+        callback = delegate
+    return isinstance(callback, ExternalTool)

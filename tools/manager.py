@@ -6,12 +6,7 @@ from typing import Any
 
 from chatclient.checks import check_callable, check_kind, check_method, check_number
 from chatclient.driving import drive
-from chatclient.errors import (
-    ToolDefinitionError,
-    ToolUsageError,
-    UnknownToolError,
-    UsageError,
-)
+from chatclient.errors import ToolDefinitionError, ToolUsageError, UnknownToolError, UsageError
 from chatclient.messages import (
     AssistantMessage,
     ToolCall,
@@ -23,21 +18,18 @@ from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
 from chatclient.response import ChatResponse
 from chatclient.runtime import BLOCKING, ON_LOOP, Runtime
-from chatclient.tool import (
-    CONVERSATION_ID,
-    ToolContext,
-    ToolDefinition,
-)
+from chatclient.tool import CONVERSATION_ID, ToolContext, ToolDefinition
 from chatclient.tools.approval import (
     DECISIONS,
     Decision,
     Decisions,
+    carry_out,
     check_edit,
     decision_context,
     decisions_for,
 )
 from chatclient.tools.compensation import executed_in, retold, rewritten
-from chatclient.tools.data import ExternalTool
+from chatclient.tools.data import is_external
 from chatclient.tools.eager import EagerReads
 from chatclient.tools.execution import (
     ToolExecutionResult,
@@ -100,10 +92,12 @@ class ToolCallingManager:
         check_number("blocking_concurrency", blocking_concurrency, least=1)
         self.limits = limits or ToolLimits()
         self._resolver = resolver
+        around = _checked(interceptors)
         self._runner = ToolRunner(
             self.limits,
             {False: max_concurrency, True: blocking_concurrency},
-            chain_of(_checked(interceptors)),
+            chain_of(around),
+            chain_of((*around, carry_out)),
             exception_processor or ToolFailurePolicy(),
         )
         self._eager_reads = eager_reads
@@ -205,7 +199,10 @@ class ToolCallingManager:
         # Models may use an id again in a later round; the decisions are about these calls only.
         turn.context = context
         # A limit that was reached before the round came to wait still ends the turn.
-        return replace(result, breach=result.breach or pending.breach)
+        breach, waiting = result.breach or pending.breach, result.pending_turn
+        if waiting is not None:
+            waiting = replace(waiting, breach=breach)
+        return replace(result, breach=breach, pending_turn=waiting)
 
     async def execute(
         self, prompt: Prompt, response: ChatResponse, runtime: Runtime, turn: ToolTurn
@@ -217,7 +214,7 @@ class ToolCallingManager:
         if generation is None:
             msg = "the response asks for no tool; check response.has_tool_calls() first"
             raise UsageError(msg)
-        cut_off = generation.finish_reason == "length"
+        cut_off = generation.finish_reason in _CUT_OFF
         message = with_calls_of_its_own(generation.output, turn.known_calls())
         message = self._runnable(prompt, turn).named_in(message)
         return await self.execute_message(prompt, message, (), runtime, turn, cut_off=cut_off)
@@ -346,6 +343,8 @@ def check_manager(manager: object) -> None:
         raise UsageError(msg)
 
 
+_CUT_OFF = frozenset({"length", "content_filter", "error"})  # anywhere, also within a call
+
 _FACE = ("resolve_tool_definitions", "execute_tool_calls", "aexecute_tool_calls")
 
 
@@ -376,7 +375,7 @@ async def _check_resumed(
             " resumed request the tools that the first one had"
         )
         raise ToolUsageError(msg) from error
-    if isinstance(callback, ExternalTool) and decision.result is None:
+    if is_external(callback) and decision.result is None:
         msg = f"{call.name!r} is not run here: decide with Decision.answered(...), or deny it"
         raise ToolUsageError(msg)
     if decision.arguments is not None and decision.result is None:

@@ -1,12 +1,12 @@
 """A turn that waits for somebody's decisions, and how it is stored meanwhile."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
 from chatclient.errors import UsageError
+from chatclient.json import dumps, loads
 from chatclient.messages import (
     AssistantMessage,
     Message,
@@ -84,8 +84,14 @@ class PendingTurn:
         }
 
     def to_json(self) -> str:
-        """Return this as JSON, from which `from_json` makes an equal one."""
-        return json.dumps(_to_dict(self))
+        """Return this as JSON, from which `from_json` makes an equal one.
+
+        Of metadata with dates and the like, it makes what memory makes of them: texts.
+
+        Raises:
+            TypeError: Something in the metadata has no JSON form.
+        """
+        return dumps(_to_dict(self)).decode()
 
     @classmethod
     def from_json(cls, text: str) -> "PendingTurn":
@@ -95,7 +101,7 @@ class PendingTurn:
             UsageError: *text* is not a pending turn.
         """
         try:
-            return _from_dict(json.loads(text))
+            return _from_dict(loads(text))
         except KeyError as error:
             msg = f"not a pending turn: it has no {error}; give what PendingTurn.to_json() returned"
             raise UsageError(msg) from error

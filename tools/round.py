@@ -126,7 +126,9 @@ class RoundRunner:
         def job(lane: list[int]) -> Any:
             return lambda runtime: self._run_lane(lane, runtime)
 
-        for stage in _stages([(at, self.calls[at]) for at in admitted], self.tools):
+        begun = self.turn.begun  # these run already, and so take the first places
+        first = sorted(admitted, key=lambda at: key_of(self.calls[at]) not in begun)
+        for stage in _stages([(at, self.calls[at]) for at in first], self.tools):
             await self.runtime.gather([job(lane) for lane in stage], limit=limit)
 
     async def _run_lane(self, lane: Sequence[int], runtime: Runtime) -> None:

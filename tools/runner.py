@@ -8,6 +8,7 @@ from chatclient.errors import ToolResultError
 from chatclient.messages import ToolCall
 from chatclient.runtime import Runtime
 from chatclient.tool import ToolCallback, ToolContext, ToolResult
+from chatclient.tools.approval import DECISIONS
 from chatclient.tools.awaiting import awaited
 from chatclient.tools.failure import ToolExecutionExceptionProcessor, ToolFailure
 from chatclient.tools.invocation import NextTool, ToolInvocation, time_for
@@ -22,12 +23,14 @@ class ToolRunner:
         limits: How long a turn may go on.
         at_once: How many tools of one response run at once, by whether the request blocks.
         call: The interceptors around the tool.
+        resume: The same for a turn that goes on with decisions made.
         process: Decides what comes of a failed call.
     """
 
     limits: ToolLimits
     at_once: Mapping[bool, int]
     call: NextTool
+    resume: NextTool
     process: ToolExecutionExceptionProcessor
 
     def concurrency(self, runtime: Runtime) -> int:
@@ -38,10 +41,11 @@ class ToolRunner:
         """Run one tool, with all interceptors around it."""
         context.timeout = time_for(callback.metadata.timeout, context.runtime)
         invocation = ToolInvocation(call, callback, context)
+        run = self.resume if DECISIONS in context else self.call
         if context.runtime.deadline is None:
-            return await self.call(invocation)
+            return await run(invocation)
         with caller_deadline(context.runtime.deadline):
-            return await self.call(invocation)
+            return await run(invocation)
 
     async def process_failure(self, failure: ToolFailure) -> ToolResult:
         """Return what the model is told about *failure*, or raise.

@@ -144,6 +144,7 @@ class SingleCalls:
             known = await self.tools.with_resolved([call.name], runtime)
             return known.get(call.name)
 
+        self.turn.begin(self.messages)
         await undo(executions, cause, tool_of, self.turn, runtime)
 
     def _idempotency_key(self, call: ToolCall, ordinal: int) -> str:
@@ -162,8 +163,11 @@ class SingleCalls:
             if self.forbidden:
                 _deny(call)
             if call.id == self.cut_off:
-                _require_whole(call)
+                _require_whole(call, self.tools.get(call.name))
             result = await self._run_tool(call, context)
+            # What a tool has done may be a failure to an interceptor.
+            if result.is_error and self._is_done(call, context):
+                result = replace(result, metadata=merged(result.metadata, {DONE: True}))
         except (ApprovalRequired, ToolUsageError, MemoryError):
             raise  # nothing that a model could mend
         except Exception as problem:  # noqa: BLE001 - a tool is the application's code
@@ -188,16 +192,23 @@ class SingleCalls:
     async def _handle_failure(
         self, call: ToolCall, error: Exception, context: ToolContext
     ) -> ToolResult:
-        if context.result is not None and not context.result.is_error:
-            self.turn.done[id(call)] = _done(call, context, context.result)
+        done = self._is_done(call, context)
         if not context.runtime.remaining():
             msg = f"the deadline passed while the tool {call.name!r} ran"
             raise DeadlineExceededError(msg) from error
         kind = kind_of(error)
         count = self.turn.failed(call.name, kind)
         told = await self.runner.process_failure(ToolFailure(kind, call, error, count, context))
-        noted = {FAILURE: kind, DONE: True} if id(call) in self.turn.done else {FAILURE: kind}
+        noted = {FAILURE: kind, DONE: True} if done else {FAILURE: kind}
         return replace(told, metadata=merged(told.metadata, noted))
+
+    def _is_done(self, call: ToolCall, context: ToolContext) -> bool:
+        """Return whether the tool of a failed *call* has done its work; note what that came to."""
+        result = context.result
+        if result is None or result.is_error:
+            return False
+        self.turn.done[id(call)] = _done(call, context, result)
+        return True
 
 
 def _response(call: ToolCall, result: ToolResult) -> ToolResponse:
@@ -231,9 +242,16 @@ def _deny(call: ToolCall) -> NoReturn:
     raise ToolDeniedError(msg, tool_name=call.name)
 
 
-def _require_whole(call: ToolCall) -> None:
+def _require_whole(call: ToolCall, callback: ToolCallback | None) -> None:
     try:
-        loads(call.arguments or "{}")
+        given = loads(call.arguments.strip() or "{}")
     except ValueError as error:
-        msg = f"The call of {call.name} was cut off at the token limit; make it again, shorter"
-        raise ToolArgumentError(msg, tool_name=call.name, malformed=True) from error
+        raise _cut_off(call) from error
+    # A call may end before its arguments begin, and would do what it does by default.
+    if not given and callback is not None and callback.definition.input_schema["properties"]:
+        raise _cut_off(call)
+
+
+def _cut_off(call: ToolCall) -> ToolArgumentError:
+    msg = f"The call of {call.name} was cut off, perhaps at a token limit; make it again, shorter"
+    return ToolArgumentError(msg, tool_name=call.name, malformed=True)

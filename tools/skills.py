@@ -17,7 +17,7 @@ from chatclient.tool import (
     ToolRequest,
     ToolResult,
 )
-from chatclient.tools.binding import read_arguments
+from chatclient.tools.binding import own_schema, read_arguments
 from chatclient.tools.callback import FunctionToolCallback
 from chatclient.tools.duplicates import without_duplicates
 from chatclient.tools.parameters import ToolParam
@@ -32,6 +32,7 @@ READ_SKILL_RESOURCE = "read_skill_resource"
 
 _FILE = "SKILL.md"
 _FENCE = "---"
+_BEGINNING = 8192  # bytes, in which nearly all that is no text shows
 _NOT_RESOURCES = "scripts"  # a folder of what is to be run, not read
 _ALWAYS = ToolMetadata(effect="read", always_visible=True)
 
@@ -233,17 +234,21 @@ class _SkillTool:
         self.definition: ToolDefinition = callback.definition
         self.metadata: ToolMetadata = replace(callback.metadata, always_visible=True)
         self.function: Callable[..., Any] | ToolCallback = getattr(callback, "function", callback)
-        self.callback = callback
+        self.delegate = callback
+
+    @property
+    def own_schema(self) -> Mapping[str, Any]:
+        return own_schema(self.delegate)
 
     async def invoke(self, arguments: str, context: ToolContext) -> ToolResult:
-        return await self.callback.invoke(arguments, context)
+        return await self.delegate.invoke(arguments, context)
 
     def read_arguments(self, arguments: str) -> Mapping[str, Any]:
-        return read_arguments(self.callback, arguments)
+        return read_arguments(self.delegate, arguments)
 
     def is_same(self, other: object) -> bool:
-        own = self.callback
-        twin = other.callback if isinstance(other, _SkillTool) else other
+        own = self.delegate
+        twin = other.delegate if isinstance(other, _SkillTool) else other
         return own is twin or (isinstance(own, FunctionToolCallback) and own.is_same(twin))
 
 
@@ -284,6 +289,9 @@ def _texts_in(folder: Path) -> dict[str, str]:
 
 def _text_of(file: Path) -> str:
     """Return the text of a file; none if it is not a text."""
+    with file.open("rb") as begun:
+        if b"\0" in begun.read(_BEGINNING):  # such as a film, which is not to be read as a whole
+            return ""
     try:
         text = file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:

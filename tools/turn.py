@@ -4,7 +4,7 @@ import hashlib
 import json
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,7 +23,7 @@ from chatclient.messages import (
 )
 from chatclient.prompt import Prompt
 from chatclient.slips import repair_json
-from chatclient.tool import CONVERSATION_ID, FAILURE, ToolCallback
+from chatclient.tool import CONVERSATION_ID, FAILURE, USER_ID, ToolCallback
 from chatclient.tools.execution import ToolExecutionResult
 from chatclient.tools.outcome import ToolExecution
 from chatclient.tools.pending import PendingTurn
@@ -226,11 +226,12 @@ class ToolTurn:
     def idempotency_key(self, call: ToolCall, ordinal: int) -> str:
         """Return a key that is the same whenever this turn makes this call with these arguments.
 
-        It depends on the conversation, on which turn of it this is, on the tool, its arguments,
-        and on how many times the turn has made the very same call before; not on the call's id,
-        which a model makes up anew when a turn is repeated.
+        It depends on the user, on the turn, on the tool, its arguments, and on how many times the
+        turn has made the very same call before; not on the call's id, which a model makes up anew
+        when a turn is repeated. A turn without an identity is known by the conversation up to the
+        words that it began with.
         """
-        return _digest(self._seed_of_keys(), call.name, call.arguments, str(ordinal))[:32]
+        return _digest(self._seed_of_keys(), *meaning_of(call), str(ordinal))[:32]
 
     def _seed_of_keys(self) -> str:
         """Return what is the same in all keys of the turn, and in no other turn."""
@@ -240,8 +241,8 @@ class ToolTurn:
                 identity = without_system(messages[: last_turn_begin(messages) or 0])
             named = [identity] if isinstance(identity, str) else map(_heard, identity)
             asked = last_user_message(messages)
-            conversation = str(self.context.get(CONVERSATION_ID, ""))
-            self._seed = _digest(conversation, *named, "" if asked is None else asked.text)
+            whose = [str(self.context.get(key, "")) for key in (CONVERSATION_ID, USER_ID)]
+            self._seed = _digest(*whose, *named, "" if asked is None else asked.text)
         return self._seed
 
 

@@ -2,6 +2,7 @@
 
 import json
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 from mcp import MCPError
 from mcp.server import Server
@@ -18,10 +19,11 @@ from mcp_types import (
 
 from chatclient.events import ToolProgress
 from chatclient.messages import AssistantMessage, ToolCall, UserMessage
+from chatclient.observers import all_observers
 from chatclient.options import ChatOptions
 from chatclient.prompt import Prompt
 from chatclient.runtime import Runtime
-from chatclient.tool import ToolCallback, ToolResult
+from chatclient.tool import CONVERSATION_ID, ToolCallback, ToolResult
 from chatclient.tools.mcp.content import answer_of
 from chatclient.tools.mcp.server import McpProgress
 from chatclient.tools.turn import ToolTurn
@@ -88,8 +90,11 @@ class _Call:
         )
         arguments = json.dumps(self._params.arguments or {})
         call = ToolCall(str(self._context.request_id), name, arguments)
-        prompt = Prompt.of((UserMessage(name),), options)
-        runtime = Runtime(blocking=False, streaming=True, emitter=self._emit)
+        # No other call begins with these words: clients say nothing by which one could be told
+        # from another, and the tool's idempotency key goes by them.
+        prompt = Prompt.of((UserMessage(f"{name} {uuid4().hex}"),), options)
+        observers = all_observers(conversation_id=options.tool_context.get(CONVERSATION_ID))
+        runtime = Runtime(blocking=False, streaming=True, emitter=self._emit, observers=observers)
         result = await self._tools.manager.execute_message(
             prompt, AssistantMessage(tool_calls=[call]), (), runtime, ToolTurn.of(prompt)
         )

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Any
 
-from chatclient.checks import wants_argument
 from chatclient.runtime import ON_LOOP
 from chatclient.tool import ToolCallback, ToolRequest
 from chatclient.tools.approval import AGENT_TURNS, DECISIONS
-from chatclient.tools.duplicates import check_unique
+from chatclient.tools.duplicates import without_duplicates
 from chatclient.tools.manager import ToolCallingManager
 from chatclient.tools.mcp.server import require_sdk
+from chatclient.tools.offers import offered_tools
 from chatclient.tools.sources import ToolSource, resolve_sources, tool_callbacks
 from chatclient.values import EMPTY, without
 
@@ -60,30 +60,24 @@ class McpToolServer:
         self.version = version
         self.instructions = instructions
         self.manager = manager or ToolCallingManager()
-        self._sources = resolve_sources(sources)
+        resolved = resolve_sources(sources)
         self._context = tool_context
         self._context_from_meta = context_from_meta or (lambda _meta: EMPTY)
         self._server: Server[Any] | None = None
         # Found now where that asks nobody: mistakes show when the server is made.
-        tool_callbacks(s for s in self._sources if isinstance(s, ToolCallback | str))
+        tool_callbacks(s for s in resolved if isinstance(s, ToolCallback | str))
+        self._sources = [s for s in resolved if not isinstance(s, str)]
 
     async def callbacks(self) -> list[ToolCallback]:
         """Return the tools as they are now.
 
         Raises:
             DuplicateToolError: Two of them have the same name.
+            ToolDefinitionError: What a provider offers is no tool.
         """
-        callbacks: list[ToolCallback] = []
-        for source in self._sources:
-            if isinstance(source, ToolCallback):
-                callbacks.append(source)
-            elif not isinstance(source, str):
-                method = source.tool_callbacks
-                request = ToolRequest((), self._context, callbacks=tuple(callbacks))
-                given = [request] if wants_argument(method) else []
-                callbacks.extend(await ON_LOOP.invoke(method, *given))
-        check_unique(callbacks)
-        return callbacks
+        request = ToolRequest((), self._context)
+        offered = await offered_tools(self._sources, request, ON_LOOP, {})
+        return list(without_duplicates(offered, "error"))
 
     def context_for(self, meta: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return what the tools are told in a call that came with *meta*."""

@@ -38,6 +38,7 @@ _HTTP_ERROR = "Server returned an error response"
 _REFUSALS = (401, 403)  # of whoever asks, not of what is asked
 _CLIENT = Implementation(name="chatclient", version=__version__)
 _LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
+_GRACE = 10.0  # seconds after which a call has ended by its own time-out
 _MOST_LOGGED = 2_000  # characters of a message: what servers write is not to fill the disk
 
 log = get_logger(__name__)
@@ -155,7 +156,9 @@ class Session:
                 self._ready.set_exception(self._error or ConnectionAbortedError("closed"))
 
     def _unopened(self) -> Client:
-        self._transport = self._server.connect()
+        self._transport = transport = self._server.connect()
+        if isinstance(transport, HttpTransport):
+            transport.allow(self._server.timeout)
         return Client(
             _Watched(self._transport, self._stop),
             cache=None,
@@ -283,6 +286,16 @@ class HttpTransport:
         self._open = AsyncExitStack()
         self.refusal: int | None = None
         """The status of the server's last answer, where it says that it knows no such user."""
+
+    def allow(self, seconds: float | None) -> None:
+        """Let an answer take *seconds*, or any time with None: not all servers tell meanwhile.
+
+        The SDK would give the whole connection up, and all calls that are under way.
+        """
+        usual = self._http.timeout
+        least = usual.read or 0.0  # also for streams on which nothing happens
+        read = None if seconds is None else max(least, seconds + _GRACE)
+        self._http.timeout = (usual.connect, read, usual.write, usual.pool)
 
     async def __aenter__(self) -> Any:
         async with AsyncExitStack() as stack:

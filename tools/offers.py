@@ -1,4 +1,4 @@
-"""Finds the tools that a request offers: given, named, or offered by providers."""
+"""What the providers among the tools of a request offer, and what they take away."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -8,11 +8,9 @@ from typing import Any
 from typing_extensions import TypeIs
 
 from chatclient.checks import names, wants_argument
-from chatclient.engine import Engine
 from chatclient.errors import ToolDefinitionError, WrongTypeError
 from chatclient.runtime import Runtime
 from chatclient.tool import ToolCallback, ToolCallbackProvider, ToolRequest
-from chatclient.tools.resolution import resolve_tool
 from chatclient.tools.sources import Resolved, offered_by
 
 Offers = dict[int, tuple[list[ToolCallback], frozenset[str]]]
@@ -26,8 +24,7 @@ def is_provider(source: Resolved) -> TypeIs[ToolCallbackProvider]:
 
 
 async def offered_tools(
-    engine: Engine,
-    sources: Iterable[Resolved],
+    sources: Iterable[ToolCallback | ToolCallbackProvider],
     request: ToolRequest,
     runtime: Runtime,
     offers: Offers,
@@ -38,14 +35,12 @@ async def offered_tools(
     dynamic.
 
     Raises:
-        ToolDefinitionError: A name is known to no resolver.
+        ToolDefinitionError: What a provider offers is no tool.
     """
     found: list[list[ToolCallback]] = []
     providers: list[tuple[int, ToolCallbackProvider]] = []
     for at, source in enumerate(sources):
-        if isinstance(source, str):
-            found.append([await named_tool(engine, source, runtime)])
-        elif not is_provider(source):
+        if not is_provider(source):
             found.append([source])
         else:
             found.append([])
@@ -62,20 +57,6 @@ async def offered_tools(
                 for callbacks in found[: at + 1]
             ]
     return list(chain.from_iterable(found))
-
-
-async def named_tool(engine: Engine, name: str, runtime: Runtime) -> ToolCallback:
-    """Return the tool that the client's resolver knows by *name*.
-
-    Raises:
-        ToolDefinitionError: It knows none.
-    """
-    callback = await resolve_tool(engine.resolver, name, runtime)
-    if callback is None:
-        none = "there is none: give the tool itself, or set one with tool_callback_resolver()"
-        msg = f"no tool {name!r} is known to the client's resolver ({engine.resolver or none})"
-        raise ToolDefinitionError(msg)
-    return callback
 
 
 async def _offer(
