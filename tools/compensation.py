@@ -32,7 +32,7 @@ from chatclient.tools.parameters import callee_of
 from chatclient.tools.pending import answered_in
 from chatclient.tools.repair import repair_value
 from chatclient.tools.schema import signature_of
-from chatclient.tools.turn import ToolTurn, last_turn
+from chatclient.tools.turn import ToolTurn, last_turn, meaning_of
 
 log = get_logger(__name__)
 
