@@ -174,7 +174,7 @@ def test_an_agent_that_is_asked_the_same_again_does_it_again(ask: Ask) -> None:
 
     def turn(question: str, *answers: Answer) -> list[str]:
         keys.clear()
-        paid = [call("pay", '{"amount": 5}'), "Paid."]
+        paid: list[Answer] = [call("pay", '{"amount": 5}'), "Paid."]
         _, agent = expert(*paid * 2, tools=[pay], sequential=True)
         client = client_of(ScriptedModel(*answers, "Done."), agent)
         ask(client.prompt(question).conversation("c"))
