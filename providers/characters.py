@@ -51,7 +51,7 @@ class WholeCharacters:
         for chunk in chunks:
             if isinstance(chunk, ChatResponse):
                 yield self._whole_response(chunk)
-            elif type(chunk) is str and (halves or not chunk.isascii()):
+            elif halves or not chunk.isascii():
                 yield _text_of(self._with_whole_text(0, chunk))
             else:
                 yield chunk

@@ -32,7 +32,7 @@ from chatclient.tools.parameters import callee_of
 from chatclient.tools.pending import answered_in
 from chatclient.tools.repair import repair_value
 from chatclient.tools.schema import signature_of
-from chatclient.tools.turn import ToolTurn, last_turn, meaning_of
+from chatclient.tools.turn import ToolTurn, last_turn
 
 log = get_logger(__name__)
 
@@ -94,7 +94,7 @@ async def undo(
         done[id(execution.tool_call)] = execution
     to_undo = [
         (execution, ordinal)
-        for execution, ordinal in _numbered(done.values())
+        for execution, ordinal in _numbered(done.values(), turn)
         if _was_done(execution)
         and execution.arguments is not None
         and id(execution.tool_call) not in turn.undone
@@ -104,11 +104,13 @@ async def undo(
         await runtime.shielded(_undo(to_undo[::-1], cause, tool_of, turn, runtime))
 
 
-def _numbered(executions: Iterable[ToolExecution]) -> Iterator[tuple[ToolExecution, int]]:
+def _numbered(
+    executions: Iterable[ToolExecution], turn: ToolTurn
+) -> Iterator[tuple[ToolExecution, int]]:
     """Yield each of *executions* with how often the very same call was made, this time included."""
     made: Counter[tuple[str, str]] = Counter()
     for execution in executions:
-        key = meaning_of(execution.tool_call)
+        key = turn.meaning_of(execution.tool_call)
         made[key] += 1
         yield execution, made[key]
 

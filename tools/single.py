@@ -34,7 +34,7 @@ from chatclient.tools.failure import ToolFailure, kind_of
 from chatclient.tools.outcome import ToolExecution
 from chatclient.tools.runnable import RunnableTools
 from chatclient.tools.runner import ToolRunner
-from chatclient.tools.turn import ToolTurn, meaning_of
+from chatclient.tools.turn import ToolTurn
 from chatclient.values import merged
 
 Keep = Callable[[ToolExecution], None]
@@ -88,7 +88,7 @@ class SingleCalls:
             tool_call_id=call.id,
             tool_name=call.name,
             attempt=attempt,
-            idempotency=functools.partial(self._idempotency_key, call, ordinal),
+            idempotency=functools.partial(turn.idempotency_key, call, ordinal),
         )
         turn.begin(self.messages)
         with runtime.observe(self._operation(call)) as observed:
@@ -146,10 +146,6 @@ class SingleCalls:
 
         self.turn.begin(self.messages)
         await undo(executions, cause, tool_of, self.turn, runtime)
-
-    def _idempotency_key(self, call: ToolCall, ordinal: int) -> str:
-        _, arguments = meaning_of(call)
-        return self.turn.idempotency_key(replace(call, arguments=arguments), ordinal)
 
     def _operation(self, call: ToolCall) -> ToolRun:
         callback = self.tools.get(call.name)

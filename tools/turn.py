@@ -78,6 +78,7 @@ class ToolTurn:
     _repeats: dict[tuple[str, str], tuple[str, int]] = field(default_factory=dict)
     _failed: set[tuple[str, str]] = field(default_factory=set)
     _made: Counter[tuple[str, str]] = field(default_factory=Counter)
+    _meanings: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
     _seed: str | None = None
     _messages: Sequence[Message] = ()
 
@@ -166,22 +167,22 @@ class ToolTurn:
         """Take note of the calls that the last turn of *messages* has made already."""
         for message in last_turn(messages):
             if isinstance(message, AssistantMessage):
-                self._made.update(map(meaning_of, message.tool_calls))
+                self._made.update(map(self.meaning_of, message.tool_calls))
 
     def repeats(self, call: ToolCall) -> int:
         """Return how often in a row *call* has been made with one and the same result."""
-        return self._repeats.get(meaning_of(call), ("", 0))[1]
+        return self._repeats.get(self.meaning_of(call), ("", 0))[1]
 
     def remember(self, execution: ToolExecution) -> None:
         """Take note of a call that was run, and of its result."""
-        key = meaning_of(execution.tool_call)
+        key = self.meaning_of(execution.tool_call)
         before, count = self._repeats.get(key, ("", 0))
         result = _told(execution.response)
         self._repeats[key] = (result, count + 1 if result == before else 1)
 
     def nudged(self, call: ToolCall) -> None:
         """Take note of a call that was answered with a reminder instead of being run."""
-        key = meaning_of(call)
+        key = self.meaning_of(call)
         result, count = self._repeats[key]
         self._repeats[key] = (result, count + 1)
 
@@ -209,13 +210,24 @@ class ToolTurn:
 
     def made(self, call: ToolCall) -> int:
         """Return how many times the turn has made this very call."""
-        return self._made[meaning_of(call)]
+        return self._made[self.meaning_of(call)]
 
     def ordinal(self, call: ToolCall) -> int:
         """Return how many times the turn has made this very call, this time included."""
-        key = meaning_of(call)
+        key = self.meaning_of(call)
         self._made[key] = ordinal = self._made.get(key, 0) + 1
         return ordinal
+
+    def meaning_of(self, call: ToolCall) -> tuple[str, str]:
+        """Return name and arguments of *call*, the same however a model has written them.
+
+        One writes spaces or escapes where another does not, or other fields first.
+        """
+        written = call.name, call.arguments
+        meant = self._meanings.get(written)
+        if meant is None:
+            meant = self._meanings[written] = call.name, _in_one_way(call.arguments)
+        return meant
 
     async def forget_begun(self) -> None:
         """End what was begun early and is not wanted, as it turns out."""
@@ -231,7 +243,7 @@ class ToolTurn:
         when a turn is repeated. A turn without an identity is known by the conversation up to the
         words that it began with.
         """
-        return _digest(self._seed_of_keys(), *meaning_of(call), str(ordinal))[:32]
+        return _digest(self._seed_of_keys(), *self.meaning_of(call), str(ordinal))[:32]
 
     def _seed_of_keys(self) -> str:
         """Return what is the same in all keys of the turn, and in no other turn."""
@@ -251,26 +263,22 @@ def key_of(call: ToolCall) -> tuple[str, str, str]:
     return call.id, call.name, call.arguments
 
 
-def meaning_of(call: ToolCall) -> tuple[str, str]:
-    """Return name and arguments of *call*, the same however a model has written them.
-
-    One writes spaces or escapes where another does not, or other fields first.
-    """
-    text = call.arguments
-    try:
-        value = loads(text.strip() or "{}")
-    except ValueError:
-        mended = repair_json(text)
-        if mended is None:
-            return call.name, text
-        value = loads(mended)
-    return call.name, json.dumps(value, sort_keys=True, separators=(",", ":"))
-
-
 def last_turn(messages: Sequence[Message]) -> Sequence[Message]:
     """Return what follows on the first words of the user in the last turn of *messages*."""
     begin = last_turn_begin(messages)
     return messages if begin is None else messages[begin + 1 :]
+
+
+def _in_one_way(arguments: str) -> str:
+    """Return *arguments* as one would write them who sorts fields and wastes no space."""
+    try:
+        value = loads(arguments.strip() or "{}")
+    except ValueError:
+        mended = repair_json(arguments)
+        if mended is None:
+            return arguments
+        value = loads(mended)
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
 def _heard(message: Message) -> str:
