@@ -202,7 +202,7 @@ def check_writer(model: object, instructions: str, options: object) -> None:
     if not instructions.strip():
         msg = "a model without instructions does not know how to summarise"
         raise UsageError(msg)
-    check_kind("a model", model, ChatModel, "of a client, pass client.model")
+    check_kind("what writes summaries", model, ChatModel, "of a client, pass client.model")
     check_kind("options", options, ChatOptions, "write ChatOptions(temperature=0.2)")
 
 
