@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from chatclient.messages import AssistantMessage, Part, Reasoning
-from chatclient.providers.reading import Chunk, Reader, is_complete, is_over
+from chatclient.providers.reading import Chunk, Reader, is_over
 from chatclient.response import ChatResponse, Generation
 
 
@@ -19,26 +19,34 @@ class WholeCharacters:
         reader: The other reader.
     """
 
-    __slots__ = ("_halves", "_reader")
+    __slots__ = ("_end", "_halves", "_is_wary", "_reader")
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
+        # Halves are written as escapes: until there is one, nothing is looked at closely.
+        self._is_wary = False
+        self._end = b""
         # By answer, and by what they are halves of: text or thoughts.
         self._halves: dict[tuple[int, type], str | Reasoning] = {}
 
     @property
     def complete(self) -> bool:
         """Whether the server has said that nothing more comes."""
-        return is_complete(self._reader)
+        return bool(getattr(self._reader, "complete", False))
 
     @property
     def is_over(self) -> bool:
         """Whether the answer has ended."""
         return is_over(self._reader)
 
-    def feed(self, piece: bytes) -> Iterator[Chunk]:
-        """Yield the chunks that *piece* completes."""
-        return self._whole(self._reader.feed(piece))
+    def feed(self, piece: bytes) -> Iterable[Chunk]:
+        """Return the chunks that *piece* completes."""
+        chunks = self._reader.feed(piece)
+        if not self._is_wary:
+            seen = self._end + piece
+            self._is_wary = b"\\ud" in seen or b"\\uD" in seen
+            self._end = piece[-2:]
+        return self._whole(chunks) if self._is_wary else chunks
 
     def finish(self) -> Iterator[Chunk]:
         """Yield what only the end completes, and halves whose second half never came."""

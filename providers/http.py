@@ -7,9 +7,10 @@ blocks.
 
 import os
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import anyio
@@ -202,36 +203,30 @@ class HttpClient:
         """
         runtime, outgoing = self._begin(runtime, path, body, headers)
 
-        async def attempt() -> _Speaking:
-            async with AsyncExitStack() as stack:
-                begun = await self._open(runtime, outgoing)
-                stack.push_async_callback(self._hang_up, begun.response, begun.shard, runtime)
-                stack.enter_context(hiding(begun.request))
-                stack.enter_context(self._failures.interrupting(begun.response))
-                pieces = self._pieces(begun.response, runtime)
-                await stack.enter_async_context(aclosing(pieces))
-                reader = WholeCharacters(read(begun.headers))
-                first, is_all = await begun_by(reader, pieces)
-                breaks = self._failures.breaks(begun.response)
-                return _Speaking(stack.pop_all(), breaks, reader, pieces, first, is_all)
-
+        attempt = partial(self._speak, runtime, outgoing, read)
         speaking = await with_retries(attempt, self.retry, runtime, self.provider)
-        ending = _until_the_end(speaking, runtime)
-        async with speaking.until_hung_up, aclosing(ending) as rest:
+        async with speaking.until_hung_up:
             for chunk in speaking.first:
                 yield chunk
             if speaking.is_all:
                 return
-            feed = speaking.reader.feed
+            reader, feed = speaking.reader, speaking.reader.feed
             try:
-                async for piece in rest:
+                while (
+                    not is_complete(reader)
+                    and (piece := await anext(speaking.pieces, None)) is not None
+                ):
+                    for chunk in feed(piece):
+                        yield chunk
+                end = time.monotonic() + _LAST_SECONDS
+                while (piece := await _last_piece(speaking.pieces, end, runtime)) is not None:
                     for chunk in feed(piece):
                         yield chunk
             except speaking.breaks:
                 # Some proxies hang up when all is said.
-                if not is_over(speaking.reader):
+                if not is_over(reader):
                     raise
-            for chunk in speaking.reader.finish():
+            for chunk in reader.finish():
                 yield chunk
 
     def close(self) -> None:
@@ -253,6 +248,21 @@ class HttpClient:
             tell(body)
         key = os.urandom(16).hex() if self.idempotent else None
         return runtime, Outgoing(path, body, headers, key)
+
+    async def _speak(
+        self, runtime: Runtime, outgoing: Outgoing, read: Callable[[Headers], Reader]
+    ) -> _Speaking:
+        async with AsyncExitStack() as stack:
+            begun = await self._open(runtime, outgoing)
+            stack.push_async_callback(self._hang_up, begun.response, begun.shard, runtime)
+            stack.enter_context(hiding(begun.request))
+            stack.enter_context(self._failures.interrupting(begun.response))
+            pieces = self._pieces(begun.response, runtime)
+            await stack.enter_async_context(aclosing(pieces))
+            reader = WholeCharacters(read(begun.headers))
+            first, is_all = await begun_by(reader, pieces)
+            breaks = self._failures.breaks(begun.response)
+            return _Speaking(stack.pop_all(), breaks, reader, pieces, first, is_all)
 
     async def _open(self, runtime: Runtime, outgoing: Outgoing) -> _Begun:
         """Send a request and return its answer, of which only the headers have been read."""
@@ -391,27 +401,21 @@ class HttpClient:
         return refusal
 
 
-async def _until_the_end(speaking: _Speaking, runtime: Runtime) -> AsyncGenerator[bytes, None]:
-    """Yield the rest of a streamed answer.
+async def _last_piece(
+    pieces: AsyncGenerator[bytes, None], end: float, runtime: Runtime
+) -> bytes | None:
+    """Return another piece of an answer that is complete, or None when nothing comes before *end*.
 
     Some gateways leave the connection open when all is said, or go on with nothing but signs of
-    life: an answer that is complete is given a few seconds more. A blocking request waits for the
-    next of these signs, or for its read time-out.
+    life. A blocking request waits for the next of these signs, or for its read time-out.
     """
-    end: float | None = None
-    while end is None or time.monotonic() < end:
-        if end is None and is_complete(speaking.reader):
-            end = time.monotonic() + _LAST_SECONDS
-        rest = anext(speaking.pieces, None)
-        piece = await (rest if end is None or runtime.blocking else _by(end, rest))
-        if piece is None:
-            return
-        yield piece
-
-
-async def _by(end: float, rest: Awaitable[bytes | None]) -> bytes | None:
-    with anyio.move_on_after(end - time.monotonic()):
-        return await rest
+    left = end - time.monotonic()
+    if left <= 0:
+        return None
+    if runtime.blocking:
+        return await anext(pieces, None)
+    with anyio.move_on_after(left):
+        return await anext(pieces, None)
     return None
 
 

@@ -81,7 +81,7 @@ class EventReader:
     @property
     def complete(self) -> bool:
         """Whether the server has said that nothing more comes."""
-        return is_complete(self._decoder)
+        return bool(getattr(self._decoder, "complete", False))
 
     @property
     def is_over(self) -> bool:

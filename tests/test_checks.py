@@ -514,7 +514,7 @@ MISUSES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "a name as the model of summaries": (
         lambda: SummarizingChatMemory("local"),  # type: ignore[arg-type]
-        "a model must be a ChatModel, not 'local'",
+        "what writes summaries must be a ChatModel, not 'local'",
     ),
     "a number as a window": (
         lambda: SummarizingChatMemory(MODEL, window=20),  # type: ignore[arg-type]

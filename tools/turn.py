@@ -29,6 +29,7 @@ from chatclient.tools.outcome import ToolExecution
 from chatclient.tools.pending import PendingTurn
 from chatclient.values import EMPTY
 
+_SORTING = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 _SEED = "idempotency"  # the note of what the keys of a turn that waits are made of
 
 
@@ -278,7 +279,7 @@ def _in_one_way(arguments: str) -> str:
         if mended is None:
             return arguments
         value = loads(mended)
-    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return _SORTING.encode(value)
 
 
 def _heard(message: Message) -> str:
