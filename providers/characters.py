@@ -45,7 +45,7 @@ class WholeCharacters:
         if not self._is_wary:
             seen = self._end + piece
             self._is_wary = b"\\ud" in seen or b"\\uD" in seen
-            self._end = piece[-2:]
+            self._end = seen[-2:]
         return self._whole(chunks) if self._is_wary else chunks
 
     def finish(self) -> Iterator[Chunk]:

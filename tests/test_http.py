@@ -34,8 +34,10 @@ from chatclient.errors import (
     UsageError,
 )
 from chatclient.events import TextDelta
+from chatclient.providers.characters import WholeCharacters
 from chatclient.providers.http import HttpClient, RetryPolicy, Timeouts, as_timeouts
-from chatclient.providers.openai import OpenAIChatModel
+from chatclient.providers.openai import COMPATIBLE, OpenAIChatModel, StreamDecoder
+from chatclient.providers.reading import EventReader
 from chatclient.runtime import BLOCKING
 
 Start = Callable[..., ChatServer]
@@ -446,6 +448,18 @@ def test_a_character_that_was_cut_in_two_is_whole_again(
 
     assert [event.text for event in result.events if isinstance(event, TextDelta)] == told
     assert result.response.chat_response.text == "".join(told)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 40, 1000])
+def test_halves_of_characters_are_found_wherever_the_bytes_are_cut(size: int) -> None:
+    """Be it within the escape that a half is written as."""
+    body = saying({"content": "A \ud83d"}, {"content": "\ude00 is"}, {"content": " fine"}).body
+    reader = WholeCharacters(EventReader(StreamDecoder(COMPATIBLE)))
+    pieces = [body[at : at + size] for at in range(0, len(body), size)]
+    chunks = [chunk for piece in pieces for chunk in reader.feed(piece)]
+
+    texts = [chunk if isinstance(chunk, str) else chunk.text for chunk in chunks]
+    assert "".join(texts) == "A \U0001f600 is fine"
 
 
 @pytest.mark.parametrize("mode", ["stream", "astream"])
