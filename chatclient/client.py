@@ -30,13 +30,7 @@ from chatclient.spec import RequestSpec, TextSpec, refuse_no_text, with_more
 from chatclient.streams import AsyncStreamResponse, StreamResponse
 from chatclient.structured import StructuredOutput
 from chatclient.template import TemplateRenderer
-from chatclient.tool import (
-    CONVERSATION_ID,
-    USER_ID,
-    ToolCallback,
-    ToolContext,
-    ToolMetadata,
-)
+from chatclient.tool import CONVERSATION_ID, USER_ID, ToolCallback, ToolContext, ToolMetadata
 from chatclient.tools import PendingTurn, ToolCallbackResolver, ToolCallingManager
 from chatclient.tools.approval import Decisions, decisions_for
 from chatclient.tools.duplicates import DuplicatePolicy

@@ -202,7 +202,6 @@ class HttpClient:
             StreamInterruptedError: The connection broke, or went silent, before the answer's end.
         """
         runtime, outgoing = self._begin(runtime, path, body, headers)
-
         attempt = partial(self._speak, runtime, outgoing, read)
         speaking = await with_retries(attempt, self.retry, runtime, self.provider)
         async with speaking.until_hung_up:
